@@ -9,11 +9,14 @@ from typing import Any
 from tests.auditor.call_model import is_reserved, next_call, unknown_call
 from tests.auditor.decoding import Row, child_key_of, run_key_of
 from tests.auditor.run_model import RunModel
-from tests.auditor.step_model import is_recorded, next_step
+from tests.auditor.step_model import expired_step, is_recorded, next_step
 
 
 class ChildModel(RunModel):
-    """Steps and calls by key; `running` has the keys of running calls by their session's key."""
+    """Steps and calls by key.
+
+    `running` has the keys of running calls, and of running steps with a limit, by their session's.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +47,7 @@ class ChildModel(RunModel):
         before = self.children.get(name)
         self.children[name] = child
         self.children_of.setdefault(parent, set()).add(name)
-        if child["kind"] == "ToolCallState":
+        if child["kind"] in ("ToolCallState", "TimedStep"):
             self.running.setdefault(key, set()).add(name)
         else:
             self.stop_call(key, name)
@@ -54,7 +57,7 @@ class ChildModel(RunModel):
             self.returning = parent
 
     def stop_call(self, key: bytes, name: bytes) -> None:
-        """Take a call from those that run; the last one takes the session's entry with it."""
+        """Take a call or step from those that run; the last one takes the session's entry too."""
         names = self.running.get(key, set())
         names.discard(name)
         if not names:
@@ -79,6 +82,39 @@ class ChildModel(RunModel):
         if run["state"] == "paused" and run["held"] and not run["unresolved_calls"] and goes_on:
             told = {"event_type": "run_resumed", "reason": "Run resumed: the outcome of all its calls is known"}
             self.decide_run(key, row, name, "running", "call_resolved", **told)
+
+    def fire_child(self, key: bytes, name: bytes, instant: int) -> None:
+        """Do what the limit of a call or step does once it has passed."""
+        if self.children[name]["kind"] == "TimedStep":
+            self.fire_step(key, name, instant)
+        else:
+            self.fire_call(key, name, instant)
+
+    def fire_step(self, key: bytes, name: bytes, instant: int) -> None:
+        """Fail an attempt whose limit has passed."""
+        step = self.children[name] = expired_step(self.children[name], self.now)
+        self.stop_call(key, name)
+        row = self.rows.get(key)
+        if row is None:
+            self.untold.append(self.entry.offset)
+            return
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        row["audit_seq"] += 1
+        self.add_audit(
+            row,
+            kind="step",
+            event_type="step_failed",
+            reason_code="model_limit",
+            reason=step["error"]["message"],
+            run_id=step["run_id"],
+            step_name=step["name"],
+            from_step_state="running",
+            to_step_state="failed",
+            occurred_at=instant * 1_000,
+            due_at=instant * 1_000,
+            fired_at=self.now * 1_000,
+            **states,
+        )
 
     def fire_call(self, key: bytes, name: bytes, instant: int) -> None:
         """Make a call unknown whose limit has passed."""
@@ -127,7 +163,7 @@ class ChildModel(RunModel):
         super().drop_run(name)
 
     def repair_runs(self, passed: int) -> None:
-        """Give open runs and running calls as much time as they had, after the clock was set."""
+        """Give what runs as much time as it had, after the clock was set."""
         super().repair_runs(passed)
         for names in self.running.values():
             for call in map(self.children.__getitem__, names):

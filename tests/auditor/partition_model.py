@@ -102,7 +102,7 @@ class PartitionModel(ChildModel):
         ]:
             instant, name, key = min(ripe)
             if name in self.children:
-                self.fire_call(key, name, instant)
+                self.fire_child(key, name, instant)
                 continue
             if name != key:
                 self.fire_run(key, name, instant, self.run_due(self.runs[name])[1])
@@ -113,7 +113,7 @@ class PartitionModel(ChildModel):
         self.earliest = min(map(self.earliest_of, self.live_keys()), default=1 << 62)
 
     def deadlines_of(self, key: bytes) -> list[tuple[int, bytes]]:
-        """Return when a session, its open runs and running calls are due, each with its key."""
+        """Return when a session, its open runs and its running children are due, with their keys."""
         due = [(self.children[name]["due_at"], name) for name in self.running.get(key, ())]
         if key in self.rows:
             due += [(self.run_due(self.runs[name])[0], name) for name in self.rows[key]["open_runs"]]
@@ -172,7 +172,7 @@ class PartitionModel(ChildModel):
         self.add_audit(
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
-        self.last_transition = number
+        self.last_transition, self.last_reason = number, details.get("reason_code", "")
 
     def take_over(self, row: Row, envelope: Row) -> None:
         """Let the sender hold the session, or raise `Refusal`."""

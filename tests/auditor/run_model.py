@@ -12,7 +12,7 @@ SILENCE_MS = RESUME_MS = DAY_MS
 READABLE_MS = 30 * DAY_MS
 OPEN_MAX = 64
 # Types that can name a run; the others are about the session itself.
-RUN_TYPES = (ACTIVE_TYPES | set(COMPLETIONS)) - {"state_updated", "session_activity"}
+RUN_TYPES = (ACTIVE_TYPES | {*COMPLETIONS, "checkpoint_saved"}) - {"state_updated", "session_activity"}
 OWN_TYPES = {kind for kind in ACTIVE_TYPES if kind.startswith(("run_", "plan_"))}
 
 
@@ -33,6 +33,7 @@ class RunModel:
         self.runs: dict[bytes, Row] = {}
         self.tasks: list[Row] = []  # the requests for the work of queued detached runs
         self.last_transition = ""  # of the record or deadline that is judged now
+        self.last_reason = ""  # of that transition, if a deadline made it
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
         raise NotImplementedError
@@ -140,6 +141,7 @@ class RunModel:
             "progress": None,
             "unresolved_calls": 0,
             "held": False,  # paused until the outcomes of its calls are known
+            "checkpoint": None,  # the last one's fields in their order, without its data
         }
 
     def check_run(self, run: Row, row: Row, kind: str, envelope: Row, fields: Row) -> None:
@@ -200,6 +202,10 @@ class RunModel:
                 self.enter_run_state(key, name, kind.removeprefix("run_"))
             case "plan_recorded":
                 run["has_plan"] = True
+            case "checkpoint_saved":
+                how_far = ("stage", "processed_count", "last_item_id", "bytes_written")
+                place = (fields["checkpoint_id"], fields["operation"], self.now, fields.get("kind"))
+                run["checkpoint"] = (*place, *(fields[name] for name in how_far))
 
     def enter_run_state(self, key: bytes, name: bytes, state: str) -> None:
         run = self.runs[name]
@@ -218,7 +224,13 @@ class RunModel:
             if run["mode"] != "attached":
                 continue
             if number == "T06" and run["state"] in ("started", "running"):
-                self.decide_run(key, row, name, "paused", "session_timed_out")
+                self.decide_run(
+                    key,
+                    row,
+                    name,
+                    "paused",
+                    "connection_lost" if self.last_reason == "inactive" else "session_timed_out",
+                )
             elif row["state"] == "Terminated":
                 run["error_class"] = "retryable"
                 self.decide_run(key, row, name, "failed", "session_ended")
@@ -236,6 +248,7 @@ class RunModel:
         self.enter_run_state(key, name, state)
         row["audit_seq"] += 1
         moved = {"run_id": run["run_id"], "from_run_state": before, "to_run_state": state}
+        moved["checkpoint_id"] = run["checkpoint"] and run["checkpoint"][0]
         states = {"from_state": row["state"], "to_state": row["state"]}
         self.add_audit(row, kind="run", reason_code=code, **moved, **states, **details)
 
@@ -245,6 +258,9 @@ class RunModel:
             for field in ("created_at", "entered_at", "last_event_at"):
                 run[field] = min(run[field] + passed, self.now)
             run["due_at"] = min(run["due_at"] + passed, self.now + run["limit"])
+            if run["checkpoint"]:
+                name, operation, at, *rest = run["checkpoint"]
+                run["checkpoint"] = (name, operation, min(at + passed, self.now), *rest)
 
 
 __all__ = ["NEVER", "OWN_TYPES", "RunModel"]

@@ -1,9 +1,10 @@
-"""The oracle's model of a run's steps, by rules 2: what a step event makes of a step."""
+"""The oracle's model of a run's steps, by rules 2: what events and its limit make of a step."""
 
 from typing import Any
 
 from tests.auditor.decoding import Refusal, Row
 
+LIMIT_MAX_MS = 10**13
 STEP_TYPES = ("step_started", "step_succeeded", "step_failed", "step_skipped")
 
 
@@ -29,10 +30,22 @@ def next_step(step: Row | None, run: Row, kind: str, envelope: Row, fields: Row,
     if kind == "step_succeeded":
         if fields["output_json"] is None:
             raise Refusal("invalid_value")
-        return step | {"state": "succeeded", "entered_at": now, "output_json": fields["output_json"]}
+        return _ended(step, "succeeded", now) | {"output_json": fields["output_json"]}
     if fields["error"]["error_class"] == "UNKNOWN":
         raise Refusal("missing_error_class")
-    return step | {"state": "failed", "entered_at": now, "error": fields["error"]}
+    return _ended(step, "failed", now) | {"error": fields["error"]}
+
+
+def expired_step(step: Row, now: int) -> Row:
+    """Return a running step after its limit."""
+    limit = f"{step['limit_ms'] / 1_000:g}s"
+    reason = f"Step failed after {limit}: no end of {step['name']} was reported within its model limit"
+    error = {"error_class": "retryable", "code": "model_limit", "message": reason}
+    return _ended(step, "failed", now) | {"error": error}
+
+
+def _ended(step: Row, state: str, now: int) -> Row:
+    return step | {"kind": "StepState", "state": state, "entered_at": now}
 
 
 def _started(step: Row | None, run: Row, envelope: Row, fields: Row, now: int) -> Row:
@@ -44,8 +57,14 @@ def _started(step: Row | None, run: Row, envelope: Row, fields: Row, now: int) -
         raise Refusal("invalid_value")
     if step is not None and step["state"] == "failed" and envelope["actor"] is None and not is_retryable(step["error"]):
         raise Refusal("not_retryable")
+    limit = fields.get("limit_ms")
+    if limit is not None and not 1 <= limit <= LIMIT_MAX_MS:
+        raise Refusal("invalid_value")
     begun = {"step_id": envelope["step_id"], "attempt": fields["attempt"], "input_json": fields["input_json"]}
-    return _new_step(run, fields, now) | begun | {"state": "running"}
+    begun |= {"state": "running"}
+    if limit is not None:
+        begun |= {"kind": "TimedStep", "limit_ms": limit, "due_at": now + limit}
+    return _new_step(run, fields, now) | begun
 
 
 def _skipped(step: Row | None, run: Row, fields: Row, now: int) -> Row:
@@ -71,4 +90,4 @@ def _new_step(run: Row, fields: Row, now: int) -> Row:
     }
 
 
-__all__ = ["is_recorded", "is_retryable", "next_step"]
+__all__ = ["expired_step", "is_recorded", "is_retryable", "next_step"]

@@ -11,12 +11,16 @@ _SAME = (
 SAME_OF_RUNS = (
     *("run_id", "mode", "state", "run_seq", "created_at", "entered_at", "last_event_at", "progress", "resumes"),
     "unresolved_calls",
+    "checkpoint",
 )
 _OF_CALLS = ("run_id", "step_id", "tool_name", "idem_key", "try_number", "side_effect", "queryable", "started_at")
 SAME_OF_CHILDREN = {
     "StepState": (
         *("run_id", "name", "step_id", "state", "attempt", "started_at", "entered_at", "error"),
         *("input_json", "output_json"),
+    ),
+    "TimedStep": (
+        *("run_id", "name", "step_id", "attempt", "started_at", "due_at", "limit_ms", "input_json", "output_json"),
     ),
     "ToolCallState": (*_OF_CALLS, "due_at", "limit_ms", "reservation"),
     "EndedToolCall": (*_OF_CALLS, "state", "entered_at", "error", "resolved_by", "result_json", "artifact_id"),
@@ -53,7 +57,13 @@ def _session_summary(key: bytes, row: Row) -> Row:
 def found_row(kind: str, fields: Row) -> Row:
     """Return a row of the table in the oracle's form."""
     if kind in ("RunState", "FinishedRun"):
-        return {"kind": kind, **{name: fields.get(name, 0) for name in SAME_OF_RUNS}}
+        checkpoint = fields.get("checkpoint")
+        same = {name: fields.get(name, 0) for name in SAME_OF_RUNS}
+        return {
+            "kind": kind,
+            **same,
+            "checkpoint": tuple(checkpoint.values()) if isinstance(checkpoint, dict) else checkpoint,
+        }
     if kind in SAME_OF_CHILDREN:
         return {"kind": kind, **{name: fields[name] for name in SAME_OF_CHILDREN[kind]}}
     ledger = {

@@ -15,6 +15,7 @@ from sessionary.schemas.records import (
     RunState,
     SessionState,
     StepState,
+    TimedStep,
     ToolCallState,
 )
 from sessionary.schemas.rules import NEWEST_RULES
@@ -83,7 +84,7 @@ def oracle_row(state: SessionState) -> Row:
     }
 
 
-def child_row(row: StepState | ToolCallState | EndedToolCall) -> Row:
+def child_row(row: StepState | TimedStep | ToolCallState | EndedToolCall) -> Row:
     """Return a step or call in the oracle's form."""
     kind, fields = type(row).__name__, row._asdict()
     error = fields.get("error")
@@ -96,7 +97,7 @@ def compared_children(fold: PartitionState, oracle: Any) -> list[str]:
     ours, theirs = {}, wanted_rows(oracle)
     for key, stored in fold.rows.items():
         row = fold.repair_times(stored, fold.position.clock_repairs)
-        if isinstance(row, StepState | ToolCallState | EndedToolCall):
+        if isinstance(row, StepState | TimedStep | ToolCallState | EndedToolCall):
             ours[key] = child_row(row)
         elif isinstance(row, RunState | FinishedRun):
             ours[key] = found_row(type(row).__name__, row._asdict())
@@ -173,7 +174,9 @@ class OracleRig:
         assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
         runs = {key: row for key, row in rows.items() if isinstance(row, RunState | FinishedRun)}
         assert set(runs) == set(oracle.runs)
-        children = {key for key, row in rows.items() if isinstance(row, StepState | ToolCallState | EndedToolCall)}
+        children = {
+            key for key, row in rows.items() if isinstance(row, StepState | TimedStep | ToolCallState | EndedToolCall)
+        }
         assert children == set(oracle.children)
         assert self.gravestones() == set(map(hash_key, oracle.graves))
         for key in outcome.rows:
@@ -191,7 +194,7 @@ class OracleRig:
                 ours = {name: getattr(row, name) for name in SAME_OF_RUNS}
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
                 assert type(row).__name__ == run_kind(theirs)
-            elif isinstance(row, StepState | ToolCallState | EndedToolCall):
+            elif isinstance(row, StepState | TimedStep | ToolCallState | EndedToolCall):
                 assert child_row(row) == {name: oracle.children[key][name] for name in child_row(row)}
             elif isinstance(row, Gravestone):
                 assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])

@@ -52,7 +52,7 @@ PLAIN_CALLS = {name: PLAIN_CALL for name in PAYLOADS if name.startswith("tool_ca
 LONG = '"' + "x" * 1_200 + '"'  # such content is apart from its row
 LIMITS_MS = (*[None] * 4, *[1, 900, 2_500, 7_000] * 3, 30_000, 10**13, 0, 10**13 + 1)
 CHILD_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "step_started": {"input_json": (None, "{}", LONG)},
+    "step_started": {"input_json": (None, "{}", LONG), "limit_ms": (*LIMITS_MS, *[None] * 8)},
     "step_succeeded": {"output_json": (None, "{}", "{}", "[1]", LONG)},
     "step_failed": {"error": tuple(ERRORS)},
     "tool_call_started": {"side_effect": (True, True, False), "queryable": (True, False), "limit_ms": LIMITS_MS},
@@ -101,7 +101,7 @@ def draw_step_event(rng: Random, run: bytes, row_of: Callable[[bytes], Any]) -> 
     """Return type and fields of an event of a step; `run` is its run's key."""
     name = rng.choice(("search", "answer"))
     known = row_of(step_key(run, name))
-    event_type = _draw_type(rng, STEP_MOVES, known)
+    event_type = _draw_type(rng, STEP_MOVES, known, "running")
     if event_type == "step_skipped":
         return event_type, {"name": name}
     last = 0 if known is None else known.attempt

@@ -335,6 +335,8 @@ def count_outputs(world: World, outputs: Written) -> None:
             seen[f"run: {line.from_run_state} to {line.to_run_state}, {line.reason_code}"] += 1
         if line.to_call_state:
             seen[f"call: {line.from_call_state} to {line.to_call_state}"] += 1
+        if line.to_step_state:
+            seen[f"step: {line.from_step_state} to {line.to_step_state}"] += 1
         if line.due_at is not None:
             seen[f"fired: {line.reason_code}"] += 1
     for _, rejected in outputs.rejected:

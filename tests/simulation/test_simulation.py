@@ -39,10 +39,10 @@ TROUBLE = {
 }
 KINDS = {
     *("transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over"),
-    *("run", "tool_call"),
+    *("run", "tool_call", "step"),
 }
 RUNS = {
-    "run: running to paused, session_timed_out",
+    *(f"run: running to paused, {reason}" for reason in ("connection_lost", "session_timed_out")),
     *(f"run: {state} to failed, session_ended" for state in ("queued", "started", "running", "paused")),
     *(f"run: {state} to failed, attached_limit" for state in ("started", "running", "paused")),
     *(f"recovery: of a {name}" for name in ("RunState", "FinishedRun")),
@@ -51,9 +51,10 @@ RUNS = {
 CALLS = {
     *(f"refused: {reason}" for reason in ("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved")),
     *("call: running to unknown", "fired: tool_call_limit"),
+    *("step: running to failed", "fired: model_limit"),
     *(f"run: {state} to paused, call_unresolved" for state in ("started", "running")),
     "run: paused to running, call_resolved",
-    *(f"recovery: of a {name}" for name in ("StepState", "ToolCallState", "EndedToolCall")),
+    *(f"recovery: of a {name}" for name in ("StepState", "TimedStep", "ToolCallState", "EndedToolCall")),
 }
 EXPECTED = {
     *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS),

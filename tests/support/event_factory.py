@@ -39,7 +39,11 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "updating_at": None,  # with a time, only judges by rules 2 know the event
         "persisting_at": None,
     },
-    "run_completed": {"duration_ms": None},  # a later field: only judges by rules 2 know it
+    # Later fields: only judges by rules 2 know them.
+    "run_completed": {"duration_ms": None},
+    "step_started": {"limit_ms": None},
+    "checkpoint_saved": {"kind": None},
+    "heartbeat": {"elapsed_s": None},
     # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},

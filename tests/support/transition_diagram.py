@@ -35,9 +35,13 @@ def _run_row(transition: RunTransition) -> str:
 
 def step_table(transitions: Sequence[StepTransition] = STEP_TRANSITIONS) -> str:
     """Return a Markdown table of every transition of a step, without a line end at its end."""
-    head = ["| | from | event | to |", "|---" * 4 + "|"]
-    rows = [f"| {one.id} | {one.source or '-'} | `{one.event_type}` | {one.target} |" for one in transitions]
-    return "\n".join([*head, *rows])
+    head = ["| | from | event | to | by |", "|---" * 5 + "|"]
+    return "\n".join([*head, *map(_step_row, transitions)])
+
+
+def _step_row(transition: StepTransition) -> str:
+    source, by = transition.source or "-", "its clock" if transition.by == "clock" else "client"
+    return f"| {transition.id} | {source} | `{transition.event_type}` | {transition.target} | {by} |"
 
 
 def call_table(transitions: Sequence[CallTransition] = CALL_TRANSITIONS) -> str:

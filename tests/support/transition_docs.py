@@ -27,11 +27,12 @@ _RUNS = """
 ## Transitions of a run
 
 By rules 2, from `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
-(only if there is no plan), `plan_replaced` (only if there is one), and any other work or completion
-that names an open run, leave it in its state. Any other event that names a run is refused, but for
-the outcome of a reserved tool call: it is taken of a finished run too. R15 and R16 are what an
-unknown call with a side effect is for its run; R07 and R11 are refused as `call_unresolved` while
-there is such a call.
+(only if there is no plan), `plan_replaced` (only if there is one), `checkpoint_saved` (the run
+keeps the last one), and any other work or completion that names an open run, leave it in its state.
+Any other event that names a run is refused, but for the outcome of a reserved tool call: it is
+taken of a finished run too. R15 and R16 are what an unknown call with a side effect is for its run;
+R12's reason is `connection_lost` if nothing was heard of the session's agent, else
+`session_timed_out`. R07 and R11 are refused as `call_unresolved` while there is such a call.
 
 """
 
@@ -40,7 +41,9 @@ _STEPS = """
 
 By rules 2, from `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
 name a run. Attempts are numbered from 1; those of attempt 0 are work that is only reported, as
-`session.llm` and `traced` do. `step_started` needs a run that is started or running. A
+`session.llm` and `traced` do. `step_started` needs a run that is started or running. P07: an
+attempt whose event says how long it may take (`limit_ms`) fails after that, with a retryable error
+`model_limit`; its session goes on, and what its caller says of it later is refused. A
 `step_skipped` of a step that succeeded or was skipped changes nothing; any other pair is refused.
 
 """

@@ -9,7 +9,15 @@ from sessionary.schemas.codec.catalogue import released_schemas, schema_fingerpr
 from sessionary.schemas.codec.formats import ALL_RULES, record_formats
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
-from sessionary.schemas.events import RunCompleted, SessionTakenOver, StateUpdated, ToolCallStarted
+from sessionary.schemas.events import (
+    CheckpointSaved,
+    Heartbeat,
+    RunCompleted,
+    SessionTakenOver,
+    StateUpdated,
+    StepStarted,
+    ToolCallStarted,
+)
 from sessionary.schemas.records import AuditRecord, BatchRecord, Position, RulesActivation, SessionState
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, RULES_BY_RELEASE, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, ForgottenProducer, ProducerLedger
@@ -102,7 +110,14 @@ def test_older_rules_do_not_know_what_came_later() -> None:
     assert isinstance(decoder.as_of(1).as_of(2).decode_event(value), RulesActivation)
     for example_ in every_example():
         if isinstance(example_, Event) and not isinstance(
-            example_.payload, StateUpdated | SessionTakenOver | ToolCallStarted | RunCompleted
+            example_.payload,
+            StateUpdated
+            | SessionTakenOver
+            | ToolCallStarted
+            | RunCompleted
+            | StepStarted
+            | CheckpointSaved
+            | Heartbeat,
         ):
             assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
 

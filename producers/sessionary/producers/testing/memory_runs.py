@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sessionary.producers.errors import Unavailable
 from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
 from sessionary.schemas.ids import call_key, run_key, step_key
-from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
+from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, TimedStep, ToolCallState
 
 if TYPE_CHECKING:
     from sessionary.producers.testing.judged_log import JudgedLog
@@ -33,14 +33,16 @@ class MemoryRuns:
         """Return the steps of a run in the order in which they began, without their outputs."""
         with self._ask_log() as log:
             rows = log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id))
-            steps = sorted((row for row in rows if isinstance(row, StepState)), key=lambda row: row.started_at)
+            steps = sorted(
+                (row for row in rows if isinstance(row, StepState | TimedStep)), key=lambda row: row.started_at
+            )
             return [_step_view(row)._replace(output_json=None) for row in steps]
 
     def fetch_step(self, session_id: str, run_id: str, name: str, timeout_s: float) -> StepView | None:
         """Return a step with its output; None if there is no such one."""
         with self._ask_log() as log:
             row = log.find_child(session_id, lambda tenant: step_key(run_key(tenant, session_id, run_id), name))
-            return _step_view(row) if isinstance(row, StepState) else None
+            return _step_view(row) if isinstance(row, StepState | TimedStep) else None
 
     def fetch_calls(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[CallView]:
         """Return the tool calls of a run in the order in which they began, without results."""
@@ -84,7 +86,9 @@ class _AskedLog:
         self._memory._lock.release()
 
 
-def _step_view(row: StepState) -> StepView:
+def _step_view(row: StepState | TimedStep) -> StepView:
+    if isinstance(row, TimedStep):
+        return StepView(row.name, "running", row.attempt)
     return StepView(row.name, row.state, row.attempt, row.error, row.output_json)
 
 

@@ -19,6 +19,7 @@ from sessionary.schemas.codec.mapping import record_reader, record_writer
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.records import (
+    ArtifactState,
     AuditRecord,
     BatchAcknowledged,
     BatchRecord,
@@ -27,6 +28,8 @@ from sessionary.schemas.records import (
     FinishedRun,
     Gravestone,
     GravestoneChunk,
+    MessageContent,
+    MessageState,
     Position,
     RejectedEvent,
     RulesActivation,
@@ -38,6 +41,7 @@ from sessionary.schemas.records import (
     StepState,
     TaskRequest,
     Tick,
+    TimedStep,
     ToolCallContent,
     ToolCallState,
 )
@@ -47,7 +51,8 @@ from sessionary.schemas.types import Envelope
 SINGLE_OBJECT = b"\xc3\x01"
 
 Record = (
-    AuditRecord
+    ArtifactState
+    | AuditRecord
     | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
@@ -55,6 +60,8 @@ Record = (
     | FinishedRun
     | Gravestone
     | GravestoneChunk
+    | MessageContent
+    | MessageState
     | Position
     | RejectedEvent
     | RulesActivation
@@ -66,6 +73,7 @@ Record = (
     | StepState
     | TaskRequest
     | Tick
+    | TimedStep
     | ToolCallContent
     | ToolCallState
 )

@@ -34,7 +34,11 @@ class SnapshotCreated(NamedTuple):
 
 
 class CheckpointSaved(NamedTuple):
-    """Progress of a long operation, from which it can be continued."""
+    """Progress of a long operation, from which it can be continued.
+
+    `kind`: what the run has reached, if it is one of the usual points. Judges by rules 1 do not
+    know events that say it.
+    """
 
     checkpoint_id: str
     operation: str
@@ -43,6 +47,7 @@ class CheckpointSaved(NamedTuple):
     last_item_id: str | None = None
     bytes_written: int | None = None
     data_json: str | None = None
+    kind: CheckpointKind | None = None
 
 
 class ReplayPerformed(NamedTuple):

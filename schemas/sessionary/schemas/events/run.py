@@ -89,11 +89,14 @@ class StepStarted(NamedTuple):
         name: Of the step, unique in its run.
         attempt: From 1; 0 for work that is only reported as a step: its run keeps no record of it.
         input_json: What the step is given, as JSON.
+        limit_ms: How long the attempt may take; None: it has no limit of its own. Judges by rules 1
+            do not know events that say it.
     """
 
     name: str
     attempt: int
     input_json: str | None = None
+    limit_ms: int | None = None
 
 
 class StepSucceeded(NamedTuple):

@@ -155,9 +155,12 @@ class Heartbeat(NamedTuple):
 
     Attributes:
         last_seq: The last sequence number that the client used in this session.
+        elapsed_s: How long the run that the envelope names has been at work, in seconds. Judges by
+            rules 1 do not know events that say it.
     """
 
     last_seq: int
+    elapsed_s: float | None = None
 
 
 class ProgressReported(NamedTuple):

@@ -61,6 +61,10 @@ class AuditRecord(NamedTuple):
     idem_key: str | None = None  # The call's key
     from_call_state: str | None = None  # The call's state before
     to_call_state: str | None = None  # The call's state after
+    step_name: str | None = None  # Of the step, for records of the kind step
+    from_step_state: str | None = None  # The step's state before
+    to_step_state: str | None = None  # The step's state after
+    checkpoint_id: str | None = None  # The last checkpoint of the run, for records of the kind run
 
 
 class RejectedEvent(NamedTuple):

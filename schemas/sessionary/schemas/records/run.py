@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from sessionary.schemas.types import ErrorInfo, RunMode, RunStateName, StepStateName, ToolCallStateName
+from sessionary.schemas.types import Checkpoint, ErrorInfo, RunMode, RunStateName, StepStateName, ToolCallStateName
 
 
 class RunState(NamedTuple):
@@ -33,6 +33,7 @@ class RunState(NamedTuple):
     content_apart: bool = False  # The four fields before are in a RunContent, and None here
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
     unresolved_calls: int = 0  # How many of its calls with a side effect have an unknown outcome
+    checkpoint: Checkpoint | None = None  # The last one that was saved
 
 
 class FinishedRun(NamedTuple):
@@ -60,6 +61,7 @@ class FinishedRun(NamedTuple):
     artifact_id: str | None = None
     content_apart: bool = False  # The four fields before are in a RunContent, and None here
     unresolved_calls: int = 0  # How many of its calls with a side effect have an unknown outcome
+    checkpoint: Checkpoint | None = None  # The last one that was saved
 
 
 class RunContent(NamedTuple):
@@ -90,6 +92,24 @@ class StepState(NamedTuple):
     input_json: str | None = None
     output_json: str | None = None
     content_apart: bool = False  # The two fields before are in a StepContent, and None here
+
+
+class TimedStep(NamedTuple):
+    """A step that runs and has a limit, as the changelog has it; then it is a `StepState`."""
+
+    tenant_id: str
+    session_id: str
+    run_id: str
+    name: str  # Unique in its run
+    step_id: str | None  # Of the last attempt, as its events' envelopes have it
+    attempt: int  # The number of the attempt, from 1
+    started_at: int  # When the attempt began. Log time, ms; so are all times here
+    due_at: int  # When the attempt fails, if it has not ended
+    limit_ms: int  # How long the attempt may take
+    input_json: str | None = None
+    output_json: str | None = None  # None: there is none yet
+    content_apart: bool = False  # The two fields before are in a StepContent, and None here
+    clock_repair: int = 0  # The last repair of the partition's clock that all times here include
 
 
 class StepContent(NamedTuple):
@@ -160,6 +180,7 @@ __all__ = [
     "RunState",
     "StepContent",
     "StepState",
+    "TimedStep",
     "ToolCallContent",
     "ToolCallState",
 ]

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
+from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, TimedStep, ToolCallState
 from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, RowFate, Stream
 
@@ -74,7 +74,7 @@ class Arrival(NamedTuple):
     clock_repair: int = 0
     run: RunState | FinishedRun | None = None
     child_key: bytes | None = None
-    child: StepState | ToolCallState | EndedToolCall | None = None
+    child: StepState | TimedStep | ToolCallState | EndedToolCall | None = None
 
 
 class ForRow(NamedTuple):

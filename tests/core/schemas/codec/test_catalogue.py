@@ -22,6 +22,9 @@ EVOLVED = {
     "sessionary.events.StateUpdated",
     "sessionary.events.ToolCallStarted",
     "sessionary.events.RunCompleted",
+    "sessionary.events.StepStarted",
+    "sessionary.events.Heartbeat",
+    "sessionary.events.CheckpointSaved",
 }
 
 

@@ -3,9 +3,18 @@
 from typing import Any
 
 from sessionary.schemas.ids import call_key, run_key, step_key
-from sessionary.schemas.records import AuditRecord, EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
+from sessionary.schemas.records import (
+    AuditRecord,
+    EndedToolCall,
+    FinishedRun,
+    RunState,
+    StepState,
+    TimedStep,
+    ToolCallState,
+)
 from sessionary.schemas.types import ErrorInfo, Limits
 from sessionary.stream_processors.core.call.transitions import CallRow
+from sessionary.stream_processors.core.step.transitions import StepRow
 from tests.core.stream_processors.core.run.run_rig import RunRig
 
 RETRYABLE, FATAL = ErrorInfo("retryable", "boom", "it broke"), ErrorInfo("fatal", "dead", "it is over")
@@ -27,16 +36,22 @@ class ChildRig(RunRig):
         marks = {"run_id": run_id, "actor": actor, "step_id": f"id-{attempt}"}
         return self.send(self.agent, f"step_{event}", marks, **fields)
 
-    def step_row(self, name: str = "a", run_id: str = "r1") -> StepState | None:
+    def step_row(self, name: str = "a", run_id: str = "r1") -> StepRow | None:
         """Return the row of a step."""
         row = self.fold.rows.get(step_key(run_key(*self.agent.key, run_id), name))
-        assert row is None or isinstance(row, StepState)
+        assert row is None or isinstance(row, StepState | TimedStep)
         return row
 
     def found_step(self, name: str = "a") -> StepState:
-        """Return the row of a step that is there."""
+        """Return the row of a step that is there; its attempt has no limit, or has ended."""
         row = self.step_row(name)
-        assert row is not None
+        assert isinstance(row, StepState)
+        return row
+
+    def timed_step(self, name: str = "a") -> TimedStep:
+        """Return the row of a step that runs and has a limit."""
+        row = self.step_row(name)
+        assert isinstance(row, TimedStep)
         return row
 
     def call(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sessionary.schemas.ids import call_key, run_key, step_key
-from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, ToolCallState
+from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, TimedStep, ToolCallState
 from sessionary.schemas.types import ErrorInfo
 from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
@@ -120,3 +120,42 @@ def test_a_call_becomes_unknown_after_its_session_was_archived() -> None:
     one.rig.advance(600_000, step_ms=4_000)
     assert one.row(EndedToolCall, call_key(one.run, "k")).state == "unknown"
     assert one.row(FinishedRun).unresolved_calls == 1
+
+
+def test_a_step_fails_by_its_limit_also_after_its_session_was_archived() -> None:
+    one = Children("detached")
+    first, second = (step_key(one.run, name) for name in ("search", "answer"))
+    fields: dict[str, Any] = {"attempt": 1, "input_json": "[1]"}
+    assert one.say("step_started", name="search", limit_ms=2_500, **fields) == "applied"
+    assert one.say("step_started", name="answer", limit_ms=1_000_000, **fields) == "applied"
+    assert one.say("step_started", name="answer", limit_ms=0, **{**fields, "attempt": 2}) == "refused invalid_value"
+    one.rig.advance(3_000)
+    assert one.row(StepState, first).error.code == "model_limit"
+    assert one.say("step_succeeded", name="search", attempt=1, output_json="1") == "refused illegal_transition"
+    assert one.say("step_started", name="search", limit_ms=2_500, **{**fields, "attempt": 2}) == "applied"
+    assert one.row(TimedStep, first).attempt == 2
+    assert one.say("step_succeeded", name="search", attempt=2, output_json="1") == "applied"
+    assert one.say("run_cancelled") == "applied"
+    assert one.say("session_terminated", reason="closed", snapshot=None) == "applied"
+    one.rig.advance(600_000, step_ms=4_000)
+    assert one.agent.key.encoded() not in one.rig.oracle.rows
+    one.rig.advance(600_000, step_ms=4_000)
+    assert one.row(StepState, second).state == "failed"
+
+
+def test_a_silent_agent_loses_its_run_at_the_last_checkpoint() -> None:
+    one = Children()
+    saved: dict[str, Any] = {"operation": "fetch", "stage": "pages", "processed_count": 5}
+    saved |= {"last_item_id": "p5", "bytes_written": 9}
+    for number in (1, 2):
+        assert one.say("checkpoint_saved", checkpoint_id=f"c{number}", kind="sources_fetched", **saved) == "applied"
+    at = one.rig.at
+    assert one.row(RunState).checkpoint == ("c2", "fetch", at, "sources_fetched", "pages", 5, "p5", 9)
+    assert one.say("run_running", progress=None) == "applied"
+    one.rig.advance(100_000)
+    assert (one.row(RunState).state, one.row(RunState).reason_code) == ("paused", "connection_lost")
+    assert one.row(RunState).checkpoint.checkpoint_id == "c2"
+    assert one.say("checkpoint_saved", "unheard-of") == "refused unknown_run"
+    assert one.say("checkpoint_saved", None) == "applied"
+    one.rig.advance(1_000_000, step_ms=4_000)
+    assert one.row(FinishedRun).checkpoint.checkpoint_id == "c2"

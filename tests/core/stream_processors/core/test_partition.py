@@ -25,6 +25,7 @@ from sessionary.schemas.records import (
     RunState,
     SessionState,
     StepState,
+    TimedStep,
     ToolCallState,
 )
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
@@ -39,7 +40,7 @@ from tests.support.machines import MACHINES, STREAMS
 from tests.support.row_differences import gravestone_ends
 
 RUNS, STEPS = 30, 300
-CHILDREN = StepState | ToolCallState | EndedToolCall
+CHILDREN = StepState | TimedStep | ToolCallState | EndedToolCall
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
 # wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
 REASONS = {

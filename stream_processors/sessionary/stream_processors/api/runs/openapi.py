@@ -2,7 +2,7 @@
 
 from typing import Any, Final, get_args
 
-from sessionary.schemas.types import ErrorInfo, StepStateName, ToolCallStateName
+from sessionary.schemas.types import CheckpointKind, ErrorInfo, StepStateName, ToolCallStateName
 from sessionary.stream_processors.api.openapi_parts import (
     LOG_PLACE,
     NUMBER,
@@ -26,6 +26,22 @@ def _known(names: Any) -> list[str]:
 _SESSION_ID: Final = {**TEXT, "format": "uuid"}
 _BOOLEAN: Final = {"type": "boolean"}
 _ERROR_OR_NULL: Final = {"oneOf": [object_schema(**dict.fromkeys(ErrorInfo._fields, TEXT)), {"type": "null"}]}
+_CHECKPOINT_OR_NULL: Final = {
+    "oneOf": [
+        object_schema(
+            checkpoint_id=TEXT,
+            operation=TEXT,
+            kind={"type": ["string", "null"], "enum": [*_known(CheckpointKind), None]},
+            stage=TEXT_OR_NULL,
+            processed_count=NUMBER_OR_NULL,
+            last_item_id=TEXT_OR_NULL,
+            bytes_written=NUMBER_OR_NULL,
+            at_ms={**NUMBER, "description": "when it was saved, in ms of log time"},
+        ),
+        {"type": "null"},
+    ],
+    "description": "the last checkpoint of the run; null if there is none",
+}
 _RUN: Final = object_schema(
     run_id=TEXT,
     session_id={**TEXT, "format": "uuid"},
@@ -49,6 +65,7 @@ _RUN: Final = object_schema(
         **NUMBER,
         "description": "how many of its tool calls with a side effect have an unknown outcome; they hold it paused",
     },
+    checkpoint=_CHECKPOINT_OR_NULL,
     deadline_ms={**NUMBER_OR_NULL, "description": "when its clock fires; null if it is finished"},
 )
 RUN_HEAD: Final = object_schema(
@@ -65,6 +82,8 @@ _STEP_HEAD: Final = object_schema(
     started_ms={**NUMBER, "description": "when the last attempt began, in ms of log time"},
     entered_ms={**NUMBER, "description": "when it entered its state"},
     error=_ERROR_OR_NULL,
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its attempt fails; null unless it runs with a limit"},
+    limit_ms={**NUMBER_OR_NULL, "description": "how long its attempt may take; null unless it runs with a limit"},
 )
 _STEP: Final = object_schema(**_STEP_HEAD["properties"], input_json=TEXT_OR_NULL, output_json=TEXT_OR_NULL)
 _CALL_HEAD: Final = object_schema(

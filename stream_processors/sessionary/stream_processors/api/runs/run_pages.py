@@ -13,6 +13,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.types import Checkpoint
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
@@ -83,8 +84,14 @@ def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str
         "entered_ms": row.entered_at,
         "last_event_ms": row.last_event_at,
         "unresolved_calls": row.unresolved_calls,
+        "checkpoint": None if row.checkpoint is None else _checkpoint_document(row.checkpoint),
         "deadline_ms": state.deadline_ms(row) if isinstance(row, RunState) else None,
     }
+
+
+def _checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
+    fields = checkpoint._asdict()
+    return {"at_ms": fields.pop("at"), **fields}
 
 
 __all__ = ["RUN_CONTENTS", "RunPages", "require_run", "run_document"]

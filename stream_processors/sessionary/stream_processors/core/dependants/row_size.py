@@ -14,12 +14,13 @@ from sessionary.schemas.records import (
     RunState,
     StepContent,
     StepState,
+    TimedStep,
     ToolCallContent,
     ToolCallState,
 )
 from sessionary.stream_processors.core.machine import Arrival, Objection, RowParts
 
-DependantRow = RunState | FinishedRun | StepState | ToolCallState | EndedToolCall
+DependantRow = RunState | FinishedRun | StepState | TimedStep | ToolCallState | EndedToolCall
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
 _FIXED_BYTES = 200  # about what a row takes beside its texts, and its record beside the row
 _BYTES_PER_CHARACTER_MAX = 4
@@ -35,7 +36,7 @@ def object_to_row_size(key: bytes, after: DependantRow, arrival: Arrival) -> Obj
     size = len(key) + len(encode_record(after, arrival.rules.version))
     if size <= limit:
         return None
-    what = {RunState: "run", FinishedRun: "run", StepState: "step"}.get(type(after), "tool call")
+    what = {RunState: "run", FinishedRun: "run", StepState: "step", TimedStep: "step"}.get(type(after), "tool call")
     return Objection("state_too_large", f"the {what}'s row would have {size} bytes, more than {limit}")
 
 
@@ -69,8 +70,10 @@ def content_parts(content_class: type[RunContent | StepContent | ToolCallContent
 
 def _texts(row: DependantRow) -> list[str]:
     texts = [value for value in row if isinstance(value, str)]
-    if not isinstance(row, ToolCallState) and row.error is not None:
+    if not isinstance(row, TimedStep | ToolCallState) and row.error is not None:
         texts += row.error
+    if isinstance(row, RunState | FinishedRun) and row.checkpoint is not None:
+        texts += (value for value in row.checkpoint if isinstance(value, str))
     return texts
 
 

@@ -54,11 +54,15 @@ def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
         due_at = run.due_at
         if due_at is not None:
             due_at = min(due_at + shift_ms, clock_ms + run.attached_run_ms)
+        checkpoint = run.checkpoint
+        if checkpoint is not None:
+            checkpoint = checkpoint._replace(at=min(checkpoint.at + shift_ms, clock_ms))
         run = run._replace(
             created_at=min(run.created_at + shift_ms, clock_ms),
             entered_at=min(run.entered_at + shift_ms, clock_ms),
             last_event_at=min(run.last_event_at + shift_ms, clock_ms),
             due_at=due_at,
+            checkpoint=checkpoint,
             clock_repair=number,
         )
     return run

@@ -63,10 +63,14 @@ class RunGivenUp(NamedTuple):
 
 
 class SessionTimedOut(NamedTuple):
-    """Received by an attached run whose session timed out, for this reason."""
+    """Received by an attached run whose session timed out, for this reason.
+
+    `is_silent`: nothing was heard of its agent, so the connection to it is lost.
+    """
 
     at_ms: int
     reason_code: str
+    is_silent: bool
 
 
 class SessionEnded(NamedTuple):
@@ -98,7 +102,7 @@ class RunChanged(NamedTuple):
 
     By its clock, by the session itself, or by one of its calls.
 
-    `due_ms` is set if its clock did it.
+    `due_ms` is set if its clock did it. `checkpoint_id` is of its last checkpoint.
     """
 
     run_id: str
@@ -108,6 +112,7 @@ class RunChanged(NamedTuple):
     reason_code: str
     reason: str
     due_ms: int | None = None
+    checkpoint_id: str | None = None
 
 
 RunFact = RunBegun | RunMoved | RunHeard | RunRevived | RunHeld | CallsCounted | RunReleased | RunGivenUp

@@ -32,6 +32,7 @@ from sessionary.stream_processors.core.run.facts import (
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 
 _CONTENT = content_parts(RunContent)
+_PAUSED_BY_SILENCE = "connection_lost"
 _PAUSED_BY_TIMEOUT = "session_timed_out"
 _PAUSED_BY_CALL = "call_unresolved"
 _RELEASED_BY_CALL = "call_resolved"
@@ -95,9 +96,10 @@ class RunMachine(DependantMachine[RunRow]):
             return _give_up(row, fact.at_ms, ErrorInfo("retryable", _FAILED_BY_END, message))
         if row.state not in AT_WORK:
             return ()
+        code = _PAUSED_BY_SILENCE if fact.is_silent else _PAUSED_BY_TIMEOUT
         reason = f"The session timed out: {fact.reason_code}"
-        told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", _PAUSED_BY_TIMEOUT, reason)
-        return RunHeld(fact.at_ms, _PAUSED_BY_TIMEOUT), _tell_session(row, told)
+        told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", code, reason)
+        return RunHeld(fact.at_ms, code), _tell_session(row, told)
 
     def due_ms(self, row: RunRow, hole_end_ms: int = 0) -> int:
         """Return an open run's deadline, or when a finished one vanishes (ms of log time)."""
@@ -144,6 +146,8 @@ def _give_up(row: RunState, now_ms: int, error: ErrorInfo, due_ms: int | None = 
 
 
 def _tell_session(row: RunState, fact: RunChanged) -> ForRow:
+    if row.checkpoint is not None:
+        fact = fact._replace(checkpoint_id=row.checkpoint.checkpoint_id)
     return ForRow(SessionKey(row.tenant_id, row.session_id).encoded(), SessionState, fact)
 
 

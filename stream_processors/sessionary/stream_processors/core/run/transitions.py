@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 from sessionary.schemas.events import (
+    CheckpointSaved,
     PlanRecorded,
     PlanReplaced,
     RunCompleted,
@@ -30,7 +31,7 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.limits import RESUME_MS
 from sessionary.schemas.records import FinishedRun, RunState
-from sessionary.schemas.types import ErrorInfo, RunStateName
+from sessionary.schemas.types import Checkpoint, ErrorInfo, RunStateName
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS, WORK
@@ -55,6 +56,7 @@ class RunChange(NamedTuple):
     plan_json: str | None = None
     result_json: str | None = None
     artifact_id: str | None = None
+    checkpoint: Checkpoint | None = None
 
 
 # The run (None: there is none yet), the payload, the moment.
@@ -179,8 +181,23 @@ def _replace_plan(run: RunRow | None, payload: PlanReplaced, moment: RunMoment) 
     return RunChange(plan_json=payload.plan_json)
 
 
+def _keep_checkpoint(run: RunRow | None, payload: CheckpointSaved, moment: RunMoment) -> RunChange:
+    saved = Checkpoint(
+        payload.checkpoint_id,
+        payload.operation,
+        moment.now_ms,
+        payload.kind,
+        payload.stage,
+        payload.processed_count,
+        payload.last_item_id,
+        payload.bytes_written,
+    )
+    return RunChange(checkpoint=saved)
+
+
+_PLANS: Final[Mapping[str, RunGuard]] = {"plan_recorded": _record_plan, "plan_replaced": _replace_plan}
 # Events that leave an open run in its state and bring something for it; other work brings nothing.
-ACCEPTED: Final[Mapping[str, RunGuard]] = {"plan_recorded": _record_plan, "plan_replaced": _replace_plan}
+ACCEPTED: Final[Mapping[str, RunGuard]] = {**_PLANS, "checkpoint_saved": _keep_checkpoint}
 BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
     (source, transition.event_type): transition
     for transition in RUN_TRANSITIONS
@@ -188,9 +205,9 @@ BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
     for source in transition.sources
 }
 # Those that need a run.
-RUN_EVENTS: Final = frozenset(event_type for _, event_type in BY_EVENT) | ACCEPTED.keys()
+RUN_EVENTS: Final = frozenset(event_type for _, event_type in BY_EVENT) | _PLANS.keys()
 # Those that are looked at for the run that they name.
-EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS) - {"session_activity"}
+EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS | {"checkpoint_saved"}) - {"session_activity"}
 
 
 __all__ = [

@@ -14,6 +14,7 @@ from sessionary.stream_processors.core.machine import Arrival, ForRow
 from sessionary.stream_processors.core.run.facts import CallSettled, SessionEnded, SessionTimedOut
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
 from sessionary.stream_processors.core.run.transitions import RunRow
+from sessionary.stream_processors.core.session.clocks import INACTIVITY
 from sessionary.stream_processors.core.session.facts import (
     RunClosed,
     RunEventTaken,
@@ -24,8 +25,8 @@ from sessionary.stream_processors.core.session.facts import (
 )
 from sessionary.stream_processors.core.session.row_size import object_to_size
 from sessionary.stream_processors.core.session.transitions import Objection
+from sessionary.stream_processors.core.step.facts import StepMoved
 from sessionary.stream_processors.core.step.judge import judge_step
-from sessionary.stream_processors.core.step.machine import StepMoved
 
 # Beside Active, where all work is possible.
 _OUTLIVED_STATES: Final = frozenset({"Paused", "Timeout", "Error", "Terminated"})
@@ -95,7 +96,7 @@ def facts_for_runs(row: SessionState, fact: Transitioned) -> Sequence[ForRow]:
         return ()
     told: SessionTimedOut | SessionEnded
     if fact.transition.target == "Timeout":
-        told = SessionTimedOut(fact.at_ms, fact.reason_code)
+        told = SessionTimedOut(fact.at_ms, fact.reason_code, fact.reason_code == INACTIVITY.reason_code)
     elif fact.transition.target == "Terminated":
         told = SessionEnded(fact.at_ms, fact.reason_code)
     else:

@@ -39,6 +39,7 @@ from sessionary.stream_processors.core.session.facts import (
     Transitioned,
     WorkDone,
 )
+from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import next_number
 
 REFUSALS_KEPT = 16
@@ -219,6 +220,7 @@ def _change_run(row: SessionState, fact: RunChanged) -> SessionState:
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     Buried: _bury_session,
     CallBecameUnknown: _number_only,
+    StepTimedOut: _number_only,
     CleanupReleased: _release_cleanup,
     ContentUpdated: _update_content,
     ContextExceeded: _number_only,

@@ -22,6 +22,7 @@ from sessionary.schemas.types import (
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.run.facts import RunChanged
 from sessionary.stream_processors.core.session.transitions import Transition
+from sessionary.stream_processors.core.step.facts import StepTimedOut
 
 
 class Refused(NamedTuple):
@@ -209,6 +210,7 @@ SessionFact = (
     | RunEventTaken
     | RunChanged
     | CallBecameUnknown
+    | StepTimedOut
     | CleanupReleased
     | DataClassified
     | ContextMeasured

@@ -28,6 +28,7 @@ from sessionary.stream_processors.core.session.facts import (
     TakenOver,
     Transitioned,
 )
+from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import (
     SECURITY_REASONS,
     UNKNOWN_SUBJECT,
@@ -93,8 +94,7 @@ def _report_transition(
         cleanup_actions=cleanup.actions if cleanup else (),
     )
     if fact.due_ms is not None:
-        due_at = fact.due_ms * 1000
-        record = record._replace(occurred_at=due_at, due_at=due_at, fired_at=fact.at_ms * 1000, user_id=after.user_id)
+        record = _at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)
     return [record, cleanup] if cleanup else [record]
 
 
@@ -218,12 +218,12 @@ def _report_run(
         run_id=fact.run_id,
         from_run_state=fact.from_state,
         to_run_state=fact.to_state,
+        checkpoint_id=fact.checkpoint_id,
     )
     if arrival is None:
         record = record._replace(user_id=after.user_id)
     if fact.due_ms is not None:
-        due_at = fact.due_ms * 1000
-        record = record._replace(occurred_at=due_at, due_at=due_at, fired_at=fact.at_ms * 1000)
+        record = _at_due_time(record, fact.due_ms, fact.at_ms)
     return [record]
 
 
@@ -236,10 +236,9 @@ def _report_call(
     place: Place,
 ) -> list[AuditRecord]:
     """Report that nothing is known of a call's outcome; that occurred when its limit was over."""
-    due_at = fact.due_ms * 1000
     record = _session_record(session, after, arrival, place, "tool_call")
     return [
-        record._replace(
+        _at_due_time(record, fact.due_ms, fact.at_ms)._replace(
             event_type="tool_call_unknown",
             reason_code=fact.reason_code,
             reason=fact.reason,
@@ -249,11 +248,38 @@ def _report_call(
             idem_key=fact.idem_key,
             from_call_state="running",
             to_call_state="unknown",
-            occurred_at=due_at,
-            due_at=due_at,
-            fired_at=fact.at_ms * 1000,
         )
     ]
+
+
+def _report_step(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: StepTimedOut,
+    arrival: Arrival | None,
+    place: Place,
+) -> list[AuditRecord]:
+    """Report that an attempt at a step failed by its limit; that occurred when it was over."""
+    record = _session_record(session, after, arrival, place, "step")
+    return [
+        _at_due_time(record, fact.due_ms, fact.at_ms)._replace(
+            event_type="step_failed",
+            reason_code=fact.reason_code,
+            reason=fact.reason,
+            user_id=after.user_id,
+            run_id=fact.run_id,
+            step_name=fact.name,
+            from_step_state="running",
+            to_step_state="failed",
+        )
+    ]
+
+
+def _at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
+    """Return a record of what a clock did: it occurred when it was due. Takes ms of log time."""
+    due_at = due_ms * 1000
+    return record._replace(occurred_at=due_at, due_at=due_at, fired_at=fired_ms * 1000)
 
 
 def _report_opened_run(
@@ -296,6 +322,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     Refused: _report_refusal,
     RunChanged: _report_run,
     RunOpened: _report_opened_run,
+    StepTimedOut: _report_step,
     TakenOver: _report_take_over,
     Transitioned: _report_transition,
 }

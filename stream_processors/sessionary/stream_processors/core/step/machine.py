@@ -1,64 +1,95 @@
 """The machine of steps: a row holds the last attempt at a step, and vanishes with its run.
 
-It decides on no event: the session's machine does (`judge`).
+An attempt with a limit fails by its clock; one without costs no timer. The machine decides on no
+event: the session's does (`judge`).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final
 
 from sessionary.schemas.codec import encode_record, record_headers
-from sessionary.schemas.records import StepContent, StepState
-from sessionary.schemas.types import ClockRepair
-from sessionary.stream_processors.core.clock import NEVER_MS
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import SessionState, StepContent, StepState, TimedStep
+from sessionary.schemas.types import ClockRepair, ErrorInfo
+from sessionary.stream_processors.core.clock import NEVER_MS, format_seconds
 from sessionary.stream_processors.core.dependants.machine import DependantMachine
 from sessionary.stream_processors.core.dependants.row_size import content_parts
-from sessionary.stream_processors.core.machine import RowKind
+from sessionary.stream_processors.core.machine import ForRow, RowKind
+from sessionary.stream_processors.core.step.facts import StepExpired, StepFact, StepMoved, StepTimedOut
+from sessionary.stream_processors.core.step.transitions import StepRow, end_attempt
+
+_LIMIT_OVER: Final = "model_limit"
+_CONTENT = content_parts(StepContent)
 
 
-class StepMoved(NamedTuple):
-    """An event made the step, or changed it."""
-
-    row: StepState
-
-
-class StepMachine(DependantMachine[StepState]):
+class StepMachine(DependantMachine[StepRow]):
     """Implements `Machine` for steps."""
 
     name = "step"
     row_kinds: Sequence[RowKind] = (
         RowKind(
+            TimedStep,
+            live=True,
+            prefixes=record_headers(TimedStep),
+            encode=encode_record,
+            parts=_CONTENT,
+            is_child=True,
+        ),
+        RowKind(
             StepState,
             live=False,
             prefixes=record_headers(StepState),
             encode=encode_record,
-            parts=content_parts(StepContent),
+            parts=_CONTENT,
             is_child=True,
         ),
     )
 
-    def evolve(self, row: StepState | None, fact: StepMoved) -> StepState:
-        """Return the row that the judgement made."""
-        return fact.row
+    def evolve(self, row: StepRow | None, fact: StepFact) -> StepRow:
+        """Return the row after a fact."""
+        if isinstance(fact, StepMoved):
+            return fact.row
+        assert row is not None
+        return end_attempt(row, "failed", fact.at_ms, error=fact.error)
 
-    def receive_fact(self, row: StepState | None, fact: StepMoved) -> Sequence[StepMoved]:
+    def receive_fact(self, row: StepRow | None, fact: StepFact) -> Sequence[StepFact]:
         """Return the fact."""
         return (fact,)
 
-    def due_ms(self, row: StepState, hole_end_ms: int = 0) -> int:
-        """Return a moment that does not come: a step vanishes with its run."""
-        return NEVER_MS
+    def due_ms(self, row: StepRow, hole_end_ms: int = 0) -> int:
+        """Return when an attempt with a limit fails (ms of log time); other rows stay."""
+        return row.due_at if isinstance(row, TimedStep) else NEVER_MS
 
-    def repair_times(self, row: StepState, repairs: Sequence[ClockRepair]) -> StepState:
-        """Return the row: it is not live."""
+    def repair_times(self, row: StepRow, repairs: Sequence[ClockRepair]) -> StepRow:
+        """Return a row with its times as they are after repairs of the partition's clock."""
+        if isinstance(row, TimedStep):
+            for number, _, clock_ms, shift_ms, _ in repairs:
+                if number > row.clock_repair:
+                    row = _shift_times(row, number, clock_ms, shift_ms)
         return row
 
-    def is_only_postponed(self, row: StepState, after: StepState) -> bool:
-        """Return True: no step is ever due."""
-        return True
+    def is_only_postponed(self, row: StepRow, after: StepRow) -> bool:
+        """Return whether the limit ends at the same time, or later."""
+        return self.due_ms(row) <= self.due_ms(after)
 
-    def fire(self, row: StepState, now_ms: int, hole_end_ms: int = 0) -> Sequence[StepMoved]:
-        """Raise `NotImplementedError`: no step is ever due."""
-        raise NotImplementedError("no step is ever due")
+    def fire(self, row: StepRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[StepFact | ForRow]:
+        """Return the failure of an attempt whose limit is over; its session hears of it."""
+        assert isinstance(row, TimedStep)
+        limit = format_seconds(row.limit_ms)
+        reason = f"Step failed after {limit}: no end of {row.name} was reported within its model limit"
+        told = StepTimedOut(row.run_id, row.name, now_ms, row.due_at, _LIMIT_OVER, reason)
+        session = SessionKey(row.tenant_id, row.session_id)
+        expired = StepExpired(now_ms, ErrorInfo("retryable", _LIMIT_OVER, reason))
+        return expired, ForRow(session.encoded(), SessionState, told)
 
 
-__all__ = ["StepMachine", "StepMoved"]
+def _shift_times(row: TimedStep, number: int, clock_ms: int, shift_ms: int) -> TimedStep:
+    """Return an attempt after one repair. Of its limit never more than the whole is left."""
+    return row._replace(
+        started_at=min(row.started_at + shift_ms, clock_ms),
+        due_at=min(row.due_at + shift_ms, clock_ms + row.limit_ms),
+        clock_repair=number,
+    )
+
+
+__all__ = ["StepMachine"]

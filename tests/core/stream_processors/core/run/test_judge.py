@@ -73,7 +73,7 @@ def test_a_run_that_did_not_begin_is_unknown(name: str) -> None:
 
 def test_what_is_no_event_of_a_run_is_not_looked_at() -> None:
     rig = RunRig()
-    for name in ("heartbeat", "session_activity", "state_updated", "checkpoint_saved", "snapshot_created"):
+    for name in ("heartbeat", "session_activity", "state_updated", "snapshot_created"):
         assert rig.say(name) == "applied"
     assert rig.run() is None
 

@@ -26,7 +26,7 @@ def test_a_time_out_pauses_what_is_at_work_and_attached() -> None:
     states = {name: rig.found(name).state for name in ("detached", "queued", "working", "started")}
     assert states == {"detached": "running", "queued": "queued", "working": "paused", "started": "paused"}
     row = rig.found("working")
-    assert (row.reason_code, row.last_event_at, row.entered_at) == ("session_timed_out", heard, rig.at)
+    assert (row.reason_code, row.last_event_at, row.entered_at) == ("connection_lost", heard, rig.at)
     moved, *told = rig.audits()
     assert moved.transition == "T06"
     assert [(one.run_id, one.from_run_state, one.to_run_state) for one in told] == [
@@ -36,10 +36,43 @@ def test_a_time_out_pauses_what_is_at_work_and_attached() -> None:
     assert [one.audit_seq - moved.audit_seq for one in told] == [1, 2]
     first = told[0]
     assert (first.kind, first.event_type, first.from_state, first.to_state) == ("run", "run_paused", *["Timeout"] * 2)
-    assert (first.reason_code, first.reason) == ("session_timed_out", f"The session timed out: {moved.reason_code}")
+    assert (first.reason_code, first.reason) == ("connection_lost", "The session timed out: inactive")
     assert (first.due_at, first.fired_at, first.event_id, first.user_id) == (None, None, None, "u1")
     assert rig.row_of(rig.agent).audit_seq == told[-1].audit_seq
     assert len(rig.open_ids()) == 4
+
+
+def test_a_lost_connection_is_recorded_with_the_last_checkpoint_of_the_run() -> None:
+    rig = RunRig(limits=Limits(grace_ms=60_000))
+    rig.begin("a1")
+    rig.begin("bare")
+    for number in (1, 2):
+        assert rig.say("checkpoint_saved", "a1", checkpoint_id=f"c{number}", processed_count=number) == "applied"
+    rig.leap(60_000)
+    paused = [(one.run_id, one.event_type, one.reason_code, one.checkpoint_id) for one in rig.told()]
+    assert paused == [
+        ("a1", "run_paused", "connection_lost", "c2"),
+        ("bare", "run_paused", "connection_lost", None),
+    ]
+    row = rig.found("a1")
+    assert row.checkpoint is not None
+    assert (row.checkpoint.processed_count, row.run_seq) == (2, 4)
+    rig.leap(60_000)
+    assert [(one.event_type, one.reason_code, one.checkpoint_id) for one in rig.told()] == [
+        ("run_failed", "session_ended", "c2"),
+        ("run_failed", "session_ended", None),
+    ]
+    assert rig.found("a1").checkpoint == row.checkpoint
+
+
+def test_a_time_out_of_an_agent_that_is_heard_is_no_lost_connection() -> None:
+    rig = RunRig(limits=Limits(idle_ms=30_000))
+    rig.begin("a1")
+    while rig.row_of(rig.agent).state == "Active":
+        rig.send(rig.agent, "heartbeat")
+        rig.leap(4_000)
+    moved, told = rig.audits()
+    assert (moved.reason_code, told.reason_code) == ("idle", "session_timed_out")
 
 
 def test_the_end_of_a_session_fails_its_attached_runs() -> None:
