@@ -1,5 +1,6 @@
 """How far a run got: its checkpoints, and lists that it works through item by item."""
 
+import re
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint
 
 T = TypeVar("T")
+_BORDER = re.compile(r"(?:before|after) call (.+?): (.+)", re.DOTALL)
 
 
 class ListPlace(NamedTuple):
@@ -49,18 +51,25 @@ class RunProgress:
 
         In a list the checkpoint is the list's, so that a resumed run finds how far that got.
         """
-        place = self.current
-        if place is None:
-            saved = CheckpointSaved(str(uuid.uuid4()), tool_name, side, last_item_id=idem_key)
-        else:
-            stage = f"{side} {tool_name}"[:NAME_CHARACTERS_MAX]
-            saved = CheckpointSaved(str(uuid.uuid4()), place.name, stage, place.done, place.item_id)
+        stage = f"{side} call {tool_name}: {idem_key}"[:NAME_CHARACTERS_MAX]
+        saved = CheckpointSaved(str(uuid.uuid4()), tool_name, stage)
+        if self.current is not None:
+            name, done, item_id = self.current
+            saved = saved._replace(operation=name, processed_count=done, last_item_id=item_id)
         if side == "after":
             saved = saved._replace(kind="tool_calls_done")
         try:
             self.recorder.send(saved, fields)
         except SessionaryError as error:  # the call itself is recorded
             self.recorder.on_error(error)
+
+
+def border_call(checkpoint: Checkpoint | None) -> tuple[str, str] | None:
+    """Return tool and key of the call at whose border a checkpoint was saved; None for others."""
+    found = _BORDER.fullmatch((checkpoint and checkpoint.stage) or "")
+    if found is None or len(found[0]) == NAME_CHARACTERS_MAX:  # perhaps it was cut
+        return None
+    return found[1], found[2]
 
 
 class ListSteps(NamedTuple):
@@ -187,4 +196,4 @@ async def _each(source: Any) -> AsyncIterator[Any]:
             yield item
 
 
-__all__ = ["ListPlace", "ListSteps", "RunItems", "RunProgress"]
+__all__ = ["ListPlace", "ListSteps", "RunItems", "RunProgress", "border_call"]

@@ -9,7 +9,7 @@ import pytest
 from sessionary.producers import AsyncSessionClient, Invalid, Run, RunOver, Session, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.enums import CheckpointKind
-from sessionary.schemas.events import CheckpointSaved, StepSkipped, StepStarted, StepSucceeded
+from sessionary.schemas.events import CheckpointSaved, StepSkipped, StepStarted, StepSucceeded, ToolCallStarted
 
 PAGES = [f"page-{number}" for number in range(1, 201)]
 
@@ -179,9 +179,13 @@ def test_a_tool_with_an_effect_has_a_checkpoint_before_and_after() -> None:
         send("outside")
         with session.run("report", run_id="r"):
             assert (send("hello"), send("hello"), read("A")) == ("HELLO", "HELLO", "a")
+    key = next(
+        e.payload.idem_key for e in memory.events() if isinstance(e.payload, ToolCallStarted) and e.envelope.run_id
+    )
     before, after = checkpoints(memory)  # none of the repeated call, nor of the one that only reads
-    assert (before.operation, before.stage, before.kind) == ("send", "before", None)
-    assert (after.operation, after.stage, after.kind) == ("send", "after", "tool_calls_done")
+    assert (before.operation, before.kind, after.operation) == ("send", None, "send")
+    assert (before.stage, after.stage) == (f"before call send: {key}", f"after call send: {key}")
+    assert after.kind == "tool_calls_done"
     types = [event.envelope.event_type for event in memory.events()]
     first = types.index("checkpoint_saved")
     assert types[first - 1 : first + 3] == [
@@ -208,7 +212,8 @@ def test_a_border_in_a_list_keeps_the_place_in_the_list() -> None:
             [order(page) for page in run.items(PAGES[:10], name="orders")]
         run._leave_marks()
         last = places(memory)[-1]
-        assert last == ("orders", "before order", 7, "page-7")
+        assert (last[0], *last[2:]) == ("orders", 7, "page-7")
+        assert f"{last[1]}".startswith("before call order: ")
         memory.advance(30)
         resumed = session.resume_run("r")
         assert resumed.resume_plan().unresolved != ()

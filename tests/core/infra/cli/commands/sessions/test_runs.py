@@ -105,7 +105,7 @@ def test_a_person_reads_the_plan(runs: Runs, capfd: pytest.CaptureFixture[str]) 
     assert lines == [
         "run r1: failed",
         'open request {"month": 1}',
-        f"checkpoint send, kind tool_calls_done, stage after, last_item_id {KEY}",
+        f"checkpoint send, kind tool_calls_done, stage after call send: {KEY}",
         "done collect",
         f"calls done send {KEY}",
         "to retry write (TimeoutError)",
