@@ -113,7 +113,7 @@ class PartitionModel(ChildModel):
         self.earliest = min(map(self.earliest_of, self.live_keys()), default=1 << 62)
 
     def deadlines_of(self, key: bytes) -> list[tuple[int, bytes]]:
-        """Return when a session, its open runs and its running children are due, with their keys."""
+        """Return when a session, its open runs and running children are due, with their keys."""
         due = [(self.children[name]["due_at"], name) for name in self.running.get(key, ())]
         if key in self.rows:
             due += [(self.run_due(self.runs[name])[0], name) for name in self.rows[key]["open_runs"]]

@@ -23,6 +23,7 @@ SessionaryError
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
+    ├── ModelTimeout(limit_ms)     a model or a step took longer than its share; it may be retried
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
 
@@ -267,6 +268,22 @@ class ArtifactDamaged(ProducerError):
         self.uri = uri
 
 
+class ModelTimeout(ProducerError, TimeoutError):
+    """A call of a model, or a step with a limit, took longer than its share of the budget.
+
+    It failed alone: the session goes on, and a retry may succeed.
+
+    Attributes:
+        limit_ms: Its share, in ms.
+    """
+
+    retryable = True
+
+    def __init__(self, what: str, limit_ms: int) -> None:
+        super().__init__(f"{what} took longer than its model limit of {limit_ms / 1000:g}s")
+        self.limit_ms = limit_ms
+
+
 class VerdictPending(ProducerError):
     """The verdict on an earlier verb is still awaited. Call that verb again to go on waiting.
 
@@ -292,6 +309,7 @@ __all__ = [
     "EncodeError",
     "EventRefused",
     "Invalid",
+    "ModelTimeout",
     "NotAllowed",
     "ProducerConflict",
     "ProducerError",

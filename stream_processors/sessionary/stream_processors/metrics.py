@@ -43,6 +43,8 @@ MetricName = Literal[
     "sessionary_processor_sessions",
     "sessionary_processor_sessions_over_context_limit",
     "sessionary_processor_runs",
+    "sessionary_processor_attached_runs",
+    "sessionary_processor_attached_run_age_seconds",
     "sessionary_processor_tool_calls",
     "sessionary_processor_gravestones",
     "sessionary_processor_stored_bytes",
@@ -99,6 +101,10 @@ HELP: Final[Mapping[MetricName, str]] = {
     "limit; counted within seconds after a partition has opened.",
     "sessionary_processor_runs": "Runs in open partitions, by state; finished ones for 30 days; counted within "
     "seconds after a partition has opened.",
+    "sessionary_processor_attached_runs": "Attached runs that were started and have not finished: each holds a "
+    "connection of its agent open; counted within seconds after a partition has opened.",
+    "sessionary_processor_attached_run_age_seconds": "Time since the oldest of them was started or resumed; 0 if there "
+    "is none.",
     "sessionary_processor_tool_calls": "Reserved tool calls in open partitions, by state, until their runs or "
     "sessions vanish; counted within seconds after a partition has opened.",
     "sessionary_processor_gravestones": "Archived sessions in open partitions of which a gravestone remains.",
@@ -142,6 +148,8 @@ SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_sessions": "state",
     "sessionary_processor_sessions_over_context_limit": None,
     "sessionary_processor_runs": "state",
+    "sessionary_processor_attached_runs": None,
+    "sessionary_processor_attached_run_age_seconds": None,
     "sessionary_processor_tool_calls": "state",
     "sessionary_processor_gravestones": None,
     "sessionary_processor_stored_bytes": "layer",

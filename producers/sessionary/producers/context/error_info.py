@@ -1,10 +1,12 @@
 """Exceptions as events carry them."""
 
 from sessionary.producers.context.failure_class import is_retryable
+from sessionary.producers.errors import ModelTimeout
 from sessionary.producers.process.safe_text import error_text, exception_text
 from sessionary.schemas.types import ErrorInfo
 
 MESSAGE_LENGTH_MAX = 4_000
+MODEL_LIMIT = "model_limit"  # the code of a component over its share, also the judge's
 
 
 def error_message(error: BaseException) -> str:
@@ -22,7 +24,8 @@ def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = 
     if retryable is None:
         retryable = is_retryable(error)
     message = exception_text(error)[:MESSAGE_LENGTH_MAX]
-    return ErrorInfo("retryable" if retryable else "fatal", type(error).__name__, message)
+    code = MODEL_LIMIT if isinstance(error, ModelTimeout) else type(error).__name__
+    return ErrorInfo("retryable" if retryable else "fatal", code, message)
 
 
-__all__ = ["MESSAGE_LENGTH_MAX", "error_message", "to_error_info"]
+__all__ = ["MESSAGE_LENGTH_MAX", "MODEL_LIMIT", "error_message", "to_error_info"]

@@ -65,12 +65,29 @@ class SessionBlock:
         return None if self.left else self._session()
 
 
+class ModelShare(NamedTuple):
+    """What the calls of models in one step may take, and which of them took longer.
+
+    Attributes:
+        limit_ms: The share of each call, in ms.
+        now_s: The clock by which it is measured; only differences count.
+        is_retry: The step is tried again because its last attempt was over its share.
+        over: Step ids of the calls that were over it last, by model.
+    """
+
+    limit_ms: int
+    now_s: Callable[[], float]
+    is_retry: bool
+    over: dict[str, str]
+
+
 class WorkPlace(NamedTuple):
     """Where recorded work stands: its run, and its step if it is in one.
 
     `recorder` records work in the run's session. `known_calls` is what is known of the run's tool
     calls by key, as it was resumed. `save_border` takes a tool's name, `before` or `after`, the
-    call's key and the fields of its events, and saves a checkpoint; it raises nothing.
+    call's key and the fields of its events, and saves a checkpoint; it raises nothing. `share` is
+    what models may take in a step; None outside any.
     """
 
     recorder: object
@@ -78,6 +95,7 @@ class WorkPlace(NamedTuple):
     step_name: str | None
     known_calls: "dict[str, CallView]"
     save_border: Callable[[str, str, str, EnvelopeFields], None]
+    share: ModelShare | None = None
 
 
 class Scope(NamedTuple):

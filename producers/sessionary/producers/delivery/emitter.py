@@ -181,13 +181,20 @@ class Emitter:
                 raise
         return record.event_id
 
-    def emit_heartbeat(self) -> None:
-        """Send a heartbeat; it uses no number. Never blocks."""
+    def emit_heartbeat(self, run_id: str | None = None, elapsed_s: float | None = None) -> None:
+        """Send a heartbeat; it uses no number. Never blocks.
+
+        `run_id`: the run whose beat it is, and the seconds that it has taken.
+        """
         if not self._gate.open:
             raise self._gate.closed_error()
         sequence = self._sequence
         facts = (sequence.last, sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
         template, now_us = self._heartbeat, time.time_ns() // 1000
+        if run_id is not None:
+            fields = EnvelopeFields(run_id=run_id, occurred_at=now_us)
+            self._transport.send_heartbeat(self._build_record(Heartbeat(sequence.last, elapsed_s), fields, 0))
+            return
         if template is not None and template.is_current(facts):
             self._transport.send_heartbeat(template.make_heartbeat(new_event_id(), now_us))
             return

@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
+from sessionary.producers.errors import ModelTimeout
+
 T = TypeVar("T")
 
 
@@ -13,9 +15,13 @@ class Do(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A function of the user; with asyncio it may return an awaitable."""
+    """A function of the user; with asyncio it may return an awaitable.
+
+    `late`: what is raised if an awaitable takes longer than that says; it is cancelled then.
+    """
 
     function: Callable[[], Any]
+    late: ModelTimeout | None = None
 
 
 class Wait(NamedTuple):
@@ -83,10 +89,25 @@ async def _perform_async(effect: Effect, pause: Pause | None) -> Any:
         return await asyncio.to_thread(effect.work)
     if isinstance(effect, Call):
         found = effect.function()
-        return await found if isinstance(found, Awaitable) else found
+        return await _await_in_time(found, effect.late) if isinstance(found, Awaitable) else found
     if effect.seconds > 0:
         await (asyncio.sleep(effect.seconds) if pause is None else asyncio.to_thread(pause, effect.seconds))
     return None
+
+
+async def _await_in_time(work: Awaitable[Any], late: ModelTimeout | None) -> Any:
+    import asyncio  # loaded already, as this runs
+
+    if late is None:
+        return await work
+    deadline = asyncio.timeout(late.limit_ms / 1_000)
+    try:
+        async with deadline:
+            return await work
+    except TimeoutError as error:
+        if deadline.expired():
+            raise late from error
+        raise
 
 
 __all__ = ["Call", "Do", "Effect", "Flow", "Pause", "Wait", "run_flow", "run_flow_async"]

@@ -11,7 +11,7 @@ from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RefusalReason, SessionLimits
 
 if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
@@ -52,6 +52,8 @@ class Recorder(NamedTuple):
         timeout_s: How long a call waits for the broker, and then for the processor.
         waits: The clock of waits between tries.
         on_error: Gets the errors that must not reach the program.
+        rules: Tells the version of the rules by which events are judged, as far as is known.
+        limits: Tells the session's limits.
         artifacts: Keeps values that are too large for events; None: such ones are refused.
     """
 
@@ -64,6 +66,8 @@ class Recorder(NamedTuple):
     timeout_s: float
     waits: Waits
     on_error: OnError
+    rules: Callable[[], int]
+    limits: Callable[[], SessionLimits]
     artifacts: "ArtifactLibrary | None" = None
 
     @property

@@ -2,10 +2,11 @@
 
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, Self, TypeVar, overload
+from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.reported_block import ReportedBlock
+from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
@@ -24,15 +25,20 @@ from sessionary.schemas.events import (
     Payload,
     PlanRecorded,
     PlanReplaced,
+    ProgressReported,
     RunCancelled,
     RunCompleted,
     RunFailed,
     RunRunning,
     RunStarted,
 )
-from sessionary.schemas.types import Checkpoint, CheckpointKind
+from sessionary.schemas.limits import LIMIT_MAX
+from sessionary.schemas.types import Checkpoint, CheckpointKind, RunMode, SessionLimits
 
 I = TypeVar("I")  # noqa: E741 - an item
+_DURATION_RULES = 2
+StepLimit = int | Literal["model"]
+"""How long an attempt at a step may take, in ms; `model`: the session's limit for models."""
 
 
 class RunStart(NamedTuple):
@@ -45,6 +51,17 @@ class RunStart(NamedTuple):
     started: RunStarted | None
     fields: EnvelopeFields
     may_resume: bool = False
+
+
+def check_expected(mode: RunMode, expected_ms: int | None, limits: SessionLimits) -> None:
+    """Raise `Invalid` if an attached run is expected to take longer than it may; ms."""
+    limit_ms = limits.attached_run_ms
+    if mode == "attached" and expected_ms is not None and expected_ms > limit_ms:
+        raise Invalid(
+            "invalid_value",
+            f"the run is expected to take {expected_ms} ms, and an attached one may take {limit_ms} ms: use "
+            "mode='detached'",
+        )
 
 
 class Run(ReportedBlock):
@@ -64,14 +81,25 @@ class Run(ReportedBlock):
         artifact_id: The artifact that holds the result, if it is one.
     """
 
-    __slots__ = ("_began", "_has_plan", "_is_detached", "_recorder", "_start", "_steps", "artifact_id", "result")
+    __slots__ = (
+        "_beats",
+        "_began",
+        "_has_plan",
+        "_is_detached",
+        "_recorder",
+        "_start",
+        "_steps",
+        "artifact_id",
+        "result",
+    )
 
-    def __init__(self, reporter: CallReporter, recorder: Recorder, start: RunStart) -> None:
+    def __init__(self, reporter: CallReporter, recorder: Recorder, start: RunStart, beats: RunBeats) -> None:
         super().__init__(reporter)
         self.result: Json = None
         self.artifact_id: str | None = None
         self._recorder = recorder
         self._start = start
+        self._beats = beats
         self._steps = RunSteps(recorder, start.run_id)
         self._began = False
         self._has_plan = start.started is not None and start.started.plan_json is not None
@@ -86,6 +114,11 @@ class Run(ReportedBlock):
     def is_complete(self) -> bool:
         """True if the run was complete when it was resumed: `result` is what it came to."""
         return self._steps.is_over
+
+    @overload  # mypy does not see that an Awaitable of the first is one of the second
+    def step(  # type: ignore[overload-overlap]
+        self, name: str, function: Callable[..., T], /, *args: Any, limit_ms: StepLimit | None, **kwargs: Any
+    ) -> T: ...
 
     @overload
     def step(
@@ -111,6 +144,10 @@ class Run(ReportedBlock):
             args: What it is called with; with `kwargs` recorded as the step's input, if JSON can
                 hold it.
             kwargs: The same, by name.
+            limit_ms: How long this attempt may take, in ms; `function` does not get it. `model`:
+                the session's `model_ms`. An attempt that takes longer fails alone: a coroutine is
+                cancelled, and what a function returns too late does not count. So does a call of
+                `Session.llm` in a step that takes longer than `model_ms`.
 
         Returns:
             The output of `function`, once the broker has it.
@@ -121,17 +158,26 @@ class Run(ReportedBlock):
                 artifacts (`SessionClient(artifacts=...)`), which keeps outputs above 256 KiB.
             Unavailable: The output is not recorded, or the stored one cannot be read now.
             RunOver: The run was complete when it was resumed, and had no such step.
+            ModelTimeout: It took longer than `limit_ms`, or a call of a model than its share.
 
         Otherwise raises what `function` raises, and as `Session.emit` does.
         """
         import inspect  # takes long to load
 
+        limit_ms = self._checked_limit(kwargs.pop("limit_ms", None))
         given = {**({"args": list(args)} if args else {}), **({"kwargs": kwargs} if kwargs else {})}
-        flow = self._steps.step(name, lambda: function(*args, **kwargs), given)
+        flow = self._steps.step(name, lambda: function(*args, **kwargs), given, limit_ms)
         pause = self._recorder.waits.pause
         if inspect.iscoroutinefunction(function):
             return run_flow_async(flow, pause)
         return run_flow(flow, pause)
+
+    def _checked_limit(self, limit_ms: StepLimit | None) -> int | None:
+        if limit_ms == "model":
+            return self._recorder.limits().model_ms
+        if limit_ms is not None and not 1 <= limit_ms <= LIMIT_MAX:
+            raise Invalid("invalid_value", f"limit_ms is {limit_ms}: use at least 1, or 'model'")
+        return limit_ms
 
     def items(
         self,
@@ -213,12 +259,21 @@ class Run(ReportedBlock):
         """
         return self._read_known().plan
 
-    def report_progress(self, progress: float | None = None) -> str:
-        """Say that the run is at work, and how much of it is done: 0 to 1. Returns the event's id.
+    def report_progress(self, progress: float | None = None, total: float = 1.0, message: str | None = None) -> str:
+        """Say that the run is at work, and that `progress` of `total` is done. A sign of life, too.
 
-        Raises as `Session.emit` does.
+            for epoch in range(epochs):
+                run.report_progress(epoch + 1, epochs, f"Step {epoch + 1}/{epochs}")
+
+        Returns the last event's id. Raises `Invalid` unless 0 ≤ progress ≤ total, and as
+        `Session.emit` does.
         """
-        return self._send(RunRunning(progress))
+        if progress is None:
+            return self._send(RunRunning())
+        if not 0 <= progress <= total or not total:
+            raise Invalid("invalid_value", f"progress is {progress} of {total}: it must be from 0 to the total")
+        self._send(RunRunning(progress / total))
+        return self._send(ProgressReported(float(progress), float(total), message))
 
     def record_plan(self, plan: Json, reason: str | None = None) -> str:
         """Record the run's plan; a later one replaces it. Returns the event's id.
@@ -265,8 +320,7 @@ class Run(ReportedBlock):
         if self.is_complete:
             self.result = yield Do(lambda: load_value(self._recorder, known.run.result_json))
         else:
-            self._began = True
-            yield Do(lambda: self._send(RunRunning()))
+            yield Do(self._begin)
 
     def _read_known(self) -> KnownRun:
         known = read_run(self._recorder, self.run_id)
@@ -288,10 +342,15 @@ class Run(ReportedBlock):
     def _report_start(self) -> None:
         assert self._start.started is not None
         self._send(self._start.started)
+        self._begin()
+
+    def _begin(self) -> None:
         self._began = True
         self._send(RunRunning())
+        self._beats.start(self.run_id, is_attached=not self._is_detached)
 
     def _report_end(self, error: BaseException | None) -> None:
+        self._beats.stop()
         if isinstance(error, ToolCallUnresolved):
             return  # the processor holds the run until the call is resolved
         # The processor accepts the end of an attached run in state Active only.
@@ -301,7 +360,9 @@ class Run(ReportedBlock):
     def _end_event(self, error: BaseException | None) -> Payload:
         if error is None:
             stored = self._stored_result()
-            return RunCompleted(stored.text, self.artifact_id or stored.artifact_id)
+            # Judges by rules 1 do not know events that say how long a run took.
+            took_ms = round(self._beats.elapsed_s * 1_000) if self._recorder.rules() >= _DURATION_RULES else None
+            return RunCompleted(stored.text, self.artifact_id or stored.artifact_id, took_ms)
         # CancelledError of asyncio too: of what is no Exception, only SystemExit is a failure.
         if not isinstance(error, Exception | SystemExit):
             return RunCancelled(error_message(error))
@@ -318,4 +379,4 @@ class Run(ReportedBlock):
             raise
 
 
-__all__ = ["Run", "RunStart"]
+__all__ = ["Run", "RunStart", "StepLimit", "check_expected"]

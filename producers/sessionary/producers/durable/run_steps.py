@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.context.scope import WorkPlace, added_marks
+from sessionary.producers.context.error_info import MODEL_LIMIT, to_error_info
+from sessionary.producers.context.scope import ModelShare, WorkPlace, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
@@ -13,7 +13,7 @@ from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, l
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES
 from sessionary.producers.durable.run_items import RunProgress
-from sessionary.producers.errors import Invalid, SessionaryError, Unavailable
+from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
@@ -31,6 +31,7 @@ class RunSteps:
         self._known: dict[str, StepView] = {}
         self.progress = RunProgress(recorder, run_id)
         self._finished_lists: set[str] = set()
+        self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that were over their share
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Take what the processor knows of a run that is resumed."""
@@ -68,7 +69,9 @@ class RunSteps:
         self._known[name] = StepView(name, "succeeded", attempt, None, done.output_json)
         self._finished_lists.add(name)
 
-    def step(self, name: str, function: Callable[[], Any], given: Mapping[str, Any]) -> Flow[Any]:
+    def step(
+        self, name: str, function: Callable[[], Any], given: Mapping[str, Any], limit_ms: int | None = None
+    ) -> Flow[Any]:
         """Run a step and return its output; `given` is its input. Raises as `Run.step` does."""
         known = self._known.get(name)
         if known is not None and known.state in DONE_STATES:
@@ -78,18 +81,26 @@ class RunSteps:
         attempt = 1 if known is None else known.attempt + 1
         fields = EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
         self._known[name] = StepView(name, "running", attempt)
-        started = StepStarted(_checked_name(name), attempt, (yield Do(lambda: self._input_of(given, fields))))
+        input_json = yield Do(lambda: self._input_of(given, fields))
+        started = StepStarted(_checked_name(name), attempt, input_json, limit_ms)
         event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
+        late = None if limit_ms is None else ModelTimeout(f"step {name}", limit_ms)
+        now_s = self._recorder.waits.now_s
+        began_s, place = now_s(), self.place(name)._replace(share=self._share_of(name, known))
         try:
-            with added_marks(self._recorder.key.session_id, fields, self.place(name)):
-                output = yield Call(function)
+            with added_marks(self._recorder.key.session_id, fields, place):
+                output = yield Call(function, late)
+            if late is not None and (now_s() - began_s) * 1_000 > late.limit_ms:
+                raise late
             what = f"the output of step {name}"
             stored = yield Do(lambda: store_value(self._recorder, output, what, STEP_OUTPUT, fields))
         except BaseException as error:
             # Who interrupts a step says nothing against its work.
             info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
-            yield Do(lambda: self._fail(name, attempt, info, fields))
+            # By its limit the processor fails the attempt: then it would refuse what is said of it.
+            is_judged = late is not None and (error is late or (now_s() - began_s) * 1_000 > late.limit_ms)
+            yield Do(lambda: self._fail(name, attempt, info, None if is_judged else fields))
             raise
         done = StepSucceeded(name, attempt, stored.text)
         yield Do(lambda: self._recorder.send_acknowledged(done, fields))
@@ -123,9 +134,20 @@ class RunSteps:
             raise Unavailable(f"the output of step {name} of run {self._run_id} is not there", 1.0)
         return found
 
-    def _fail(self, name: str, attempt: int, error: ErrorInfo, fields: EnvelopeFields) -> None:
-        """Record that an attempt failed, and raise nothing: the caller must see its own error."""
+    def _share_of(self, name: str, known: StepView | None) -> ModelShare:
+        """Return what models may take in an attempt; `known`: the one before."""
+        recorder, over = self._recorder, self._over.setdefault(name, {})
+        was_over = known is not None and known.error is not None and known.error.code == MODEL_LIMIT
+        return ModelShare(recorder.limits().model_ms, recorder.waits.now_s, was_over and not over, over)
+
+    def _fail(self, name: str, attempt: int, error: ErrorInfo, fields: EnvelopeFields | None) -> None:
+        """Record that an attempt failed, and raise nothing: the caller must see its own error.
+
+        `fields`: those of the event; None: the processor knows it without one.
+        """
         self._known[name] = StepView(name, "failed", attempt, error)
+        if fields is None:
+            return
         try:
             self._recorder.send(StepFailed(name, attempt, error), fields)
         except SessionaryError as lost:

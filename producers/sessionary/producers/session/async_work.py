@@ -222,6 +222,7 @@ class AsyncSessionWork:
         task_type: str,
         *,
         mode: RunMode = "attached",
+        expected_ms: int | None = None,
         input: Json = None,
         plan: Json = None,
         resume: bool = False,
@@ -241,13 +242,17 @@ class AsyncSessionWork:
             mode: An `attached` run lives with its session: it is paused if the session times out,
                 fails if the session ends, and may take `attached_run_ms`. A `detached` one goes on
                 while the session is held or has timed out, and the session is not archived before
-                the run ends.
+                the run ends. An attached run that is silent sends a heartbeat every five seconds.
+            expected_ms: How long the run is expected to take. Raises `Invalid` if that is more than
+                an attached run may take.
             input: What the run is given, as JSON can hold it.
             plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
             resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
             marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
-        return self.sync_session.run(task_type, mode=mode, input=input, plan=plan, resume=resume, **marks)
+        return self.sync_session.run(
+            task_type, mode=mode, expected_ms=expected_ms, input=input, plan=plan, resume=resume, **marks
+        )
 
     def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
         """Return a run of this session that has begun before, for `async with`: it goes on.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 _EPOCH_PAUSE_S = 0.1
+_RUN_RULES = 2  # the first ones that know runs
 _FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
 
 
@@ -137,8 +138,7 @@ class SessionHandle(JudgedHandle):
         if not self._lock.acquire_now():
             return True
         try:
-            alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
-            if self._local_state != "Active" or self._detached or not alive:
+            if not self._may_beat():
                 self._heartbeat_token = None
                 return False
             if self._pending is None:
@@ -146,6 +146,20 @@ class SessionHandle(JudgedHandle):
             return True
         finally:
             self._lock.release()
+
+    def _send_run_beat(self, run_id: str, elapsed_s: float) -> None:
+        """Send a heartbeat of an attached run, if one of the session may be sent. Never blocks."""
+        if not self._lock.acquire_now():
+            return
+        try:
+            if self._pending is None and self._may_beat():
+                self._emitter.emit_heartbeat(run_id, elapsed_s if self._rules >= _RUN_RULES else None)
+        finally:
+            self._lock.release()
+
+    def _may_beat(self) -> bool:
+        alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
+        return self._local_state == "Active" and not self._detached and alive
 
     def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
         """Let the heartbeats end with what `is_alive` tells of; None: with the process."""

@@ -13,9 +13,10 @@ from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields
 from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
 from sessionary.producers.durable.recorder import REAL_WAITS, Recorder
-from sessionary.producers.durable.run_block import Run, RunStart
+from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
@@ -33,6 +34,7 @@ from sessionary.schemas.events import (
     UsageRecorded,
 )
 from sessionary.schemas.ids import new_task_id
+from sessionary.schemas.limits import with_defaults
 from sessionary.schemas.types import Phase, RunMode
 
 _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
@@ -205,6 +207,7 @@ class SessionWork(SessionHandle):
         task_type: str,
         *,
         mode: RunMode = "attached",
+        expected_ms: int | None = None,
         input: Json = None,
         plan: Json = None,
         resume: bool = False,
@@ -225,7 +228,9 @@ class SessionWork(SessionHandle):
             mode: An `attached` run lives with its session: it is paused if the session times out,
                 fails if the session ends, and may take `attached_run_ms`. A `detached` one goes on
                 while the session is held or has timed out, and the session is not archived before
-                the run ends.
+                the run ends. An attached run that is silent sends a heartbeat every five seconds.
+            expected_ms: How long the run is expected to take. Raises `Invalid` if that is more than
+                an attached run may take.
             input: What the run is given, as JSON can hold it.
             plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
             resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
@@ -233,6 +238,7 @@ class SessionWork(SessionHandle):
         """
         if resume and not marks.get("run_id"):
             raise Invalid("invalid_value", "resume=True needs the run_id of the run")
+        check_expected(mode, expected_ms, with_defaults(self._limits))
         run_id = marks.get("run_id") or str(uuid.uuid4())
         input_json = None if input is None else to_json_text(input, "input")
         plan_json = None if plan is None else to_json_text(plan, "plan")
@@ -268,7 +274,11 @@ class SessionWork(SessionHandle):
     def _new_run(self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool) -> Run:
         fields = envelope_fields(marks)._replace(run_id=run_id)
         start = RunStart(run_id, started, fields, may_resume=resume)
-        return Run(self._call_reporter(), self._recorder(), start)
+        recorder = self._recorder()
+        beats = RunBeats(
+            self._services.heartbeats, self._send_run_beat, lambda: self._emitter.last_seq, recorder.waits.now_s
+        )
+        return Run(self._call_reporter(), recorder, start, beats)
 
     def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
         """Ask the workers of this session's service to carry out a task; return the task's id.
@@ -353,6 +363,8 @@ class SessionWork(SessionHandle):
             services.verdict_timeout_s,
             services.waits or REAL_WAITS,
             services.on_error,
+            lambda: self._rules,
+            lambda: with_defaults(self._limits),
             services.artifacts,
         )
 

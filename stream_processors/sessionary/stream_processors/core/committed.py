@@ -44,6 +44,7 @@ class Families(NamedTuple):
     fates: Mapping[type[Any], RowFate]
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
+    openings: Mapping[type[Any], Callable[[Any], int | None]]  # of the rows that hold connections open
 
 
 def arrange_families(machines: Sequence[AnyMachine]) -> Families:
@@ -69,6 +70,7 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
                 labels[kind.row_class] = kind.label
     kinds = [kind for machine in machines for kind in machine.row_kinds]
     children = frozenset(kind.row_class for kind in kinds if kind.is_child)
+    openings = {kind.row_class: kind.open_since_ms for kind in kinds if kind.open_since_ms is not None}
     fates = {kind.row_class: kind.fate for kind in kinds}
     unpacked = frozenset(by_row_class) - live - expiries_ms.keys() - children
     foreign = frozenset(kind.row_class for machine in machines[1:] for kind in machine.row_kinds)
@@ -83,22 +85,34 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
         fates,
         expiries_ms,
         labels,
+        openings,
     )
 
 
 class RowTally:
     """The number of committed rows by label, in `counts`; rows without a label are not in it.
 
+    `open_since_ms` has since when rows hold connections open, by key (ms of log time).
+
     The label of a row is what its `RowKind` says. A partition that opens decodes no rows, so its
     rows wait to be counted, a few at a time, between batches; a batch that touches a waiting row
     counts it.
     """
 
-    def __init__(self, labels: Mapping[type[Any], Callable[[Any], Hashable]]) -> None:
-        """`labels`: what gives the label of a row, for each class of rows that has one."""
+    def __init__(
+        self,
+        labels: Mapping[type[Any], Callable[[Any], Hashable]],
+        openings: Mapping[type[Any], Callable[[Any], int | None]],
+    ) -> None:
+        """`labels`: what gives the label of a row, for each class of rows that has one.
+
+        `openings`: what says since when a row of a class holds a connection open.
+        """
         self._labels = labels
+        self._openings = openings
         self._waiting: set[bytes] = set()
         self.counts: Counter[Hashable] = Counter()
+        self.open_since_ms: dict[bytes, int] = {}
 
     @property
     def is_complete(self) -> bool:
@@ -113,19 +127,25 @@ class RowTally:
     def start_again(self, keys: Iterable[bytes]) -> None:
         """Forget all counts; the rows under these keys wait to be counted."""
         self._waiting, self.counts = set(keys), Counter()
+        self.open_since_ms = {}
 
     def count_waiting(self, rows: Mapping[bytes, Any], rows_max: int) -> None:
         """Count at most `rows_max` of the rows that wait. `rows`: the committed ones."""
         for _ in range(min(rows_max, len(self._waiting))):
-            label = self.label_of(rows.get(self._waiting.pop()))
+            key = self._waiting.pop()
+            row = rows.get(key)
+            label = self.label_of(row)
             if label is not None:
                 self.counts[label] += 1
+            self._note_opening(key, row)
 
     def replace_rows(self, before: Mapping[bytes, Hashable], rows: Mapping[bytes, Any]) -> None:
         """Take the rows that a batch put in place of others; `before`: the labels of these."""
         labels, counts, waiting = self._labels, self.counts, self._waiting
         for key, was in before.items():
             row = rows[key]
+            if type(row) in self._openings or key in self.open_since_ms:
+                self._note_opening(key, row)
             label = labels.get(type(row))
             after = None if label is None else label(row)
             if waiting and key in waiting:
@@ -136,6 +156,14 @@ class RowTally:
                     counts[was] -= 1
                 if after is not None:
                     counts[after] += 1
+
+    def _note_opening(self, key: bytes, row: Any) -> None:
+        opening = self._openings.get(type(row))
+        since_ms = None if opening is None else opening(row)
+        if since_ms is None:
+            self.open_since_ms.pop(key, None)
+        else:
+            self.open_since_ms[key] = since_ms
 
 
 class CommittedState:
@@ -172,7 +200,7 @@ class CommittedState:
         self.child_index = ChildIndex()
         self.tasks = TaskIndex()
         self.live = self.vanishing = self.unpacked = 0
-        self.tally = RowTally(self.families.labels)
+        self.tally = RowTally(self.families.labels, self.families.openings)
 
     @property
     def gravestones(self) -> int:

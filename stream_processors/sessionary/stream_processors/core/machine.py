@@ -132,6 +132,8 @@ class RowKind(NamedTuple):
     expiry_ms: Callable[[Any], int] | None = None
     label: Callable[[Any], Hashable] | None = None  # rows are counted by it, for metrics; None: they are not counted
     is_child: bool = False
+    # since when a row holds a connection open, ms of log time; None: rows of this kind hold none
+    open_since_ms: Callable[[Any], int | None] | None = None
 
     @property
     def fate(self) -> RowFate:

@@ -63,6 +63,8 @@ class WorkerGauges:
         read("sessionary_processor_sessions", self._count_sessions)
         read("sessionary_processor_sessions_over_context_limit", self._count_exceeded)
         read("sessionary_processor_runs", self._count_runs)
+        read("sessionary_processor_attached_runs", self._count_attached)
+        read("sessionary_processor_attached_run_age_seconds", self._attached_age_s)
         read("sessionary_processor_tool_calls", self._count_calls)
         read("sessionary_processor_gravestones", self._count_gravestones)
         read("sessionary_processor_stored_bytes", self._count_bytes)
@@ -132,6 +134,14 @@ class WorkerGauges:
             if isinstance(label, RunLabel):
                 found[label.state] = found.get(label.state, 0) + number
         return found
+
+    def _count_attached(self) -> int:
+        return sum(len(owner.state.tally.open_since_ms) for owner in self._opened())
+
+    def _attached_age_s(self) -> float:
+        now_ms = time.time() * 1_000
+        oldest_ms = (min(owner.state.tally.open_since_ms.values(), default=now_ms) for owner in self._opened())
+        return max(0.0, now_ms - min(oldest_ms, default=now_ms)) / 1_000
 
     def _count_calls(self) -> dict[str, int]:
         found: dict[str, int] = dict.fromkeys(CALL_STATES, 0)

@@ -10,6 +10,7 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
     PlanRecorded,
     PlanReplaced,
+    ProgressReported,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -38,10 +39,11 @@ def test_what_happens_in_the_block_belongs_to_the_run() -> None:
             run.report_progress(0.5)
             run.result = {"pages": 12}
         after = session.info("after")
-    started, running, info, progress, completed = run_events(memory)
+    started, running, info, progress, detail, completed = run_events(memory)
     assert started.payload == RunStarted("attached", "report", '{"a":"é","b":1}', '["one","two"]')
     assert running.payload == RunRunning()
     assert progress.payload == RunRunning(0.5)
+    assert detail.payload == ProgressReported(0.5, 1.0)
     assert completed.payload == RunCompleted('{"pages":12}')
     assert info.envelope.event_id == inside
     assert {event.envelope.run_id for event in run_events(memory)} == {run.run_id}
@@ -159,7 +161,7 @@ def test_a_detached_run_goes_on_while_its_session_is_held() -> None:
                 session.activity("outside any run")
         session.resume()
     kinds = [type(event.payload) for event in run_events(memory)]
-    assert kinds == [RunStarted, RunRunning, SessionPaused, RunRunning, RunCompleted]
+    assert kinds == [RunStarted, RunRunning, SessionPaused, RunRunning, ProgressReported, RunCompleted]
     assert memory.rejections() == []
 
 

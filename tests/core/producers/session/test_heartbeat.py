@@ -15,6 +15,7 @@ import pytest
 from sessionary.producers import AsyncSession, AsyncSessionClient, Invalid, Limits, ProducerSettings, Session
 from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interval_s
 from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.events import Heartbeat
 from tests.core.producers.beating_client import beating_client
 from tests.support.waiting import wait_until
 
@@ -234,7 +235,7 @@ def test_heartbeats_say_the_last_number_sent() -> None:
         s = client.session(user_id="u")
         s.activity("x")
         s._send_heartbeat()
-        assert memory.heartbeats()[-1].payload == (5,)
+        assert memory.heartbeats()[-1].payload == Heartbeat(5)
         assert memory.heartbeats()[-1].envelope.epoch == s.epoch
 
 

@@ -1,6 +1,7 @@
 """What the control API answers about the runs of a session."""
 
 from sessionary.schemas.types import ErrorInfo
+from sessionary.stream_processors.api.openapi import DOCUMENT
 from tests.core.stream_processors.api.run_rig import RunRig
 
 
@@ -75,3 +76,33 @@ def test_an_answer_waits_for_a_record_and_tells_its_verdict() -> None:
         "refused",
         "illegal_transition",
     )
+
+
+def test_a_run_shows_its_last_checkpoint() -> None:
+    rig = RunRig()
+    rig.send("run_started", "r1", mode="attached")
+    _, run = rig.ask_run("r1")
+    assert run["checkpoint"] is None
+    saved = {"operation": "fetch", "stage": "pages", "processed_count": 5, "last_item_id": "p5", "bytes_written": 9}
+    rig.send("checkpoint_saved", "r1", checkpoint_id="c1", kind="sources_fetched", data_json="{}", **saved)
+    _, run = rig.ask_run("r1")
+    assert run["checkpoint"] == {"checkpoint_id": "c1", "kind": "sources_fetched", "at_ms": rig.rig.at, **saved}
+    schema = DOCUMENT["components"]["schemas"]["Run"]["properties"]["checkpoint"]["oneOf"][0]
+    assert set(schema["properties"]) == set(run["checkpoint"])
+
+
+def test_a_step_with_a_limit_shows_when_its_attempt_fails() -> None:
+    rig = RunRig()
+    rig.send("run_started", "r1", mode="detached")
+    rig.send("step_started", "r1", name="draft", attempt=1, input_json="[1]", limit_ms=2_000)
+    began = rig.rig.at
+    _, step = rig.ask("runs", "r1", "steps", "draft")
+    assert (step["state"], step["deadline_ms"], step["limit_ms"]) == ("running", began + 2_000, 2_000)
+    assert (step["attempt"], step["input_json"], step["entered_ms"]) == (1, "[1]", began)
+    _, found = rig.ask("runs", "r1", "steps")
+    assert [one["name"] for one in found["steps"]] == ["draft"]
+    assert set(step) == set(DOCUMENT["components"]["schemas"]["Step"]["properties"])
+    rig.rig.advance(3_000)
+    _, step = rig.ask("runs", "r1", "steps", "draft")
+    assert (step["state"], step["deadline_ms"], step["limit_ms"]) == ("failed", None, None)
+    assert step["error"]["code"] == "model_limit"

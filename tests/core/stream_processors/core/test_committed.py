@@ -10,7 +10,7 @@ from tests.support.event_factory import TICK, EventFactory
 
 
 def test_rows_that_wait_are_counted_once_also_if_a_batch_touches_them() -> None:
-    tally = RowTally({str: str.lower})
+    tally = RowTally({str: str.lower}, {})
     rows: dict[bytes, object] = {b"1": "A", b"2": "b", b"3": "A", b"4": 7}
     tally.start_again(rows)
     assert (tally.counts, tally.is_complete) == ({}, False)

@@ -226,6 +226,22 @@ def test_a_halted_partition_still_has_its_lag(recovery: FakeRecovery, monkeypatc
     run(story)
 
 
+def test_open_attached_runs_are_counted_and_the_oldest_ones_age_is_told(recovery: FakeRecovery) -> None:
+    async def story(rig: Rig) -> None:
+        recovery.gate.release(100)
+        await rig.opened(0)
+        found = rig.read()
+        assert (found["attached_runs"], found["attached_run_age_seconds"]) == (0, 0)
+        now_ms = int(time.time() * 1_000)
+        since = {b"acme:s:a:": now_ms - 90_000, b"acme:s:b:": now_ms - 5_000}
+        rig.bench.assignment.owners[0].state.tally.open_since_ms.update(since)
+        found = rig.read()
+        assert found["attached_runs"] == 2
+        assert 90 <= found["attached_run_age_seconds"] < 300
+
+    run(story)
+
+
 def test_runs_and_calls_are_counted_by_state_and_are_no_gravestones(recovery: FakeRecovery) -> None:
     async def story(rig: Rig) -> None:
         recovery.gate.release(100)

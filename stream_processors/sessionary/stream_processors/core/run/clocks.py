@@ -43,6 +43,11 @@ def run_due_ms(run: RunState, hole_end_ms: int = 0) -> int:
     return max(run.last_event_at, hole_end_ms) + RUN_SILENCE_MS if run.due_at is None else run.due_at
 
 
+def attached_since_ms(run: RunState) -> int | None:
+    """Return when an attached run was started or resumed; None for one in a queue or detached."""
+    return None if run.due_at is None else run.due_at - run.attached_run_ms
+
+
 def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
     """Return a run with its times as they are after repairs of the partition's clock.
 
@@ -68,4 +73,4 @@ def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
     return run
 
 
-__all__ = ["RunDeadline", "repair_run_times", "run_deadline", "run_due_ms"]
+__all__ = ["RunDeadline", "attached_since_ms", "repair_run_times", "run_deadline", "run_due_ms"]

@@ -14,7 +14,7 @@ from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateNa
 from sessionary.stream_processors.core.dependants.machine import DependantMachine
 from sessionary.stream_processors.core.dependants.row_size import content_parts
 from sessionary.stream_processors.core.machine import Arrival, ForRow, RowKind
-from sessionary.stream_processors.core.run.clocks import repair_run_times, run_deadline, run_due_ms
+from sessionary.stream_processors.core.run.clocks import attached_since_ms, repair_run_times, run_deadline, run_due_ms
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import (
     CallsCounted,
@@ -62,6 +62,7 @@ class RunMachine(DependantMachine[RunRow]):
             encode=encode_record,
             parts=_CONTENT,
             label=_label_of,
+            open_since_ms=attached_since_ms,
         ),
         RowKind(
             FinishedRun,

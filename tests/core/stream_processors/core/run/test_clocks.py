@@ -120,3 +120,23 @@ def test_a_revived_run_finishes_and_vanishes_once() -> None:
     rig.jump(FINISHED_RUN_MS)
     assert run_key(*rig.agent.key, "r1") not in rig.fold.rows
     assert rig.fold.vanishing == rig.fold.gravestones == 0
+
+
+def test_it_is_known_since_when_attached_runs_hold_connections_open() -> None:
+    rig = RunRig()
+    began = rig.at
+    rig.begin("a1")
+    rig.at += 1_000
+    rig.begin("a2")
+    rig.begin("d1", "detached")
+    assert rig.say("run_queued", "q1", mode="attached") == "applied"
+    since = {run_key(*rig.agent.key, "a1"): began, run_key(*rig.agent.key, "a2"): began + 1_000}
+    assert rig.fold.tally.open_since_ms == since
+    rig.fold.finish_loading()
+    rig.fold.tally.count_waiting(rig.fold.rows, 100)
+    assert rig.fold.tally.open_since_ms == since
+    assert rig.say("run_paused", "a1") == "applied"
+    assert rig.say("run_completed", "a2") == "applied"
+    assert rig.fold.tally.open_since_ms == {run_key(*rig.agent.key, "a1"): began}
+    assert rig.say("run_cancelled", "a1") == "applied"
+    assert rig.fold.tally.open_since_ms == {}
