@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from sessionary.schemas.types import ErrorInfo, RefusalReason, RunMode
+from sessionary.schemas.types import Checkpoint, ErrorInfo, RefusalReason, RunMode
 
 FINISHED_STATES: Final = frozenset({"completed", "failed", "cancelled"})
 """The states of a run that has finished; a failed one may be resumed."""
@@ -36,6 +36,7 @@ class RunView(NamedTuple):
     result_json: str | None = None
     artifact_id: str | None = None
     verdict: Verdict | None = None  # Only if one was asked for
+    checkpoint: Checkpoint | None = None  # The last one
 
 
 class StepView(NamedTuple):

@@ -85,13 +85,16 @@ class WorkPlace(NamedTuple):
     """Where recorded work stands: its run, and its step if it is in one.
 
     `recorder` records work in the run's session. `known_calls` is what is known of the run's tool
-    calls by key, as it was resumed. `share` is what models may take in a step; None outside any.
+    calls by key, as it was resumed. `save_border` takes a tool's name, `before` or `after`, the
+    call's key and the fields of its events, and saves a checkpoint; it raises nothing. `share` is
+    what models may take in a step; None outside any.
     """
 
     recorder: object
     run_id: str
     step_name: str | None
     known_calls: "dict[str, CallView]"
+    save_border: Callable[[str, str, str, EnvelopeFields], None]
     share: ModelShare | None = None
 
 

@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from typing import Any, TypeVar, get_args
 
@@ -85,6 +85,17 @@ class HttpControl:
                     raise
                 time.sleep(pause_s)
 
+    def fetch_runs(self, filters: Mapping[str, str], timeout_s: float) -> dict[str, Any]:
+        """Return a part of the list of the tenant's runs, as `GET /v1/runs` gives it. Asks once.
+
+        `filters`: the page's parameters. Raises as `poll_sessions` does.
+        """
+        self.check_configured()
+        query = {**filters, **({} if self._tenant_id is None else {"tenant": self._tenant_id})}
+        request = self._new_request(f"runs?{urllib.parse.urlencode(query)}")
+        body = self._read_answer(request, timeout_s, "the list of runs")
+        return self.parse_document({"body": body}, lambda found: dict(json.loads(found["body"])), "a list of runs")
+
     def parse_document(self, document: dict[str, Any], parse: Callable[[dict[str, Any]], T], what: str) -> T:
         """Return what `parse` makes of a document. Raises `Unavailable` if it is not `what`."""
         try:
@@ -98,7 +109,7 @@ class HttpControl:
             query["after"] = f"{after[0]}:{after[1]}"
         if self._tenant_id is not None:
             query["tenant"] = self._tenant_id
-        request = self._new_request(f"{path}?{urllib.parse.urlencode(query)}")
+        request = self._new_request(f"sessions/{path}?{urllib.parse.urlencode(query)}")
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
         body = self._read_answer(request, wait_s, about)
         try:
@@ -115,7 +126,7 @@ class HttpControl:
         Raises `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
         """
         self.check_configured()
-        request = self._new_request("poll")
+        request = self._new_request("sessions/poll")
         request.add_header("Content-Type", "application/json")
         request.data = json.dumps({"tenant": self._tenant_id, "sessions": list(map(_known_document, known))}).encode()
         try:
@@ -155,16 +166,16 @@ class HttpControl:
             query["after"] = f"{question.after[0]}:{question.after[1]}"
         if self._tenant_id is not None:
             query["tenant"] = self._tenant_id
-        path = f"{urllib.parse.quote(task_id, safe='')}?{urllib.parse.urlencode(query)}"
+        path = f"tasks/{urllib.parse.quote(task_id, safe='')}?{urllib.parse.urlencode(query)}"
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
-        body = self._read_answer(self._new_request(path, "tasks"), wait_s, f"task {task_id}")
+        body = self._read_answer(self._new_request(path), wait_s, f"task {task_id}")
         try:
             return parse_task(json.loads(body))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"control API at {self.url} sent an answer that is not a task: {error!r}", 1.0) from None
 
-    def _new_request(self, path: str, room: str = "sessions") -> urllib.request.Request:
-        url = f"{str(self.url).rstrip('/')}/v1/{room}/{path}"
+    def _new_request(self, path: str) -> urllib.request.Request:
+        url = f"{str(self.url).rstrip('/')}/v1/{path}"
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")

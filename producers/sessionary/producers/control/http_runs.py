@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_error, parse_verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
+from sessionary.schemas.types import Checkpoint
 
 V = TypeVar("V")
 
@@ -71,7 +72,15 @@ def parse_run(body: dict[str, Any]) -> RunView:
         result_json=body["result_json"],
         artifact_id=body["artifact_id"],
         verdict=parse_verdict(body.get("verdict")),
+        checkpoint=parse_checkpoint(body.get("checkpoint")),
     )
+
+
+def parse_checkpoint(body: dict[str, Any] | None) -> Checkpoint | None:
+    """Return a run's last checkpoint in the API's JSON. Raises `KeyError`, `TypeError`."""
+    if body is None:
+        return None
+    return Checkpoint(at=body["at_ms"], **{name: body[name] for name in Checkpoint._fields if name != "at"})
 
 
 def parse_steps(body: dict[str, Any]) -> list[StepView]:

@@ -1,16 +1,17 @@
 """The errors of recorded work: runs that cannot go on, and tool calls that are not made.
 
-Invalid
-└── ResultTooLarge(value)      a result fits into no event, and no library keeps it
-ProducerError
-├── RunNotFound(run_id)        a run that is to be resumed does not exist
-├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
-└── ToolCallError(idem_key)    a recorded tool call was not made
-    ├── ToolCallInProgress     another process makes it
-    ├── ToolCallUnresolved     it may have taken effect: a person must decide
-    └── ToolCallFailed(error)  it failed for good before
+SessionaryError
+├── Invalid
+│   └── ResultTooLarge(value)      a result fits into no event, and no library keeps it
+└── ProducerError
+    ├── RunNotFound(run_id)        a run that is to be resumed does not exist
+    ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
+    └── ToolCallError(idem_key)    a recorded tool call was not made
+        ├── ToolCallInProgress     another process makes it
+        ├── ToolCallUnresolved     it may have taken effect: a person must decide
+        └── ToolCallFailed(error)  it failed for good before
 
-The base, and the client's other errors, are in `sessionary.producers.errors`.
+The bases, and the client's other errors, are in `sessionary.producers.errors`.
 """
 
 from typing import Any

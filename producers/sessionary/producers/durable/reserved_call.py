@@ -66,6 +66,12 @@ class CallPlan(NamedTuple):
     call: Callable[[], Any]
     inside: Callable[[str], AbstractContextManager[None]]
     known: CallView | None = None  # What was known of the key when its run was resumed
+    save_border: Callable[[str], None] | None = None  # Takes `before` or `after`; saves a checkpoint of the run
+
+    def reach_border(self, policy: ToolPolicy, side: str) -> Flow[None]:
+        """Save a checkpoint before or after a call with an effect, if it belongs to a run."""
+        if self.save_border is not None and policy.side_effect:
+            yield Do(partial(self.save_border, side))
 
 
 class _Stored(NamedTuple):
@@ -82,6 +88,8 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
         stored = yield from call.reserve()
         if stored is not None:
             return stored.result
+        if not failures:
+            yield from plan.reach_border(policy, "before")
         try:
             with plan.inside(call.reservation):
                 result = yield Call(plan.call)
@@ -91,6 +99,7 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
             if info.error_class == "retryable" and policy.side_effect and policy.query is not None:
                 stored, failures = yield from call.ask_after_failure(error, failures)
                 if stored is not None:
+                    yield from plan.reach_border(policy, "after")
                     return stored.result
             elif info.error_class == "retryable" and not (policy.is_repeatable or had_no_effect(error)):
                 # Not recorded as a failure: the processor's clock makes the outcome unknown.
@@ -106,6 +115,7 @@ def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flo
             raise
         else:
             yield Do(partial(call.record_result, result))
+            yield from plan.reach_border(policy, "after")
             return result
 
 

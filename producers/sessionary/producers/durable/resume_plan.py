@@ -27,6 +27,7 @@ class ResumePlan(NamedTuple):
         next: The step with which the work goes on; None if no known step is left.
         unresolved: Keys of tool calls that may have taken effect: they are resolved first.
         in_progress: Keys of tool calls that are being made, or were when their process ended.
+        calls_done: Keys of tool calls that succeeded: they are not made again.
     """
 
     run_id: str
@@ -39,6 +40,7 @@ class ResumePlan(NamedTuple):
     next: str | None
     unresolved: tuple[str, ...]
     in_progress: tuple[str, ...]
+    calls_done: tuple[str, ...] = ()
 
 
 def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]) -> ResumePlan:
@@ -61,6 +63,7 @@ def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]
         next=None if is_over or not left else left[0],
         unresolved=tuple(call.idem_key for call in calls if is_unresolved(call)),
         in_progress=tuple(call.idem_key for call in calls if call.state == "running"),
+        calls_done=tuple(call.idem_key for call in calls if call.state == "succeeded"),
     )
 
 

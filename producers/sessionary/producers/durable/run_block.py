@@ -1,7 +1,8 @@
 """One run of a task as events: its start, its steps, its progress, and how it ended."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NamedTuple, Self, overload
+import uuid
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.reported_block import ReportedBlock
@@ -13,12 +14,14 @@ from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import ResumePlan
+from sessionary.producers.durable.run_items import ListSteps, RunItems
 from sessionary.producers.durable.run_resume import KnownRun, read_run, resume_run
 from sessionary.producers.durable.run_steps import RunSteps
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
 from sessionary.schemas.events import (
+    CheckpointSaved,
     Payload,
     PlanRecorded,
     PlanReplaced,
@@ -30,8 +33,9 @@ from sessionary.schemas.events import (
     RunStarted,
 )
 from sessionary.schemas.limits import LIMIT_MAX
-from sessionary.schemas.types import RunMode, SessionLimits
+from sessionary.schemas.types import Checkpoint, CheckpointKind, RunMode, SessionLimits
 
+I = TypeVar("I")  # noqa: E741 - an item
 _DURATION_RULES = 2
 StepLimit = int | Literal["model"]
 """How long an attempt at a step may take, in ms; `model`: the session's limit for models."""
@@ -175,6 +179,79 @@ class Run(ReportedBlock):
             raise Invalid("invalid_value", f"limit_ms is {limit_ms}: use at least 1, or 'model'")
         return limit_ms
 
+    def items(
+        self,
+        items: "Iterable[I] | AsyncIterable[I]",
+        *,
+        every: int = 5,
+        name: str = "items",
+        item_id: Callable[[I], str] | None = None,
+    ) -> RunItems[I]:
+        """Return the items of a list that are still to be done, for `for` or `async for`.
+
+            for page in run.items(pages, name="parse", item_id=lambda page: page.id):
+                parse(page)
+
+        A checkpoint is saved after each `every` items, and after the last one. If the run is
+        resumed, the list goes on behind the last checkpoint; the items behind that are done again,
+        so doing one must be safe to repeat. The list is a step of the run, so it is not begun again
+        once all its items are done. Work through one list at a time.
+
+        Args:
+            items: The same items in the same order on each attempt.
+            every: Items between two checkpoints.
+            name: The list's name, unique in the run.
+            item_id: Names an item in checkpoints. Default: the item, if it is a text or a number.
+
+        Iterating raises:
+            Invalid: The list was worked through in this block, or it is not the one of the last
+                checkpoint: it is shorter, or has another item there.
+            Unavailable: A checkpoint is not recorded.
+            RunOver: The run was complete when it was resumed, and had no such list.
+
+        Otherwise iterating raises as `Session.emit` does.
+        """
+        steps = ListSteps(self._steps.begin_list, self._steps.finish_list)
+        return RunItems(self._steps.progress, steps, items, name, every, item_id)
+
+    @property
+    def last_checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint that the run had when it was resumed; None if it had none."""
+        return self._steps.progress.last
+
+    def checkpoint(
+        self,
+        kind: CheckpointKind | None,
+        operation: str,
+        *,
+        stage: str | None = None,
+        processed_count: int | None = None,
+        last_item_id: str | None = None,
+        bytes_written: int | None = None,
+        data: Json = None,
+    ) -> str:
+        """Say how far the run got, so that it can go on there. Returns the checkpoint's id.
+
+        `items` and tools with an effect save checkpoints by themselves.
+
+        Args:
+            kind: What the run has reached, if it is one of the usual points: `plan_made`,
+                `sources_fetched`, `tool_calls_done`, `draft_made`, `published`.
+            operation: What the run is doing.
+            stage: The operation's stage.
+            processed_count: Items done.
+            last_item_id: The last of them.
+            bytes_written: Bytes written, of an `ArtifactStream` for example.
+            data: What else the work needs to go on, as JSON can hold it; for the history only.
+
+        Raises as `Session.emit` does.
+        """
+        checkpoint_id = str(uuid.uuid4())
+        data_json = None if data is None else to_json_text(data, "data")
+        parts = (stage, processed_count, last_item_id, bytes_written, data_json, kind)
+        self._send(CheckpointSaved(checkpoint_id, operation, *parts))
+        return checkpoint_id
+
     def resume_plan(self) -> ResumePlan:
         """Return what resuming this run would do. Sends nothing; blocks while it asks.
 
@@ -252,7 +329,7 @@ class Run(ReportedBlock):
         return known
 
     def _adopt(self, known: KnownRun) -> None:
-        self._steps.adopt(known.steps, known.calls)
+        self._steps.adopt(known.steps, known.calls, known.run.checkpoint)
         self._has_plan = known.run.plan_json is not None
         self._is_detached = known.run.mode == "detached"
         if known.run.state == "completed":

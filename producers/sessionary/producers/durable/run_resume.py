@@ -7,9 +7,10 @@ from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.durable.reserved_call import ReservedCall
+from sessionary.producers.durable.reserved_call import ReservedCall, ToolPolicy
 from sessionary.producers.durable.resume_plan import ResumePlan, is_unresolved, make_plan
 from sessionary.producers.durable.retry import Retry
+from sessionary.producers.durable.run_items import border_call
 from sessionary.producers.durable.tool import policy_of
 from sessionary.producers.errors import Refused
 from sessionary.producers.run_ports import FINISHED_STATES, CallView, LogPosition, RunView, StepView
@@ -70,7 +71,21 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
         known = yield Do(partial(_read_again, recorder, known, reserved.resolved_at))
     if known.run.state in ("paused", "failed"):
         yield Do(lambda: _send_resumed(recorder, known, fields))
+    lost = border_call(known.run.checkpoint)
+    if lost is not None and all(call.idem_key != lost[1] for call in known.calls):
+        yield from _hand_to_people(recorder, run.run_id, *lost)
     return known
+
+
+def _hand_to_people(recorder: Recorder, run_id: str, tool_name: str, key: str) -> Flow[None]:
+    """Reserve a call whose record is gone, and never make it: so it becomes unknown.
+
+    It then holds the run, and is asked for like any other call that may have taken effect.
+    """
+    policy = ToolPolicy(tool_name, *(True, False, None, 1, _NO_RETRY, None, 0.0, False))
+    stored = yield from ReservedCall(policy, recorder, run_id, None, key, "{}").reserve()
+    if stored is None:
+        raise ToolCallUnresolved(tool_name, key, "the run had reached it, and its record is gone")
 
 
 def _read_again(recorder: Recorder, known: KnownRun, after: LogPosition | None) -> KnownRun:

@@ -12,11 +12,12 @@ from sessionary.producers.durable.flow import Call, Do, Flow
 from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import DONE_STATES
+from sessionary.producers.durable.run_items import RunProgress
 from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
-from sessionary.schemas.types import ErrorInfo
+from sessionary.schemas.types import Checkpoint, ErrorInfo
 
 
 class RunSteps:
@@ -28,16 +29,45 @@ class RunSteps:
         self._recorder = recorder
         self._run_id = run_id
         self._known: dict[str, StepView] = {}
+        self.progress = RunProgress(recorder, run_id)
+        self._finished_lists: set[str] = set()
         self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that were over their share
 
-    def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView]) -> None:
+    def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Take what the processor knows of a run that is resumed."""
+        self.progress.last = checkpoint
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
     def place(self, step_name: str | None = None) -> WorkPlace:
         """Return where the work of the run stands, or of one of its steps."""
-        return WorkPlace(self._recorder, self._run_id, step_name, self.known_calls)
+        return WorkPlace(self._recorder, self._run_id, step_name, self.known_calls, self.progress.save_border)
+
+    def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
+        """Begin a list as a step; None if it was worked through. Raises as `Run.items` does."""
+        if name in self._finished_lists:
+            raise Invalid("invalid_value", f"the list {name!r} was worked through: give each list a name of its own")
+        known = self._known.get(name)
+        if known is not None and known.state in DONE_STATES:
+            yield from self._skip(known)
+            self._finished_lists.add(name)
+            return None
+        if self.is_over:
+            raise RunOver(self._run_id, "completed")
+        attempt = 1 if known is None else known.attempt + 1
+        fields = EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
+        started = StepStarted(_checked_name(name), attempt, '{"items":true}')
+        yield Do(lambda: self._recorder.send(started, fields))
+        self._known[name] = StepView(name, "running", attempt)
+        return fields
+
+    def finish_list(self, name: str, count: int, fields: EnvelopeFields) -> Flow[None]:
+        """Record that a list was worked through. Raises as `Run.items` does."""
+        attempt = self._known[name].attempt
+        done = StepSucceeded(name, attempt, f'{{"items":{count}}}')
+        yield Do(lambda: self._recorder.send_acknowledged(done, fields))
+        self._known[name] = StepView(name, "succeeded", attempt, None, done.output_json)
+        self._finished_lists.add(name)
 
     def step(
         self, name: str, function: Callable[[], Any], given: Mapping[str, Any], limit_ms: int | None = None

@@ -176,6 +176,9 @@ class _ToolCaller:
 
         known = None if place is None else place.known_calls.pop(key, None)
         plan = CallPlan(marks.run_id, marks.step_id, key, args_json, call, inside, known)
+        if place is not None:
+            fields = EnvelopeFields(run_id=marks.run_id, step_id=marks.step_id)
+            plan = plan._replace(save_border=lambda side: place.save_border(name, side, key, fields))
         return recorded_call(self._policy, recorder, plan)
 
 

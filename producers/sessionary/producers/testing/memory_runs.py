@@ -27,7 +27,8 @@ class MemoryRuns:
                 return None
             contents = (row.input_json, row.plan_json, row.result_json, row.artifact_id)
             verdict = log.find_verdict(after)
-            return RunView(row.run_id, row.mode, row.task_type, row.state, row.error, *contents, verdict)
+            head = (row.run_id, row.mode, row.task_type, row.state, row.error)
+            return RunView(*head, *contents, verdict, row.checkpoint)
 
     def fetch_steps(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[StepView]:
         """Return the steps of a run in the order in which they began, without their outputs."""

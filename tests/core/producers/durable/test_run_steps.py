@@ -18,6 +18,7 @@ from sessionary.producers import (
 )
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import (
+    CheckpointSaved,
     Payload,
     RunCompleted,
     RunFailed,
@@ -286,7 +287,10 @@ def test_the_write_order_is_call_then_step() -> None:
     send = tool(name="send", effect="write")(str.upper)
     with client, client.session(user_id="u") as session, session.run("report") as run:
         run.step("notify", send, "hello")
-    assert kinds(payloads(memory))[2:] == [StepStarted, ToolCallStarted, ToolCallSucceeded, StepSucceeded, RunCompleted]
+    assert kinds(payloads(memory))[2:] == [
+        *(StepStarted, ToolCallStarted, CheckpointSaved),
+        *(ToolCallSucceeded, CheckpointSaved, StepSucceeded, RunCompleted),
+    ]
 
 
 def test_a_run_with_an_unresolved_call_is_held_and_not_failed() -> None:

@@ -3,8 +3,9 @@
     lookup     finds one session, in ClickHouse and in the processor
     lists      `sessions` and `show`
     timeline   `timeline`: the story of one session, as lines or as a page
+    runs       `runs` and `run`: runs, and what resuming one would do
     since      the option `--since`
     follow     the option `--follow` of lists
 
-They read ClickHouse; `show` and the page also ask the processor.
+They read ClickHouse; `show` and the page also ask the processor. `runs` and `run` ask it alone.
 """

@@ -1,0 +1,197 @@
+"""`sessionary runs` and `run`: runs as the processors know them, and what resuming one would do."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
+from uuid import UUID
+
+import typer
+
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption
+from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.tables import Json, show_object, show_rows
+from sessionary.infra.environment import stack_environment, tenant_tokens
+from sessionary.schemas.errors import Invalid, SettingsError
+
+if TYPE_CHECKING:
+    from sessionary.producers.control.http_control import HttpControl
+
+app = typer.Typer(no_args_is_help=True, help="Show one run; say what resuming it would do.")
+_TIMEOUT_S: Final = 10.0
+_PART: Final = 1_000  # rows of one answer
+_COLUMNS: Final = ("run_id", "state", "task_type", "session_id", "user_id", "mode", "progress", "unresolved_calls")
+_STEP_COLUMNS: Final = ("name", "state", "attempt", "error")
+_CALL_COLUMNS: Final = ("tool_name", "idem_key", "state", "try_number", "side_effect", "error")
+SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning if that is unique for the run.")]
+RunArgument = Annotated[str, typer.Argument(help="Run id.")]
+
+
+class RunStateChoice(StrEnum):
+    """A run's state."""
+
+    QUEUED = "queued"
+    STARTED = "started"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+def list_runs(
+    state: Annotated[
+        RunStateChoice | None,
+        typer.Option("--state", help="Only runs that are in this state.", show_default=False),
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only runs of this user.", show_default=False)] = None,
+    tenant: TenantOption = None,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a tenant's open and finished runs, as the processors know them, by session and run."""
+    given = {"state": state.value if state else None, "user_id": user}
+    filters = {name: value for name, value in given.items() if value is not None}
+    rows = []
+    for row in _fetch_list(control_of(data, tenant), filters, limit):
+        rows.append(row)
+        if len(rows) == limit:
+            break
+    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+
+
+@app.command("show")
+def show_run(
+    session: SessionArgument,
+    run: RunArgument,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one run: its state, its last checkpoint, its steps and its tool calls."""
+    found, steps, calls = _fetch_run(control_of(data, tenant), session, run)
+    if wants_json(as_json):
+        show_object({**found, "steps": steps, "tool_calls": calls}, as_json=True)
+        return
+    show_object(found, as_json=False)
+    for rows, columns in ((steps, _STEP_COLUMNS), (calls, _CALL_COLUMNS)):
+        if rows:
+            print_message("")
+            show_rows(rows, as_json=False, columns=columns)
+
+
+@app.command("resume")
+def resume_command(
+    session: SessionArgument,
+    run: RunArgument,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what resuming the run would do.")] = False,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what resuming a run would do: what is done, what is tried again, what comes next.
+
+    Sends nothing. The run itself is resumed by its own program: session.resume_run(...).
+    """
+    if not dry_run:
+        raise Invalid("invalid_value", "a run is resumed by its own program, session.resume_run(...); give --dry-run")
+    from sessionary.producers.control.http_runs import parse_calls, parse_run, parse_steps
+    from sessionary.producers.durable.resume_plan import make_plan
+
+    found, steps, calls = _fetch_run(control_of(data, tenant), session, run)
+    plan = make_plan(parse_run(found), parse_steps({"steps": steps}), parse_calls({"tool_calls": calls}))
+    if wants_json(as_json):
+        error = None if plan.error is None else plan.error._asdict()
+        show_object({**plan._asdict(), "error": error, "checkpoint": found["checkpoint"]}, as_json=True)
+        return
+    show_object(_plan_lines(plan, found["checkpoint"], steps, calls), as_json=False)
+
+
+def _plan_lines(plan: Any, checkpoint: Json, steps: Sequence[Json], calls: Sequence[Json]) -> dict[str, str]:
+    """Return a plan as a person reads it."""
+    errors = {step["name"]: f" ({step['error']['code']})" for step in steps if step["error"]}
+    tools = {call["idem_key"]: f"{call['tool_name']} {call['idem_key']}" for call in calls}
+    error = "" if plan.error is None else f" ({plan.error.error_class} {plan.error.code}: {plan.error.message})"
+    return {
+        "run": f"{plan.run_id}: {plan.state}",
+        "open request": "" if plan.request is None else json.dumps(plan.request, ensure_ascii=False),
+        "checkpoint": "" if checkpoint is None else _checkpoint_text(checkpoint),
+        "done": ", ".join(plan.done),
+        "calls done": ", ".join(tools[key] for key in plan.calls_done),
+        "to retry": ", ".join(f"{name}{errors.get(name, '')}" for name in plan.to_retry),
+        "stop": f"{plan.stop or ''}{error if plan.stop or not plan.to_retry else ''}",
+        "next": plan.next or "",
+        "unresolved": ", ".join(tools[key] for key in plan.unresolved),
+        "in progress": ", ".join(tools[key] for key in plan.in_progress),
+    }
+
+
+def _checkpoint_text(checkpoint: Mapping[str, Json]) -> str:
+    names = ("kind", "stage", "processed_count", "last_item_id", "bytes_written")
+    parts = (f"{name} {checkpoint[name]}" for name in names if checkpoint[name] is not None)
+    return ", ".join([checkpoint["operation"], *parts])
+
+
+def control_of(data: Path | None, tenant: str | None) -> "HttpControl":
+    """Return a client of the stack's control API, with a token of the tenant.
+
+    Raises `SettingsError` if no tenant is named and there are several, or if it has no token.
+    """
+    from sessionary.producers import ProducerSettings
+    from sessionary.producers.control.http_control import HttpControl
+
+    environ = stack_environment(data)
+    tokens = tenant_tokens(environ)
+    if tenant is None and len(tokens) == 1:
+        tenant = next(iter(tokens))
+    token = environ.get("SESSIONARY_API_TOKEN") if tenant not in tokens else tokens[tenant]
+    if token is None:
+        known = f"--tenant: one of {', '.join(tokens)}" if tokens else "SESSIONARY_API_TOKEN to a token of the tenant"
+        raise SettingsError(f"no token is known for {tenant or 'a tenant'}: set {known}")
+    return HttpControl(ProducerSettings.from_env(environ, api_token=token), tenant)
+
+
+def _fetch_list(control: "HttpControl", filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Json]]:
+    """Yield the tenant's runs; says which partitions do not answer."""
+    cursor: dict[str, str] = {}
+    while True:
+        part = control.fetch_runs({**filters, **cursor, "limit": f"{min(limit, _PART)}"}, _TIMEOUT_S)
+        if missing := part["missing_partitions"]:
+            print_message(f"no worker answers for the partitions {', '.join(map(str, missing))}")
+        yield from part["runs"]
+        if part["next_cursor"] is None:
+            return
+        cursor = {"cursor": part["next_cursor"]}
+
+
+def _fetch_run(
+    control: "HttpControl", session: str, run: str
+) -> tuple[dict[str, Json], list[dict[str, Json]], list[dict[str, Json]]]:
+    """Return a run, its steps and its tool calls. Raises `NotFound`."""
+    page = f"{_session_of(control, session, run)}/runs/{quote(run, safe='')}"
+    found = control.fetch_document(page, None, _TIMEOUT_S, f"run {run}")
+    steps = control.fetch_document(f"{page}/steps", None, _TIMEOUT_S, f"the steps of run {run}")["steps"]
+    calls = control.fetch_document(f"{page}/tool-calls", None, _TIMEOUT_S, f"the tool calls of run {run}")
+    return found, steps, calls["tool_calls"]
+
+
+def _session_of(control: "HttpControl", session: str, run: str) -> str:
+    """Return the whole id of the session that has the run. Raises `NotFound`, `Invalid`."""
+    try:
+        return f"{UUID(session)}"
+    except ValueError:
+        pass
+    rows = _fetch_list(control, {}, _PART)
+    found = {row["session_id"] for row in rows if row["run_id"] == run and row["session_id"].startswith(session)}
+    if not found:
+        raise NotFound(f"no session {session!r} has a run {run!r}; sessionary runs lists those that there are")
+    if len(found) > 1:
+        raise Invalid("invalid_value", f"more than one session has it: {', '.join(sorted(found))}; give more of its id")
+    return f"{found.pop()}"
+
+
+__all__ = ["RunStateChoice", "app", "control_of", "list_runs"]

@@ -1,0 +1,199 @@
+"""How far a run got: its checkpoints, and lists that it works through item by item."""
+
+import re
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import Do, Flow, Pause, run_flow, run_flow_async
+from sessionary.producers.durable.recorder import Recorder
+from sessionary.producers.errors import Invalid, SessionaryError
+from sessionary.schemas.events import CheckpointSaved
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
+from sessionary.schemas.types import Checkpoint
+
+T = TypeVar("T")
+_BORDER = re.compile(r"(?:before|after) call (.+?): (.+)", re.DOTALL)
+
+
+class ListPlace(NamedTuple):
+    """How far a list was worked through."""
+
+    name: str
+    done: int = 0
+    item_id: str | None = None
+
+
+class RunProgress:
+    """The checkpoints of one run. Not for two lists at a time."""
+
+    def __init__(self, recorder: Recorder, run_id: str) -> None:
+        self.last: Checkpoint | None = None  # as the run was resumed
+        self.current: ListPlace | None = None  # the list that is worked through
+        self.recorder = recorder
+        self._fields = EnvelopeFields(run_id=run_id)
+
+    def place_of(self, name: str) -> ListPlace:
+        """Return how far a list was worked through before the run was resumed."""
+        last = self.last
+        if last is None or last.operation != name or last.processed_count is None:
+            return ListPlace(name)
+        return ListPlace(name, last.processed_count, last.last_item_id)
+
+    def save_place(self, place: ListPlace) -> None:
+        """Save how far a list got; returns once the broker has it. Raises as `Session.emit`."""
+        saved = CheckpointSaved(str(uuid.uuid4()), place.name, processed_count=place.done, last_item_id=place.item_id)
+        self.recorder.send_acknowledged(saved, self._fields)
+
+    def save_border(self, tool_name: str, side: str, idem_key: str, fields: EnvelopeFields) -> None:
+        """Save that a tool with an effect is about to be called, or was. Raises nothing.
+
+        In a list the checkpoint is the list's, so that a resumed run finds how far that got.
+        """
+        stage = f"{side} call {tool_name}: {idem_key}"[:NAME_CHARACTERS_MAX]
+        saved = CheckpointSaved(str(uuid.uuid4()), tool_name, stage)
+        if self.current is not None:
+            name, done, item_id = self.current
+            saved = saved._replace(operation=name, processed_count=done, last_item_id=item_id)
+        if side == "after":
+            saved = saved._replace(kind="tool_calls_done")
+        try:
+            self.recorder.send(saved, fields)
+        except SessionaryError as error:  # the call itself is recorded
+            self.recorder.on_error(error)
+
+
+def border_call(checkpoint: Checkpoint | None) -> tuple[str, str] | None:
+    """Return tool and key of the call at whose border a checkpoint was saved; None for others."""
+    found = _BORDER.fullmatch((checkpoint and checkpoint.stage) or "")
+    if found is None or len(found[0]) == NAME_CHARACTERS_MAX:  # perhaps it was cut
+        return None
+    return found[1], found[2]
+
+
+class ListSteps(NamedTuple):
+    """How a list is recorded as a step of its run."""
+
+    begin: Callable[[str], Flow[EnvelopeFields | None]]  # None: it was worked through before
+    finish: Callable[[str, int, EnvelopeFields], Flow[None]]
+
+
+class RunItems(Generic[T]):
+    """The items of a list that are still to be done, made by `Run.items`. Use it once.
+
+    For `for` and `async for`; the latter never blocks the event loop.
+    """
+
+    def __init__(
+        self,
+        progress: RunProgress,
+        steps: ListSteps,
+        source: "Iterable[T] | AsyncIterable[T]",
+        name: str,
+        every: int,
+        item_id: Callable[[T], str] | None,
+    ) -> None:
+        if every < 1:
+            raise Invalid("invalid_value", f"every is {every}: use 1 or more")
+        self._progress = progress
+        self._steps = steps
+        self._source = source
+        self._every = every
+        self._item_id = item_id
+        self._fields = EnvelopeFields()
+        self._place = ListPlace(name)
+        self._before = progress.place_of(name)  # of an earlier process
+        self._saved = 0
+
+    @property
+    def _pause(self) -> Pause | None:
+        return self._progress.recorder.waits.pause
+
+    def __iter__(self) -> Iterator[T]:
+        if isinstance(self._source, AsyncIterable):
+            raise TypeError("the items come asynchronously: use `async for`")
+        if not run_flow(self._begin(), self._pause):
+            return
+        for item in self._source:
+            if not self._was_done(item):
+                yield item
+                run_flow(self._count_item(item), self._pause)
+        run_flow(self._finish(), self._pause)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        if not await run_flow_async(self._begin(), self._pause):
+            return
+        async for item in _each(self._source):
+            if not self._was_done(item):
+                yield item
+                await run_flow_async(self._count_item(item), self._pause)
+        await run_flow_async(self._finish(), self._pause)
+
+    def _begin(self) -> Flow[bool]:
+        """Begin the list; return False if it was worked through before."""
+        fields = yield from self._steps.begin(self._place.name)
+        if fields is None:
+            return False
+        self._fields = fields
+        self._progress.current = self._before
+        self._saved = self._before.done
+        return True
+
+    def _was_done(self, item: T) -> bool:
+        """Count an item that an earlier process has done. Raises `Invalid` if it was another."""
+        if self._place.done >= self._before.done:
+            return False
+        self._place = self._after(item)
+        if self._place.done == self._before.done and self._place.item_id != self._before.item_id:
+            raise Invalid(
+                "invalid_value",
+                f"the list {self._place.name} is another one: item {self._place.done} was "
+                f"{self._before.item_id!r}, and is {self._place.item_id!r}",
+            )
+        return True
+
+    def _count_item(self, item: T) -> Flow[None]:
+        self._place = self._progress.current = self._after(item)
+        if self._place.done % self._every == 0:
+            yield from self._save()
+
+    def _finish(self) -> Flow[None]:
+        if self._place.done < self._before.done:
+            raise Invalid(
+                "invalid_value",
+                f"the list {self._place.name} is another one: {self._before.done} items were done, and it has "
+                f"{self._place.done}",
+            )
+        if self._place.done != self._saved:
+            yield from self._save()
+        yield from self._steps.finish(self._place.name, self._place.done, self._fields)
+        self._progress.current = None
+
+    def _save(self) -> Flow[None]:
+        place = self._place
+        yield Do(lambda: self._progress.save_place(place))
+        self._saved = place.done
+
+    def _after(self, item: T) -> ListPlace:
+        if self._item_id is not None:
+            item_id: str | None = self._item_id(item)
+        else:
+            item_id = f"{item}" if isinstance(item, str | int) else None
+        return ListPlace(self._place.name, self._place.done + 1, _short_id(item_id))
+
+
+def _short_id(item_id: str | None) -> str | None:
+    return None if item_id is None else item_id[:NAME_CHARACTERS_MAX]
+
+
+async def _each(source: Any) -> AsyncIterator[Any]:
+    if isinstance(source, AsyncIterable):
+        async for item in source:
+            yield item
+    else:
+        for item in source:
+            yield item
+
+
+__all__ = ["ListPlace", "ListSteps", "RunItems", "RunProgress", "border_call"]

@@ -1,0 +1,147 @@
+"""`sessionary runs` and `run`, against the real API over clients in memory."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessionary.infra.cli.app import run as run_command
+from sessionary.producers import Session, tool
+from sessionary.producers.testing import InMemoryTransport, memory_client
+from tests.core.producers.served_memory import new_memory, serve_memory
+
+KEY = "order-7"
+
+
+class Runs:
+    """A session with an interrupted run `r1`, and runs that are over."""
+
+    def __init__(self, memory: InMemoryTransport) -> None:
+        self.client, self.memory = memory_client(memory=memory)
+        self.session = self.client.create(user_id="ann").start()
+        with self.session.run("export", run_id="r2"):
+            pass
+        self._interrupt(self.session)
+
+    def _interrupt(self, session: Session) -> None:
+        send = tool(name="send", effect="write", key=lambda text: KEY)(str.upper)
+        run = session.run("report", input={"month": 1}, plan=["collect", "write", "publish"], run_id="r1")
+
+        def work() -> None:
+            list(run.items(["a", "b"], name="collect"))
+            send("text")
+            run.step("write", self._fail)
+
+        with pytest.raises(TimeoutError), run:
+            work()
+
+    def _fail(self) -> None:
+        raise TimeoutError("slow")
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+    found = Runs(new_memory())
+    with serve_memory(found.memory, tmp_path) as url, found.client:
+        monkeypatch.setenv("SESSIONARY_BOOTSTRAP_SERVERS", "none:1")  # no folder of a local stack is looked for
+        monkeypatch.setenv("SESSIONARY_CONTROL_URL", url)
+        monkeypatch.setenv("SESSIONARY_API_TOKENS", '{"token": "acme"}')
+        yield found
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """stdout is a wide terminal."""
+    for module in ("tables", "commands.sessions.runs"):
+        monkeypatch.setattr(f"sessionary.infra.cli.{module}.wants_json", lambda asked: asked)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def answers(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+
+
+def test_runs_are_listed_by_state(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["runs"]) == 0
+    assert {(row["run_id"], row["state"]) for row in answers(capfd)} == {("r1", "failed"), ("r2", "completed")}
+    assert run_command(["runs", "--state", "failed", "--user", "ann"]) == 0
+    assert [row["session_id"] for row in answers(capfd)] == [runs.session.session_id]
+    assert run_command(["runs", "--user", "bob"]) == 0
+    assert answers(capfd) == []
+    assert run_command(["runs", "--limit", "1"]) == 0
+    assert len(answers(capfd)) == 1
+
+
+def test_a_run_is_shown_with_its_steps_and_calls(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "show", runs.session.session_id, "r1"]) == 0
+    (found,) = answers(capfd)
+    assert (found["state"], found["checkpoint"]["operation"]) == ("failed", "send")
+    assert [(step["name"], step["state"]) for step in found["steps"]] == [("collect", "succeeded"), ("write", "failed")]
+    assert [(call["idem_key"], call["state"]) for call in found["tool_calls"]] == [(KEY, "succeeded")]
+
+
+def test_the_plan_of_a_resumption_has_the_three_lists_of_the_record(
+    runs: Runs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sent = len(runs.memory.events())
+    assert run_command(["run", "resume", "--dry-run", runs.session.session_id, "r1"]) == 0
+    (plan,) = answers(capfd)
+    recorded = runs.session.resume_run("r1").resume_plan()
+    assert (plan["done"], plan["calls_done"], plan["to_retry"]) == (["collect"], [KEY], ["write"])
+    assert (plan["next"], plan["stop"], plan["request"]) == ("write", None, {"month": 1})
+    assert plan["error"]["code"] == "TimeoutError"
+    assert tuple(plan[name] for name in ("done", "calls_done", "to_retry")) == tuple(
+        list(names) for names in (recorded.done, recorded.calls_done, recorded.to_retry)
+    )
+    assert len(runs.memory.events()) == sent
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_reads_the_plan(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "resume", "--dry-run", runs.session.session_id[:8], "r1"]) == 0
+    lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
+    assert lines == [
+        "run r1: failed",
+        'open request {"month": 1}',
+        f"checkpoint send, kind tool_calls_done, stage after call send: {KEY}",
+        "done collect",
+        f"calls done send {KEY}",
+        "to retry write (TimeoutError)",
+        "stop",
+        "next write",
+        "unresolved",
+        "in progress",
+    ]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_reads_a_run_and_the_list(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["run", "show", runs.session.session_id, "r1"]) == 0
+    out = capfd.readouterr().out
+    assert "TimeoutError" in out
+    assert KEY in out
+    assert run_command(["runs"]) == 0
+    assert [line.split()[:3] for line in capfd.readouterr().out.splitlines()][1:] == [
+        ["r1", "failed", "report"],
+        ["r2", "completed", "export"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["show", "00000000-0000-4000-8000-000000000001", "r1"], 4, "has no run r1"),
+        (["show", "ffff-not", "r1"], 4, "sessionary runs lists"),
+        (["resume", "00000000-0000-4000-8000-000000000001", "r1"], 5, "give --dry-run"),
+        (["show", "--tenant", "zeta", "ffff", "r1"], 2, "no token is known for zeta"),
+    ],
+)
+@pytest.mark.usefixtures("runs")
+def test_what_is_wrong_is_said(
+    arguments: list[str], code: int, text: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SESSIONARY_API_TOKEN", raising=False)
+    assert run_command(["run", *arguments]) == code
+    assert text in capfd.readouterr().err
