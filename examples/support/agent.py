@@ -1,10 +1,10 @@
 """Three agents answer a ticket. A step that failed is tried again; other agents can see why.
 
-python -m examples.support.agent answer SESSION_ID "no network" down    # the model is down: kill it
-python -m examples.support.agent watch SESSION_ID                       # another agent looks at it
-python -m examples.support.agent answer SESSION_ID "no network"         # goes on with the answer
+python -m examples.support.agent answer SESSION_ID "no network" 5    # no model for 5 s: it fails
+python -m examples.support.agent watch SESSION_ID                    # another agent looks at it
+python -m examples.support.agent answer SESSION_ID "no network"      # goes on with the answer
 
-SESSION_ID is any UUID.
+SESSION_ID is any UUID. You may also kill it while it waits for the model.
 """
 
 import sys
@@ -68,7 +68,7 @@ def look_at(client: SessionClient, session_id: str) -> ResumePlan:
     return client.attach(session_id).resume_run(run_id_of(session_id)).resume_plan()
 
 
-def main(verb: str, session_id: str, ticket: str = "", model_is: str = "up") -> None:
+def main(verb: str, session_id: str, ticket: str = "", down_s: str | None = None) -> None:
     """Answer a ticket from wherever an earlier process came to, or look at what it did."""
     agent_id = "supervisor" if verb == "watch" else "support"
     with SessionClient(tenant_id="acme", service_id="support", agent_id=agent_id) as client:
@@ -79,7 +79,8 @@ def main(verb: str, session_id: str, ticket: str = "", model_is: str = "up") -> 
             print("done", *seen.done, "to retry", *seen.to_retry, why)
             return
         session = open_session(client, session_id)
-        print("answer", answer_ticket(session, Model(down=model_is == "down", patience_s=60), ticket))
+        model = Model(down=down_s is not None, patience_s=float(down_s or 0))
+        print("answer", answer_ticket(session, model, ticket))
         session.complete("answered")
 
 
