@@ -1,6 +1,6 @@
 """Two small HTTP services for the workflow: a tracker of issues, and a messenger.
 
-python -m examples.workflow.services FOLDER [--ignore-keys]
+python -m examples.workflow.services FOLDER [--ignore-keys] [--hold messages]
 
     GET  /issues/{key}            the issue
     GET  /articles?query=…        what the knowledge base has on it
@@ -9,16 +9,21 @@ python -m examples.workflow.services FOLDER [--ignore-keys]
 
 What was sent stays in FOLDER, also if the services are killed. With --ignore-keys a message is sent
 once more for every request, and no key can be asked for: like many services of the world outside.
+With --hold the first answer of that kind is held back, so that there is time to kill who waits.
 """
 
 import argparse
 import json
 import os
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+KINDS = ("issues", "articles", "messages")
+_HELD_S = 60.0
 
 
 class SentMessages:
@@ -53,19 +58,50 @@ class SentMessages:
 
 
 class Services(ThreadingHTTPServer):
-    """Both services on one port of this machine; `url` is their address."""
+    """Both services on one port of this machine; `url` is their address.
+
+    `holds`: the first answer of this kind comes a minute later. `say` is told of it, and of each
+    request to send a message.
+    """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, *, ignores_keys: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        ignores_keys: bool = False,
+        holds: str | None = None,
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.sent = SentMessages(folder, ignores_keys=ignores_keys)
         self.requests: list[str] = []  # of messages to send: their keys
+        self._holds = holds
+        self._say = say
+        self._closed = threading.Event()
 
     @property
     def url(self) -> str:
         """Where the services answer."""
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def note_request(self, key: str) -> None:
+        """Remember that a message is to be sent."""
+        self.requests.append(key)
+        self._say(f"asked to send {key}")
+
+    def hold_answer(self, path: str) -> None:
+        """Wait if this is the answer that is to be held back."""
+        if self._holds is not None and path.startswith(f"/{self._holds}"):
+            self._holds = None
+            self._say(f"holding the answer of {path.partition('?')[0]}")
+            self._closed.wait(_HELD_S)
+
+    def server_close(self) -> None:
+        """Let held answers go, and close the port."""
+        self._closed.set()
+        super().server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -85,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         key = self.headers.get("Idempotency-Key", "")
-        self._services.requests.append(key)
+        self._services.note_request(key)
         self._answer(200, self._services.sent.send(key, message))
 
     @property
@@ -98,6 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         body = json.dumps(document).encode()
+        self._services.hold_answer(self.path)
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -110,9 +147,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Two small HTTP services for the workflow.")
     parser.add_argument("folder", type=Path, help="where messages are kept")
     parser.add_argument("--ignore-keys", action="store_true", help="send a message for every request")
+    parser.add_argument("--hold", choices=KINDS, help="the kind whose first answer is held back")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    with Services(arguments.folder, ignores_keys=arguments.ignore_keys) as services:
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    with Services(arguments.folder, ignores_keys=arguments.ignore_keys, holds=arguments.hold, say=say) as services:
         print(services.url, flush=True)
         try:
             services.serve_forever()

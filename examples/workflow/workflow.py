@@ -7,12 +7,13 @@ python -m examples.workflow.workflow URL SESSION_ID BILL-7  # kill it, and start
 import json
 import sys
 import uuid
+from collections.abc import Sequence
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from sessionary.producers import Session, SessionClient, TookEffect, current_tool_key, tool
+from sessionary.producers import DataClass, Limits, Session, SessionClient, TookEffect, current_tool_key, tool
 from sessionary.producers.errors import Refused, SessionEnded, SessionLost
 
 PLAN = ["fetch_issue", "search_kb", "notify_team"]
@@ -58,12 +59,17 @@ def ask_service(url: str, message: Document | None = None, key: str | None = Non
         return document
 
 
-def open_session(client: SessionClient, session_id: str) -> Session:
-    """Return the session of this id, active: the one of a process that was killed, or a new one."""
+def open_session(
+    client: SessionClient, session_id: str, *, data_classes: Sequence[DataClass] = (), limits: Limits | None = None
+) -> Session:
+    """Return the session of this id, active: the one of a process that was killed, or a new one.
+
+    `data_classes` and `limits` are those of a new one.
+    """
     try:
         session = client.attach(session_id, take_over=True)
     except SessionLost:
-        session = client.create(session_id=session_id, user_id="ada")
+        session = client.create(session_id=session_id, user_id="ada", data_classes=data_classes, limits=limits)
     if session.local_state == "Idle":
         session.start()
     elif session.local_state == "Timeout":

@@ -1,20 +1,14 @@
 """The examples as users run them: as processes, on a real broker and a processor."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
     RunCompleted,
     RunStarted,
     SessionPaused,
     SessionResumed,
-    SessionTerminated,
     StateUpdated,
     StepSucceeded,
     ToolCallFailed,
@@ -22,65 +16,9 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
-from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.pipeline_rig import TOKEN, PipelineRig
-from tests.style.project import ROOT
-from tests.support import Processes, environment, read_events, read_records
-
-
-class ExamplesRig:
-    """A processor, and examples that find it by their environment."""
-
-    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        self._kafka = kafka
-        pipeline = PipelineRig(kafka, None, processes)
-        pipeline.start_processor()
-        own = {"control_url": pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
-        self._environment = {**os.environ, **environment(kafka, **own)}
-
-    def start_example(self, module: str, *args: object) -> "subprocess.Popen[str]":
-        argv = [sys.executable, "-u", "-m", f"examples.{module}", *map(str, args)]
-        return subprocess.Popen(argv, env=self._environment, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-    def run_example(self, module: str, *args: object) -> str:
-        """Run an example to its end, and return what it printed."""
-        with self.start_example(module, *args) as process:
-            try:
-                output, _ = process.communicate(timeout=90)
-            finally:
-                process.kill()
-        assert process.returncode == 0, output
-        return output
-
-    def events(self, output: str) -> list[Event]:
-        """Return the events of the session whose id an example printed."""
-        session_id = session_of(output)
-        events = [event for event in read_events(self._kafka) if isinstance(event, Event)]
-        return [
-            event
-            for event in events
-            if event.envelope.session_id == session_id and event.envelope.event_type != "heartbeat"
-        ]
-
-    def refusals(self) -> list[tuple[str, str]]:
-        records = read_records(self._kafka, self._kafka.topics.rejected)
-        return [(record.event_type or "", record.reason) for record in records if isinstance(record, RejectedEvent)]
-
-
-def session_of(output: str) -> str:
-    found = re.search(r"^session ([0-9a-f-]{36})", output, re.M)
-    assert found is not None, output
-    return found[1]
-
-
-def end_of(events: list[Event]) -> str:
-    """Return why the session ended.
-
-    It need not be the last event: a thread cannot be cancelled, so a tool may report later.
-    """
-    (end,) = (event.payload for event in events if isinstance(event.payload, SessionTerminated))
-    return end.reason
+from tests.integration.examples_rig import ExamplesRig, end_of, session_of
+from tests.support import Processes
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
     assert "sessionary/schemas/avro/common/envelope.avsc" in names
     assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
     assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
+    assert {f"sessionary/infra/workflow_demo/example/{name}.py" for name in ("services", "workflow")} <= set(names)
 
 
 def test_an_agent_emits_with_the_core_install_alone(said: dict[str, Any]) -> None:

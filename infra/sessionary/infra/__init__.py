@@ -5,6 +5,7 @@
     metrics_targets      where the stack's parts serve metrics, for Prometheus
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
+    workflow_demo/       kills the workflow example in the middle, and shows how it goes on
     story/               the story of one session, in words and as a picture
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     kpi/                 key figures, integrity and disks, for the exporter

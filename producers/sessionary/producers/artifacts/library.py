@@ -2,6 +2,7 @@
 
 import hashlib
 import uuid
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol, Unpack
 
@@ -16,7 +17,7 @@ from sessionary.schemas.events import ArtifactCompleted, ArtifactCreated, Payloa
 class Reporter(Protocol):
     """What artifacts need of a session."""
 
-    def emit(self, payload: Payload, **marks: Unpack[Marks]) -> str:
+    def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **marks: Unpack[Marks]) -> str:
         """Send an event; see `Session.emit`."""
         ...
 

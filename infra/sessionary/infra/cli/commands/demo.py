@@ -1,11 +1,14 @@
 """`sessionary demo` and `sessionary load`: recorded agent runs become sessions of a pipeline.
 
-Both account for every event afterwards, from the rows in ClickHouse.
+Both account for every event afterwards, from the rows in ClickHouse. `sessionary demo --workflow`
+kills an agent instead, and shows how another process goes on.
 """
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,10 +20,12 @@ from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import command_name, print_message, wants_json
 from sessionary.infra.cli.progress import Progress
-from sessionary.infra.cli.tables import Json, show_object
+from sessionary.infra.cli.tables import Json, show_object, show_rows
 
 if TYPE_CHECKING:
     from sessionary.infra.demo.report import Report
+    from sessionary.infra.stack import Stack
+    from sessionary.infra.workflow_demo.report import WorkflowReport
 
 # Longest pause between two starts, in recorded seconds: recordings have pauses of hours.
 _GAP_S = 12.0
@@ -33,6 +38,22 @@ Try next, with a stack that stays:
   {command} timeline SESSION --html story.html  the story of a session, as a page
 
 {command} sessions lists the sessions and their ids."""
+
+_NEXT_WORKFLOW = """
+Where to look, {with_stack}:
+  GET {page}
+  {command} sql "SELECT name, state, attempt, output FROM v_steps WHERE run_id = '{run_id}'"
+  {command} sql "SELECT * FROM v_causes WHERE run_id = '{run_id}' ORDER BY time, source_offset"
+docs/examples.md says how to run the workflow on a stack, and how to kill it yourself."""
+
+
+class WorkflowStep(StrEnum):
+    """A step of the workflow in which its process is killed."""
+
+    FETCH_ISSUE = "fetch_issue"
+    SEARCH_KB = "search_kb"
+    NOTIFY_TEAM = "notify_team"
+
 
 SpeedOption = Annotated[
     float,
@@ -57,38 +78,43 @@ def demo_command(
     open_page: Annotated[
         bool, typer.Option("--open", help="Write the story of one session as a page, and open it in a browser.")
     ] = False,
+    workflow: Annotated[
+        bool, typer.Option("--workflow", help="Instead, kill an agent in a tool call, and go on in another process.")
+    ] = False,
+    kill_at: Annotated[
+        WorkflowStep, typer.Option("--kill-at", help="With --workflow: the step in which the agent is killed.")
+    ] = WorkflowStep.NOTIFY_TEAM,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Keep the stack's data in this folder.", file_okay=False)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a temporary stack, run agent runs as sessions, account for every event, stop.
 
-    The exit code is 1 if an event is missing or doubled, or if a session did not end as planned.
+    The exit code is 1 if an event is missing or doubled, or if a session did not end as planned;
+    with --workflow, if something was done twice.
     """
-    from sessionary.infra.cli.part_reports import PartReports
+    if workflow:
+        _play_workflow(kill_at, data, as_json=as_json)
+        return
     from sessionary.infra.demo.demo_run import run_demo, warm_up
     from sessionary.infra.demo.runs import sample_runs
-    from sessionary.infra.stack import Stack
 
     began = time.monotonic()
     progress = Progress()
-    with tempfile.TemporaryDirectory(prefix="sessionary-demo-") as folder:
-        stack = Stack(Path(folder), lag_exporter=False, on_change=PartReports().report_change)
-        with running_stack(stack):
-            progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
-            stack.wait_ready(START_S_MAX)
-            activate_newest_rules(stack)
-            started_s = time.monotonic() - began
-            warm_up(stack.environ, progress, print_message)
-            report = run_demo(
-                sample_runs(sessions),
-                stack.environ,
-                speed=speed,
-                seed=seed,
-                gap_s_max=_GAP_S,
-                progress=progress,
-                on_action_error=print_message,
-            )
-            page = write_story(stack.environ) if open_page else None
-            progress("stopping the stack")
+    with _demo_stack(progress, data) as stack:
+        started_s = time.monotonic() - began
+        warm_up(stack.environ, progress, print_message)
+        report = run_demo(
+            sample_runs(sessions),
+            stack.environ,
+            speed=speed,
+            seed=seed,
+            gap_s_max=_GAP_S,
+            progress=progress,
+            on_action_error=print_message,
+        )
+        page = write_story(stack.environ) if open_page else None
     progress.clear()
     report.figures["play_s"] = report.figures["elapsed_s"]
     report.figures["stack_start_s"] = round(started_s, 1)
@@ -98,6 +124,59 @@ def demo_command(
     _show_report(report, as_json=as_json)
     if not wants_json(as_json):
         print_message(_NEXT.format(command=command_name()))
+
+
+@contextmanager
+def _demo_stack(progress: Progress, data: Path | None) -> Iterator["Stack"]:
+    """Run a stack inside the context: in a temporary folder, or in `data`, which is kept."""
+    from sessionary.infra.cli.part_reports import PartReports
+    from sessionary.infra.stack import Stack
+
+    temporary = tempfile.TemporaryDirectory(prefix="sessionary-demo-") if data is None else nullcontext(str(data))
+    with temporary as folder:
+        stack = Stack(Path(folder), lag_exporter=False, on_change=PartReports().report_change)
+        with running_stack(stack):
+            progress("starting broker, ClickHouse, processor and sinks (about a minute the first time)")
+            stack.wait_ready(START_S_MAX)
+            activate_newest_rules(stack)
+            yield stack
+            progress("stopping the stack")
+
+
+def _play_workflow(kill_at: WorkflowStep, data: Path | None, *, as_json: bool) -> None:
+    from sessionary.infra.workflow_demo.play import play_workflow
+
+    began = time.monotonic()
+    progress = Progress()
+    with _demo_stack(progress, data) as stack:
+        started_s = time.monotonic() - began
+        report = play_workflow(stack.environ, stack.data / "workflow", kill_at.value, progress)
+        page = f"{stack.environ['SESSIONARY_CONTROL_URL']}/v1/sessions/{report.figures['session_id']}/runs"
+    progress.clear()
+    report.figures["killed_in"] = kill_at.value
+    report.figures["stack_start_s"] = round(started_s, 1)
+    report.figures["elapsed_s"] = round(time.monotonic() - began, 1)
+    _show_workflow(report, page, data, as_json=as_json)
+
+
+def _show_workflow(report: "WorkflowReport", page: str, data: Path | None, *, as_json: bool) -> None:
+    if wants_json(as_json):
+        show_object(
+            {**report.figures, "steps": report.steps, "calls": report.calls, "trail": report.trail}, as_json=True
+        )
+    else:
+        show_rows(report.trail, as_json=False, columns=("time", "process", "event_type", "name", "state", "reason"))
+        print_message("")
+        show_rows(report.steps, as_json=False)
+        print_message("")
+        show_object(_spaced_names(report.figures), as_json=False)
+        run_id, up = report.figures["run_id"], f"{command_name()} up --data"
+        kept = f"with {up} {data}" if data is not None else f"if you add --data FOLDER, and then run {up} FOLDER"
+        print_message(
+            _NEXT_WORKFLOW.format(command=command_name(), page=f"{page}/{run_id}", run_id=run_id, with_stack=kept)
+        )
+    if report.faults:
+        raise CheckFailed(", ".join(f"{name}: {value}" for name, value in report.faults.items()))
 
 
 def load_command(

@@ -1,0 +1,81 @@
+"""The processes of the workflow example: its two services, and the agent."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sessionary.infra.local.errors import StartFailed
+from sessionary.infra.local.process import Child, tail
+from sessionary.schemas.errors import Unavailable
+
+# The step in which the agent is killed, and the kind of the answer that it waits for then.
+HELD_ANSWERS: Final = {"fetch_issue": "issues", "search_kb": "articles", "notify_team": "messages"}
+_PATIENCE_S = 60.0
+_PAUSE_S = 0.05
+_STOP_S = 5.0
+
+
+def example_folder() -> Path:
+    """Return the folder of the example: in the package, or in the repository beside it."""
+    here = Path(__file__).parent
+    packed = here / "example"
+    return packed if packed.is_dir() else here.parents[3] / "examples" / "workflow"
+
+
+class Programs:
+    """The example's processes, with their logs in `folder`."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        """`environ`: the variables of the agent's client."""
+        self.messages = folder / "messages" / "messages.ndjson"
+        self._folder = folder
+        self._environ = {**os.environ, **environ, "PYTHONUNBUFFERED": "1"}
+
+    @contextmanager
+    def running_services(self, kill_at: str) -> Iterator[Child]:
+        """Run both services inside the context; the first answer in step `kill_at` is held back."""
+        hold = ("--hold", HELD_ANSWERS[kill_at])
+        services = self._start("services", str(self.messages.parent), *hold)
+        try:
+            yield services
+        finally:
+            services.stop(_STOP_S)
+
+    def start_agent(self, name: str, url: str, session_id: str, issue: str) -> Child:
+        """Start the agent as a process that is called `name`."""
+        return self._start("workflow", url, session_id, issue, log=name)
+
+    def _start(self, module: str, *arguments: str, log: str | None = None) -> Child:
+        program = example_folder() / f"{module}.py"
+        if not program.is_file():
+            raise StartFailed(f"the workflow example is not there: {program}")
+        return Child([sys.executable, str(program), *arguments], self._folder / f"{log or module}.log", self._environ)
+
+
+def lines_of(child: Child) -> list[str]:
+    """Return what a process has printed so far, in whole lines."""
+    text = child.log.read_text("utf-8") if child.log.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def wait_for_line(child: Child, is_it: Callable[[str], bool], purpose: str) -> str:
+    """Return the first line of a process for which `is_it` holds. Blocks for a minute at most.
+
+    Raises `Unavailable` if none comes.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        ended = child.exit_code is not None
+        for line in lines_of(child):
+            if is_it(line):
+                return line
+        if ended or time.monotonic() > deadline:
+            raise Unavailable(f"{purpose} did not come; the log ends with: {tail(child.log, 3)}", 1.0)
+        time.sleep(_PAUSE_S)
+
+
+__all__ = ["HELD_ANSWERS", "Programs", "example_folder", "lines_of", "wait_for_line"]
