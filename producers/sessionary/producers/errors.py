@@ -22,6 +22,7 @@ SessionaryError
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
+    │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
     ├── VerdictPending(verb)       another verb while a verdict is awaited
     └── ClientClosed               a verb after `close`, or on a parent's session in a forked child
@@ -250,9 +251,17 @@ class ArtifactMissing(ProducerError):
         uri: Where it should be.
     """
 
+    _cause = "it was removed, or this is another store"
+
     def __init__(self, uri: str) -> None:
-        super().__init__(f"there is no artifact at {uri}: it was removed, or this is another store")
+        super().__init__(f"there is no artifact at {uri}: {self._cause}")
         self.uri = uri
+
+
+class ArtifactDeleted(ArtifactMissing):
+    """An artifact has expired and is marked as deleted: its body will be removed within a week."""
+
+    _cause = "it has expired, and is marked as deleted; to keep it, save it again"
 
 
 class ArtifactDamaged(ProducerError):
@@ -285,6 +294,7 @@ class ClientClosed(ProducerError):
 
 __all__ = [
     "ArtifactDamaged",
+    "ArtifactDeleted",
     "ArtifactMissing",
     "AuthenticationFailed",
     "ClientClosed",
