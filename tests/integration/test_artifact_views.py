@@ -13,6 +13,8 @@ from sessionary.schemas.events import (
     RunCompleted,
     RunRunning,
     RunStarted,
+    StepStarted,
+    StepSucceeded,
 )
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import Runs
@@ -111,3 +113,22 @@ def test_reports_of_progress_are_a_series_that_never_falls_and_ends_at_one(runs:
     series = runs.ask("SELECT progress FROM v_run_events WHERE event_type = 'run_running' ORDER BY seq")
     assert [value for (value,) in series] == [(number + 1) / epochs for number in range(epochs)]
     assert runs.ask("SELECT progress FROM v_runs") == [(1.0,)]
+
+
+def test_events_of_a_run_are_numbered_without_gap_or_repetition_whoever_writes_them(runs: Runs) -> None:
+    """Two writers and a restarted one take turns; one event is refused, one comes twice."""
+    runs.send(ATTACHED, RunRunning(0.1), producer_id="p1")
+    runs.send(StepStarted("a", 1), producer_id="p2", producer_seq=1)
+    refused = runs.send(RunCompleted('"forged"'), producer_id="p2", producer_seq=2)
+    runs.send(checkpoint(5), producer_id="p1")
+    runs.deliver(runs.sent[2])
+    runs.send(StepSucceeded("a", 1), producer_id="p3", producer_seq=1)  # p2, started again
+    runs.send(RunCompleted(), producer_id="p1")
+    runs.refuse(refused)
+    found = runs.ask("SELECT seq, event_type, source_offset FROM v_run_events WHERE run_id = 'r1' ORDER BY seq")
+    assert [row[:2] for row in found] == list(
+        enumerate(
+            ("run_started", "run_running", "step_started", "checkpoint_saved", "step_succeeded", "run_completed"), 1
+        )
+    )
+    assert [row[2] for row in found] == sorted(row[2] for row in found)
