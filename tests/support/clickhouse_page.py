@@ -4,6 +4,7 @@
 comments in the real engine. The answers are those to the questions over the rows of `sample_rows`.
 """
 
+import hashlib
 import re
 import sys
 import tempfile
@@ -15,6 +16,8 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import (
+    ArtifactCompleted,
+    ArtifactCreated,
     CheckpointSaved,
     Payload,
     RunStarted,
@@ -177,7 +180,7 @@ def sample_rows(clickhouse: ClickHouseSettings) -> None:
 
 
 def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
-    """Insert what a third session leaves: a run that parses a document, and waits for people."""
+    """Insert what a third session leaves: a run that waits for people, and a lost one."""
     error = ErrorInfo("retryable", "http_503", "the store is busy")
     payloads: tuple[tuple[Payload, dict[str, Any]], ...] = (
         (RunStarted("detached", "pdf_report", '{"file":"a.pdf"}', '["parse","send"]'), {"actor": "ann"}),
@@ -185,10 +188,14 @@ def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
         (StepFailed("parse", 1, error), {}),
         (StepStarted("parse", 2, '{"pages":200}'), {"causation_id": "event-3-3"}),
         (CheckpointSaved("c1", "parse", "pages", 70, "page-70", None, None), {}),
+        (ArtifactCreated("f1", "pdf_text", "s3://artifacts/streams/f1"), {}),
+        (ArtifactCompleted("f1", 20_480, hashlib.sha256(b"f1").hexdigest()), {}),
+        (RunStarted("attached", "chat"), {"run_id": "r2"}),
+        (CheckpointSaved("c2", "answer", "sources", 3, "source-3", None, None), {"run_id": "r2"}),
         (ToolCallStarted("t7", "send", "order-7", '{"to":"a"}', 1, side_effect=True, queryable=False), {}),
     )
     for number, (payload, fields) in enumerate(payloads):
-        event = agent_event(payload, "financial", session=3, seq=number + 1, run_id="r1", **fields)
+        event = agent_event(payload, "financial", session=3, seq=number + 1, **{"run_id": "r1", **fields})
         at = NOW_US + number * _S
         insert_records(clickhouse, "history", [event], at, f"run {number}", first_offset + number)
     at, last = NOW_US + 65 * _S, first_offset + len(payloads) - 1
@@ -225,8 +232,21 @@ def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
         source_n=1,
         **decided,
     )
-    insert_records(clickhouse, "audit", [encode_record(unknown), encode_record(paused)], at, "run", 100)
-    batch = batch_record(0, 4, first_offset=first_offset, last_offset=last, started_at=at, applied=6, audited=2)
+    lost = audit_record(
+        *(3, 3),
+        kind="run",
+        event_type="run_paused",
+        from_run_state="started",
+        to_run_state="paused",
+        reason_code="connection_lost",
+        reason="Run paused: its session timed out",
+        source_n=2,
+        **(decided | {"run_id": "r2"}),
+    )
+    insert_records(clickhouse, "audit", [encode_record(record) for record in (unknown, paused, lost)], at, "run", 100)
+    batch = batch_record(
+        0, 4, first_offset=first_offset, last_offset=last, started_at=at, applied=len(payloads), audited=3
+    )
     insert_records(clickhouse, "batches", [encode_record(batch)], at, "run", 100)
 
 

@@ -9,6 +9,7 @@
     story/               the story of one session, in words and as a picture
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     kpi/                 key figures, integrity and disks, for the exporter
+    governance/          how long artifacts are kept, and what a tenant may read in ClickHouse
     alerts/              alert rules for Prometheus, printed from tables
     topics               creates and configures the Kafka topics
     disk_room            how much room a disk has, and how much a stack needs

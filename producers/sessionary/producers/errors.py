@@ -22,6 +22,7 @@ SessionaryError
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
     ├── ArtifactMissing(uri)       an artifact's body is not in its store
+    │   └── ArtifactDeleted(uri)   it has expired, and is marked as deleted
     ├── ArtifactDamaged(uri)       an artifact's body is not the one that was saved
     ├── ModelTimeout(limit_ms)     a model or a step took longer than its share; it may be retried
     ├── VerdictPending(verb)       another verb while a verdict is awaited
@@ -251,9 +252,17 @@ class ArtifactMissing(ProducerError):
         uri: Where it should be.
     """
 
+    _cause = "it was removed, or this is another store"
+
     def __init__(self, uri: str) -> None:
-        super().__init__(f"there is no artifact at {uri}: it was removed, or this is another store")
+        super().__init__(f"there is no artifact at {uri}: {self._cause}")
         self.uri = uri
+
+
+class ArtifactDeleted(ArtifactMissing):
+    """An artifact has expired and is marked as deleted: its body will be removed within a week."""
+
+    _cause = "it has expired, and is marked as deleted; to keep it, save it again"
 
 
 class ArtifactDamaged(ProducerError):
@@ -302,6 +311,7 @@ class ClientClosed(ProducerError):
 
 __all__ = [
     "ArtifactDamaged",
+    "ArtifactDeleted",
     "ArtifactMissing",
     "AuthenticationFailed",
     "ClientClosed",

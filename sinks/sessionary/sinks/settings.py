@@ -60,9 +60,17 @@ class RetentionSettings(ClickHouseSettings):
         le=90,
     )
 
+    retention_artifacts_days: int = Field(
+        30,
+        description="days after which an artifact is marked as deleted and not served any more; its body is removed a "
+        "week later; applied by artifacts sweep",
+        ge=7,
+        le=30,
+    )
+
     @property
     def days(self) -> dict[str, int]:
-        """The settings by their names in the table `retention_days`."""
+        """The tables' settings by their names in the table `retention_days`."""
         return {
             "history": self.retention_history_days,
             "idle": self.retention_idle_days,

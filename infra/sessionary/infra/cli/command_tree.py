@@ -35,6 +35,7 @@ COMMANDS: Final = (
         "partition", "operators.partition", "app", "List the partitions; open a halted one, or decide its skips."
     ),
     LateCommand("unknown", "operators.unknown", "app", "List tool calls of unknown outcome; say what came of one."),
+    LateCommand("artifacts", "operators.artifacts", "app", "Remove artifacts that have expired."),
     LateCommand("rules", "operators.rules", "app", "List the rules in force; activate newer ones."),
     LateCommand("spool", "operators.spool", "app", "List, check and drain the clients' spools on this machine."),
     LateCommand("lag", "lag", "lag_command", "Show how far each consumer group is behind."),

@@ -8,9 +8,9 @@ from typing import Protocol, Unpack
 
 from sessionary.producers.artifacts.artifact import Artifact, ArtifactReference, checked_type
 from sessionary.producers.artifacts.stores import ArtifactStore, open_store
-from sessionary.producers.artifacts.stream import ArtifactStream, body_name
+from sessionary.producers.artifacts.stream import ArtifactStream, body_name, deleted_name
 from sessionary.producers.context.marks import Marks
-from sessionary.producers.errors import ArtifactDamaged
+from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing
 from sessionary.schemas.events import ArtifactCompleted, ArtifactCreated, Payload
 
 
@@ -60,12 +60,17 @@ class ArtifactLibrary:
     def load(self, artifact: Artifact | ArtifactReference | str) -> bytes:
         """Return a body by its artifact, its reference, or the reference's text.
 
-        Raises `Invalid` for a text that is no reference, `ArtifactMissing`, `Unavailable`, and
-        `ArtifactDamaged` if the body does not have its hash.
+        Raises `Invalid` for a text that is no reference, `ArtifactMissing`, `Unavailable`,
+        `ArtifactDeleted` if it has expired, and `ArtifactDamaged` if it does not have its hash.
         """
         found = ArtifactReference.parse(artifact) if isinstance(artifact, str) else artifact
         name = body_name(found.sha256)
-        body = self.store.read(name)
+        try:
+            body = self.store.read(name)
+        except ArtifactMissing:
+            if self.store.has(deleted_name(found.sha256)):
+                raise ArtifactDeleted(self.store.uri(name)) from None
+            raise
         if hashlib.sha256(body).hexdigest() != found.sha256:
             raise ArtifactDamaged(self.store.uri(name))
         return body

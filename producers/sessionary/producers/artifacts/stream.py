@@ -25,6 +25,16 @@ def body_name(sha256: str) -> str:
     return f"sha256/{sha256[:2]}/{sha256}"
 
 
+def deleted_name(sha256: str) -> str:
+    """Return where a complete body is between its mark as deleted and its removal."""
+    return f"deleted/{body_name(sha256)}"
+
+
+def stream_folder(artifact_id: str) -> str:
+    """Return the folder of an artifact's chunks."""
+    return f"streams/{artifact_id}"
+
+
 class ArtifactStream:
     """One artifact while it is written; `ArtifactLibrary.stream` makes it. Not thread-safe.
 
@@ -63,12 +73,12 @@ class ArtifactStream:
         """
         chunks: list[bytes] = []
         offset = 0
-        names = store.names(_folder(artifact_id))
+        names = store.names(stream_folder(artifact_id))
         if _COMPLETE in names:
-            body = store.read(body_name(store.read(f"{_folder(artifact_id)}/{_COMPLETE}").decode()))
+            body = store.read(body_name(store.read(f"{stream_folder(artifact_id)}/{_COMPLETE}").decode()))
             return cls(store, emit, artifact_type, artifact_id, (body,), marks)
         while _offset_name(offset) in names and (bytes_written is None or offset < bytes_written):
-            chunks.append(store.read(f"{_folder(artifact_id)}/{_offset_name(offset)}"))
+            chunks.append(store.read(f"{stream_folder(artifact_id)}/{_offset_name(offset)}"))
             offset += len(chunks[-1])
         if bytes_written is not None and offset != bytes_written:
             raise Invalid(
@@ -77,13 +87,13 @@ class ArtifactStream:
             )
         for name in reversed(names):  # a chunk that stays would follow one of the same length
             if int(name) >= offset:
-                store.remove(f"{_folder(artifact_id)}/{name}")
+                store.remove(f"{stream_folder(artifact_id)}/{name}")
         return cls(store, emit, artifact_type, artifact_id, chunks, marks)
 
     @property
     def uri(self) -> str:
         """Where the chunks are."""
-        return self._store.uri(_folder(self.artifact_id))
+        return self._store.uri(stream_folder(self.artifact_id))
 
     @property
     def bytes_written(self) -> int:
@@ -104,7 +114,7 @@ class ArtifactStream:
         if not content:
             return self._bytes_written
         offset = self._bytes_written
-        self._store.write(f"{_folder(self.artifact_id)}/{_offset_name(offset)}", content)
+        self._store.write(f"{stream_folder(self.artifact_id)}/{_offset_name(offset)}", content)
         self._chunks.append(content)
         self._bytes_written += len(content)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -122,7 +132,7 @@ class ArtifactStream:
         if not self._store.has(name):
             self._store.write(name, body)
         artifact = Artifact(self.artifact_id, self.artifact_type, self._store.uri(name), sha256, len(body))
-        folder = _folder(self.artifact_id)
+        folder = stream_folder(self.artifact_id)
         self._store.write(f"{folder}/{_COMPLETE}", sha256.encode())
         self._send(ArtifactCompleted(self.artifact_id, len(body), sha256))
         for chunk in self._store.names(folder):
@@ -134,12 +144,8 @@ class ArtifactStream:
         self._emit(payload, **self._marks)
 
 
-def _folder(artifact_id: str) -> str:
-    return f"streams/{artifact_id}"
-
-
 def _offset_name(offset: int) -> str:
     return f"{offset:0{_OFFSET_DIGITS}d}"
 
 
-__all__ = ["ArtifactStream", "body_name"]
+__all__ = ["ArtifactStream", "body_name", "deleted_name", "stream_folder"]

@@ -6,7 +6,7 @@
     sessions/   sessions, show, timeline: what ClickHouse knows of sessions
     rejected    rejected list, show, replay
     sql         sql: run a query
-    operators/  partition, rules, unknown: what an operator decides
+    operators/  partition, rules, unknown, artifacts: what an operator decides
     lag         lag: how far each consumer group is behind
     alerts      alerts render: alert rules for Prometheus
     doctor      doctor: check every part of a stack

@@ -1,11 +1,11 @@
-"""`sessionary topics apply` and `sessionary db migrate`: what must exist before the roles start."""
+"""`sessionary topics apply`, `db migrate` and `db rights`: what must be there before the roles."""
 
 from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.options import DataOption, JsonOption, kafka_settings
-from sessionary.infra.cli.output import print_message
+from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client, kafka_settings
+from sessionary.infra.cli.output import print_line, print_message
 from sessionary.infra.cli.tables import show_rows
 from sessionary.infra.environment import stack_environment
 
@@ -16,11 +16,6 @@ db_app = typer.Typer(no_args_is_help=True, help="Create and migrate the ClickHou
 @topics_app.callback()
 def _topics_group() -> None:
     """Keep `apply` a subcommand: typer would merge a group of one command with its command."""
-
-
-@db_app.callback()
-def _db_group() -> None:
-    """Keep `migrate` a subcommand, for the same reason."""
 
 
 @topics_app.command("apply")
@@ -61,6 +56,23 @@ def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> Non
         print_message("the database is up to date")
         return
     show_rows([{"applied": name} for name in applied], as_json=as_json)
+
+
+@db_app.command("rights")
+def rights_command(
+    tenant: Annotated[str, typer.Argument(help="Tenant whose rows may be read.")],
+    user: Annotated[str, typer.Option("--user", help="User of ClickHouse; it must be there.")],
+    data: DataOption = None,
+) -> None:
+    """Print statements that let a user of ClickHouse read one tenant's rows, and no others.
+
+    Run them as an administrator of ClickHouse, and again after each migration: a new table has no
+    policy yet, and is not granted either.
+    """
+    from sessionary.infra.governance.row_policies import tenant_rights
+
+    for statement in tenant_rights(clickhouse_client(data), tenant, user):
+        print_line(f"{statement};")
 
 
 __all__ = ["db_app", "topics_app"]

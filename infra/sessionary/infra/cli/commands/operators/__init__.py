@@ -3,6 +3,7 @@
     partition   partition list, retry, skip, accept-gap, accept-truncation, repair-clock
     rules       rules list, activate
     unknown     unknown list, resolve: tool calls whose outcome is unknown
+    artifacts   artifacts sweep: mark what has expired, remove it a week later
     spool       spool list, verify, drain
 
 What came of a call is sent as an event, with the tenant's token. The commands of partitions and

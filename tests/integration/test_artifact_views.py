@@ -1,0 +1,134 @@
+"""What analysts see of artifacts, messages, checkpoints and attached runs."""
+
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.events import (
+    ArtifactChunkAppended,
+    ArtifactCompleted,
+    ArtifactCreated,
+    CheckpointSaved,
+    MessageAppended,
+    RunCompleted,
+    RunRunning,
+    RunStarted,
+    StepStarted,
+    StepSucceeded,
+)
+from sessionary.schemas.settings import ClickHouseSettings
+from tests.integration.test_run_views import Runs
+
+SHA = "ab" * 32
+ATTACHED = RunStarted("attached", "chat")
+
+
+@pytest.fixture
+def runs(clickhouse: ClickHouseSettings) -> Runs:
+    return Runs(clickhouse)
+
+
+def checkpoint(number: int, **fields: Any) -> CheckpointSaved:
+    return CheckpointSaved(f"c{number}", "pages", "text", number, f"p{number}", 10 * number, **fields)
+
+
+def lose_connection(runs: Runs, offset: int, seq: int, run: str = "r1") -> None:
+    states = {"event_type": "run_paused", "to_run_state": "paused", "reason_code": "connection_lost"}
+    runs.decide(offset, seq, kind="run", run_id=run, **states)
+
+
+def test_an_artifact_is_one_row_from_its_creation_to_its_completion(runs: Runs) -> None:
+    runs.send(ATTACHED, ArtifactCreated("f1", "markdown", "file:///s/streams/f1"))
+    columns = "run_id, artifact_type, uri, state, size_bytes, sha256, chunks"
+    wanted = ("r1", "markdown", "file:///s/streams/f1")
+    assert runs.ask(f"SELECT {columns} FROM v_artifacts") == [(*wanted, "open", None, None, 0)]
+    runs.send(ArtifactChunkAppended("f1", 0, 9, SHA), ArtifactCompleted("f1", 9, SHA))
+    assert runs.ask(f"SELECT {columns} FROM v_artifacts") == [(*wanted, "complete", 9, SHA, 1)]
+
+
+def test_a_refused_event_of_an_artifact_or_a_message_counts_nowhere_also_if_it_is_refused_later(runs: Runs) -> None:
+    runs.send(ATTACHED, ArtifactCreated("f1", "json", "file:///f1"))
+    forged = runs.send(ArtifactCompleted("f1", 9, SHA), ArtifactCreated("f2", "json", "file:///f2"))
+    message = runs.send(MessageAppended("user", "hello"))
+    assert runs.ask("SELECT state FROM v_artifacts ORDER BY artifact_id") == [("complete",), ("open",)]
+    assert runs.ask("SELECT turn FROM v_messages") == [(1,)]
+    for offset in (forged - 1, forged, message):
+        runs.refuse(offset)
+    assert runs.ask("SELECT artifact_id, state, sha256 FROM v_artifacts") == [("f1", "open", None)]
+    assert runs.ask("SELECT turn FROM v_messages") == []
+
+
+def test_turns_are_numbered_and_no_view_has_their_content(runs: Runs) -> None:
+    runs.send(MessageAppended("user", "my secret"), run=None)
+    runs.send(MessageAppended("tool", None, "f1", "search"))
+    runs.deliver(runs.sent[0])  # delivered again
+    found = runs.ask("SELECT turn, run_id, role, name, artifact_id, has_content FROM v_messages ORDER BY turn")
+    assert found == [(1, None, "user", None, None, True), (2, "r1", "tool", "search", "f1", False)]
+    assert "my secret" not in str(runs.ask("SELECT * FROM v_messages")) + str(runs.ask("SELECT * FROM v_run_events"))
+
+
+def test_the_last_checkpoint_of_each_run_is_named(runs: Runs) -> None:
+    runs.send(ATTACHED, checkpoint(65), checkpoint(70))
+    runs.send(ATTACHED, checkpoint(3), run="r2")
+    runs.refuse(runs.send(checkpoint(99)))
+    columns = "run_id, number, checkpoint_id, operation, stage, processed_count, last_item_id, bytes_written"
+    assert runs.ask(f"SELECT {columns} FROM v_checkpoints WHERE is_last ORDER BY run_id") == [
+        ("r1", 2, "c70", "pages", "text", 70, "p70", 700),
+        ("r2", 1, "c3", "pages", "text", 3, "p3", 30),
+    ]
+    assert runs.ask("SELECT count() AS n FROM v_checkpoints") == [(3,)]
+
+
+def test_attached_runs_that_are_open_have_their_age_and_detached_or_finished_ones_do_not_count(runs: Runs) -> None:
+    runs.send(ATTACHED)
+    runs.send(ATTACHED, RunCompleted(), run="r2")
+    runs.send(RunStarted("detached", "report"), run="r3")
+    (row,) = runs.ask("SELECT run_id, status, is_connected, connection_lost, age_s FROM v_attached_runs")
+    assert row[:4] == ("r1", "started", True, False)
+    assert 86_300 < row[4] < 90_000  # its rows are a day old
+    assert runs.ask("SELECT tenant_id, count() AS n FROM v_attached_runs WHERE is_connected GROUP BY ALL") == [
+        ("acme", 1)
+    ]
+
+
+def test_a_lost_connection_is_listed_with_the_checkpoint_before_it(runs: Runs) -> None:
+    last = runs.send(ATTACHED, checkpoint(70), RunRunning(0.35))
+    lose_connection(runs, last + 1, 9)
+    found = runs.ask("SELECT run_id, status, is_connected, connection_lost, processed_count FROM v_attached_runs")
+    assert found == [("r1", "paused", False, True, 70)]
+    # What comes afterwards is no checkpoint of that loss; a run without one is listed too.
+    last = runs.send(ATTACHED, RunRunning(0.1), run="r2")
+    lose_connection(runs, last + 1, 10, "r2")
+    runs.send(checkpoint(80), RunCompleted())
+    columns = "run_id, state, checkpoint_id, checkpoint_operation, processed_count, checkpoint_at IS NULL AS none"
+    assert runs.ask(f"SELECT {columns} FROM v_lost_connections ORDER BY run_id") == [
+        ("r1", "paused", "c70", "pages", 70, False),
+        ("r2", "paused", "", "", None, True),
+    ]
+
+
+def test_reports_of_progress_are_a_series_that_never_falls_and_ends_at_one(runs: Runs) -> None:
+    epochs = 5
+    runs.send(ATTACHED, *(RunRunning((number + 1) / epochs) for number in range(epochs)))
+    series = runs.ask("SELECT progress FROM v_run_events WHERE event_type = 'run_running' ORDER BY seq")
+    assert [value for (value,) in series] == [(number + 1) / epochs for number in range(epochs)]
+    assert runs.ask("SELECT progress FROM v_runs") == [(1.0,)]
+
+
+def test_events_of_a_run_are_numbered_without_gap_or_repetition_whoever_writes_them(runs: Runs) -> None:
+    """Two writers and a restarted one take turns; one event is refused, one comes twice."""
+    runs.send(ATTACHED, RunRunning(0.1), producer_id="p1")
+    runs.send(StepStarted("a", 1), producer_id="p2", producer_seq=1)
+    refused = runs.send(RunCompleted('"forged"'), producer_id="p2", producer_seq=2)
+    runs.send(checkpoint(5), producer_id="p1")
+    runs.deliver(runs.sent[2])
+    runs.send(StepSucceeded("a", 1), producer_id="p3", producer_seq=1)  # p2, started again
+    runs.send(RunCompleted(), producer_id="p1")
+    runs.refuse(refused)
+    found = runs.ask("SELECT seq, event_type, source_offset FROM v_run_events WHERE run_id = 'r1' ORDER BY seq")
+    assert [row[:2] for row in found] == list(
+        enumerate(
+            ("run_started", "run_running", "step_started", "checkpoint_saved", "step_succeeded", "run_completed"), 1
+        )
+    )
+    assert [row[2] for row in found] == sorted(row[2] for row in found)

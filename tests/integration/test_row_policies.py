@@ -1,0 +1,135 @@
+"""A tenant's user of ClickHouse sees no row of another tenant, in any table or view.
+
+The local engine has one user and takes no statements about users. It reads the policies of a file
+of users, so the conditions of the statements are tested there, over every table and view.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pytest
+
+from sessionary.infra.cli.app import run
+from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.governance.row_policies import tenant_policies, tenant_rights
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.events import ArtifactCreated, CheckpointSaved, MessageAppended, StepStarted
+from sessionary.schemas.settings import ClickHouseSettings
+from tests.integration.test_run_views import STARTED, Runs, call_started
+from tests.support.pipelines import new_clickhouse, run_sql
+from tests.support.sink_records import usage
+
+_ASK = """
+import json, sys, chdb
+place, statements = sys.argv[1], json.loads(sys.argv[2])
+engine = chdb.connect(place)
+print(json.dumps([engine.query(each, "TSV").data().strip() for each in statements]))
+"""
+
+
+def fill_tables(clickhouse: ClickHouseSettings) -> Runs:
+    """Insert what runs of two tenants leave; both have the same run id."""
+    runs = Runs(clickhouse)
+    for tenant in ("acme", "other"):
+        payloads = (STARTED, StepStarted("a", 1, "{}"), call_started("k"), ArtifactCreated("f1", "json", "file:///f1"))
+        last = runs.send(*payloads, CheckpointSaved("c", "parse", None, 7), MessageAppended("user"), tenant_id=tenant)
+        runs.deliver(usage(seq=last + 50, tenant_id=tenant))
+        lost = {"tenant_id": tenant, "to_run_state": "paused", "reason_code": "connection_lost"}
+        runs.decide(last, 1, kind="run", event_type="run_paused", **lost)
+    runs.refuse(runs.send(StepStarted("forged", 1, "{}")))
+    columns = "tenant_id, session_id, artifact_id, created_at, deleted_at, stage"
+    values = ", ".join(f"('{tenant}', 's', 'f0', now(), now(), 1)" for tenant in ("acme", "other"))
+    run_sql(clickhouse, f"INSERT INTO {clickhouse.clickhouse_database}.artifact_deletions ({columns}) VALUES {values}")
+    return runs
+
+
+def write_users(folder: Path, filters: str) -> str:
+    """Write the engine's configuration with the policies of its user; return the address."""
+    users = (
+        "<clickhouse><profiles><default/></profiles><quotas><default/></quotas><users><default><password></password>"
+        f"<networks><ip>::/0</ip></networks>{filters}</default></users></clickhouse>"
+    )
+    (folder / "users.xml").write_text(users)
+    directories = f"<user_directories><users_xml><path>{folder / 'users.xml'}</path></users_xml></user_directories>"
+    (folder / "config.xml").write_text(f"<clickhouse>{directories}</clickhouse>")
+    return f"{folder / 'data'}?config-file={folder / 'config.xml'}"
+
+
+def ask_engine(place: str, statements: list[str]) -> list[str]:
+    command = [sys.executable, "-c", _ASK, place, json.dumps(statements)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert answer.returncode == 0, answer.stderr
+    found: list[str] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.mark.long
+def test_a_tenant_sees_its_own_rows_and_none_of_another_one_in_every_table_and_view(tmp_path: Path) -> None:
+    server = LocalClickHouse(tmp_path / "data", None, tmp_path / "clickhouse.log")
+    server.start()
+    try:
+        server.wait_ready()
+        clickhouse = new_clickhouse(server.url)
+        fill_tables(clickhouse)
+        source, database = ClickHouseClient(clickhouse), clickhouse.clickhouse_database
+        policies = tenant_policies(source, "acme")
+        names = [
+            str(row["table"])
+            for row in source.fetch_rows(
+                "SELECT table FROM system.columns WHERE database = currentDatabase() AND name = 'tenant_id' "
+                "AND table NOT IN (SELECT name FROM system.tables WHERE engine = 'MaterializedView') ORDER BY table"
+            )
+        ]
+    finally:
+        server.stop()
+    counts = [f"SELECT countIf(tenant_id = 'acme'), countIf(tenant_id != 'acme') FROM {database}.{n}" for n in names]
+    tables = "".join(f"<{p.table}><filter>{escape(p.condition)}</filter></{p.table}>" for p in policies)
+    filters = f"<databases><{database}>{tables}</{database}></databases>"
+    seen: dict[str, Any] = {}
+    for kind, text in (("operator", ""), ("tenant", filters)):
+        answers = ask_engine(write_users(tmp_path, text), counts)
+        seen[kind] = {name: [int(n) for n in answer.split()] for name, answer in zip(names, answers, strict=True)}
+    both = {name for name, (ours, theirs) in seen["operator"].items() if ours and theirs}
+    assert {"history", "audit", "run_events", "artifact_deletions"} <= both
+    assert {"v_runs", "v_steps", "v_tool_calls", "v_artifacts", "v_messages", "v_checkpoints"} <= both
+    assert {"v_run_progress", "v_lost_connections", "v_usage", "v_causes", "v_sessions"} <= both
+    assert {name for name, (_, theirs) in seen["tenant"].items() if theirs} == set()
+    assert all(seen["tenant"][name][0] == ours for name, (ours, _) in seen["operator"].items())
+
+
+def test_the_statements_cover_each_table_of_tenants_before_they_grant_anything(clickhouse: ClickHouseSettings) -> None:
+    fill_tables(clickhouse)
+    statements = tenant_rights(ClickHouseClient(clickhouse), "o'hara", "ann")
+    kinds = [statement.split()[0] for statement in statements]
+    assert kinds == sorted(kinds), "policies first"
+    database = clickhouse.clickhouse_database
+    tables = ("artifact_deletions", "audit", "history", "rejected", "run_events")
+    assert [statement for statement in statements if statement.startswith("CREATE")] == [
+        f"CREATE ROW POLICY OR REPLACE `ann reads o_hara` ON {database}.{table} FOR SELECT "
+        f"USING tenant_id = 'o\\'hara' TO `ann`"
+        for table in tables
+    ]
+    granted = {statement.split()[3] for statement in statements if statement.startswith("GRANT")}
+    assert {f"{database}.{name}" for name in (*tables, "v_runs", "v_usage_between")} <= granted
+    assert granted.isdisjoint({f"{database}.{name}" for name in ("batches", "sink_dead_letters", "schema_migrations")})
+    with pytest.raises(Invalid, match="no user"):
+        tenant_rights(ClickHouseClient(clickhouse), "acme", "a`; DROP")
+
+
+def test_the_server_understands_the_statements_and_the_command_prints_them(
+    clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fill_tables(clickhouse)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
+    assert run(["db", "rights", "acme", "--user", "ann"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [f"{line};" for line in tenant_rights(ClickHouseClient(clickhouse), "acme", "ann")] == lines
+    source = ClickHouseClient(clickhouse)
+    for line in lines:
+        assert source.fetch_rows(f"EXPLAIN AST {line.rstrip(';')}"), line
