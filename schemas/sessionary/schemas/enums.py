@@ -95,6 +95,8 @@ AuditKind = Literal[
     "take_over",
     "run",
     "tool_call",
+    "step",
+    "access",
 ]
 """What an audit record reports."""
 

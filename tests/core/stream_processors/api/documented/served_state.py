@@ -31,6 +31,7 @@ class StateOwner:
         self.is_open = self.is_readable = halted is None
         self.halted_at_ms = None if halted is None else 1_700_000_000_000
         self.recent_outcomes = RecentOutcomes()
+        self.accesses: list[Any] = []
 
     @property
     def committed_s(self) -> float:
