@@ -139,6 +139,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
         oracle = inputs.oracle.partitions[partition]
         audits = Counter(line["source_offset"] for line in oracle.audits if line["kind"] != "decision")
         decisions = {line["source_offset"] for line in oracle.audits if line["kind"] == "decision"}
+        audits.update(_accesses(inputs.evidence, partition))
         timers = Counter(line["source_offset"] for line in oracle.audits if "fired_at" in line)
         timers.update(oracle.untold)
         following = 0
@@ -172,6 +173,13 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
             following = last + 1
 
 
+def _accesses(evidence: Evidence, partition: int) -> Iterator[int]:
+    """Yield the offsets at which a partition tells of callers of the control API."""
+    for _, line in evidence.outputs["audit"]:
+        if line["kind"] == "access" and line["source_partition"] == partition:
+            yield line["source_offset"]
+
+
 def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     """Audit lines, refusals and requests of services are the oracle's, each exactly once."""
     outputs = {name: [fields for _, fields in records] for name, records in inputs.evidence.outputs.items()}
@@ -193,6 +201,8 @@ def check_audit_chains(inputs: AuditInput) -> Iterator[Difference]:
     """Audit numbers have no gap, and each transition starts in the state that the last one left."""
     trails: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for _, line in inputs.evidence.outputs["audit"]:
+        if line["kind"] == "access" and (line["audit_seq"] or line["session_id"] or not line["actor"]):
+            yield Difference("chain", f"an access is numbered, or names a session or no principal: {line}")
         if line["audit_seq"]:
             trails[line["tenant_id"], line["session_id"]].append(line)
     for session, trail in trails.items():

@@ -14,6 +14,7 @@ from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.trail import Access, with_accesses
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.auditor import checks
 from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_checks
@@ -125,6 +126,23 @@ def test_correct_evidence_passes(correct: Evidence) -> None:
     assert sum(line["fired_at"] is not None for line in audits) >= 2
     assert sum(line["kind"] == "refusal" for line in audits) == 1
     assert len(correct.table) == 3
+
+
+def test_an_access_is_in_no_log_and_is_right_only_without_number_and_session() -> None:
+    rig, _ = recorded_rig()
+    access = Access("acme", "ann", "unknown_session", "requests: 1")
+    outcome = rig.outcomes[3]
+    by_rules_2 = outcome._replace(position=outcome.position._replace(rules=NEWEST_RULES))
+    rig.outcomes[3] = with_accesses(by_rules_2, 0, [access])._replace(position=outcome.position)
+    told = evidence_of(rig)
+    place = next(n for n, (_, line) in enumerate(told.outputs["audit"]) if line["kind"] == "access")
+
+    def number(records: list[Any]) -> list[Any]:
+        entry, line = records[place]
+        return [*records[:place], (entry, {**line, "audit_seq": 1}), *records[place + 1 :]]
+
+    assert complaints(told) == set()
+    assert "chain" in complaints(with_output(told, "audit", number))
 
 
 @pytest.mark.parametrize("name", ["audit", "rejected", "cleanup", "batches"])

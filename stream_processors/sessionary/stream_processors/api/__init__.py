@@ -14,7 +14,7 @@ In the order in which a request passes:
     operators         the operators' pages: partitions and rules
     routing           the other workers: requests that belong to them, and what they know
     problems          answers: JSON documents, and errors as problem documents
-    unknown_ids       log lines about callers who ask for what their tenant does not have
+    unknown_ids       what is kept of callers who ask for what their tenant does not have
     openapi_parts     the parts of the OpenAPI document
     openapi           the API's OpenAPI document
 """

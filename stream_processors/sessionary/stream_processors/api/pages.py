@@ -39,7 +39,7 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_post("/v1/sessions/poll", api.polls.answer)
     router.add_get("/v1/sessions", api.lists.sessions)
     router.add_get("/v1/runs", api.lists.runs)
-    router.add_get("/v1/sessions/{session_id}", api.session)
+    router.add_get("/v1/sessions/{session_id:(?!poll$)[^{}/]+}", api.session)  # else GET of the poll would be a session
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)
     router.add_get("/v1/sessions/{session_id}/runs/{run_id}", api.runs.run)
     router.add_get("/v1/tasks/{task_id}", api.tasks.task)

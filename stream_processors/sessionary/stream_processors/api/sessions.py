@@ -72,7 +72,7 @@ class ControlApi:
         self._hung = hung
         self._has_started = False
         self._questions = SessionQuestions(settings, tokens, assignment, others)
-        self.unknown_ids = UnknownIds(tokens)
+        self.unknown_ids = UnknownIds(tokens, assignment)
         self.polls = SessionPolls(settings, tokens, assignment, others)
         self.lists = ListPages(settings, tokens, assignment, others)
         self.runs = RunPages(self._questions)

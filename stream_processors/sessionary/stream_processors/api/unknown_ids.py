@@ -1,7 +1,8 @@
-"""Log lines about callers who ask for ids that their tenant does not have.
+"""What is kept of callers who ask for ids that their tenant does not have.
 
 An id that does not exist and one of another tenant have the same answer. Who tries many is seen
-here: one line a minute for each principal, with the number of such requests.
+here: one log line and one audit record a minute for each principal and worker, with the number of
+such requests. The record is written by one of the worker's open partitions, whichever was asked.
 """
 
 import time
@@ -10,19 +11,23 @@ from collections.abc import Callable
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.core.trail import Access
+from sessionary.stream_processors.runtime.assignment import Assignment
 
 _log = role_logger(__name__)
 _LINE_EVERY_S = 60.0
 _WRONG_TENANT = "wrong_tenant"
 _NO_ID_OF_TENANT = "unknown_partition"  # the number of a partition is no secret
+_DETAIL_MAX = 256  # characters; the caller chooses them
 
 
 class UnknownIds:
     """Counts the requests for unknown ids by the principals of their tokens."""
 
-    def __init__(self, tokens: TokenStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, tokens: TokenStore, assignment: Assignment, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: monotonic, in seconds."""
         self._tokens = tokens
+        self._assignment = assignment
         self._clock = clock
         self._line_s: dict[str, float] = {}  # of the last line
         self._requests: dict[str, int] = {}  # since then
@@ -45,14 +50,24 @@ class UnknownIds:
             self._requests[principal] = requests
             return
         self._line_s[principal], self._requests[principal] = now_s, 0
+        detail = problem.detail[:_DETAIL_MAX]
         _log.warning(
             "principal %(principal)s asked for what its tenant does not have, requests since the last such line: "
             "%(requests)d; the last one: %(reason)s: %(detail)s",
             principal=principal,
             requests=requests,
             reason=problem.reason,
-            detail=problem.detail[:256],
+            detail=detail,
         )
+        text = f"requests since the last such record: {requests}; the last one: {detail}"
+        self._audit(Access(caller.tenant or "", principal, problem.reason, text))
+
+    def _audit(self, access: Access) -> None:
+        """Leave a record to the first partition that is open; if none is, the log line is all."""
+        for owner in self._assignment.owners.values():
+            if owner.is_readable:
+                owner.accesses.append(access)
+                return
 
 
 __all__ = ["UnknownIds"]

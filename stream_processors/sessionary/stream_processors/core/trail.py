@@ -15,12 +15,33 @@ from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import ClockSetting, EventLog, Place, SkippedOffsets, Stream
+from sessionary.stream_processors.core.model import (
+    ClockSetting,
+    Emitted,
+    EventLog,
+    Outcome,
+    Place,
+    SkippedOffsets,
+    Stream,
+)
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
     {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 )
+
+# From here on accesses are numbered among the outputs of a batch's last record: it never has as
+# many. So they take no number that a replay, which does not know them, gives to another output.
+ACCESS_N = 1 << 19
+
+
+class Access(NamedTuple):
+    """That a caller of the control API asked for ids that its tenant does not have."""
+
+    tenant_id: str
+    principal: str
+    reason_code: str  # of the last such request's problem
+    reason: str  # for people; with the number of requests
 
 
 class Numbered(Protocol):
@@ -123,6 +144,29 @@ def decision_record(event_type: str, reason: str, principal: str, place: Place) 
     )
 
 
+def with_accesses(outcome: Outcome, partition: int, accesses: Sequence[Access]) -> Outcome:
+    """Return what a batch of at least one record writes, with an audit record of each access.
+
+    They belong to no session and change nothing else, so the state is the same without them. There
+    are none by rules 1, whose audit trail does not know them.
+    """
+    position = outcome.position
+    if not accesses or position.rules.version == FIRST_RULES.version:
+        return outcome
+    place = Place(partition, outcome.counts.last_offset, ACCESS_N, position.clock_ms, position.batch_number)
+    told = [access_record(access, place._replace(n=ACCESS_N + n)) for n, access in enumerate(accesses)]
+    return outcome._replace(
+        emitted=[*outcome.emitted, *(Emitted("audit", None, record) for record in told)],
+        counts=outcome.counts._replace(audited=outcome.counts.audited + len(told)),
+    )
+
+
+def access_record(access: Access, place: Place) -> AuditRecord:
+    """Return the record of an access; it names the caller's tenant, and no session."""
+    record = audit_record(SessionKey(access.tenant_id, ""), UNKNOWN_SUBJECT, None, place, "access")
+    return record._replace(reason_code=access.reason_code, reason=access.reason, actor=access.principal, security=True)
+
+
 def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -> AuditRecord:
     """Return the record of offsets that are skipped at `place`; it names all of them.
 
@@ -193,10 +237,13 @@ def event_offset(stream: Stream, record: Any) -> int | None:
 
 
 __all__ = [
+    "ACCESS_N",
     "SECURITY_REASONS",
     "UNKNOWN_SUBJECT",
+    "Access",
     "Numbered",
     "Subject",
+    "access_record",
     "audit_record",
     "decision_record",
     "event_offset",
@@ -205,4 +252,5 @@ __all__ = [
     "rejected_record",
     "repair_record",
     "skip_record",
+    "with_accesses",
 ]

@@ -18,7 +18,7 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.trail import event_offset
+from sessionary.stream_processors.core.trail import Access, event_offset, with_accesses
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
 from sessionary.stream_processors.metrics import Metrics
 
@@ -58,7 +58,8 @@ class OpenBatch:
     """The overlay of a batch and the records that went into it. Belongs to the event loop.
 
     `ticks_position` is the position after its records while it holds only ticks and waits, else
-    None. `fold_s` is the processor time that the folding took.
+    None. `fold_s` is the processor time that the folding took, `told_accesses` how many of the
+    accesses it told.
     """
 
     def __init__(self, state: PartitionState) -> None:
@@ -66,7 +67,7 @@ class OpenBatch:
         self.overlay = state.begin()
         self.records: list[LogRecord] = []
         self.ticks_position: Position | None = None
-        self.fold_s = 0.0
+        self.fold_s, self.told_accesses = 0.0, 0
         self._partition, self._leader_epoch = state.partition, state.position.leader_epoch
 
     @property
@@ -88,13 +89,17 @@ class OpenBatch:
         """Set the clock before the next record."""
         self.overlay.set_clock(setting)
 
-    def finish(self, previous_acknowledged_at: int | None) -> Outcome:
+    def finish(self, previous_acknowledged_at: int | None, accesses: Sequence[Access] = ()) -> Outcome:
         """Return what the batch writes, with the trace contexts of the events that it reports on.
 
         `previous_acknowledged_at`: of the former transaction (µs). Reads the headers of these
-        events only: unpacking those of all would cost a microsecond for each.
+        events only: unpacking those of all would cost a microsecond for each. `accesses`: to be
+        recorded too; a batch without a record leaves them to the next one.
         """
         outcome = self.overlay.finish(previous_acknowledged_at)
+        if self.records:
+            outcome = with_accesses(outcome, self._partition, accesses)
+            self.told_accesses = len(accesses)
         told = {event_offset(stream, record) for stream, _, record in outcome.emitted}
         contexts = {
             record.offset: context

@@ -20,6 +20,7 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
@@ -63,6 +64,7 @@ class PartitionOwner:
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
         self.rules_request: RulesRequest | None = None
+        self.accesses: list[Access] = []  # that the next batch of records has to tell
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.recovery = RecoveryProgress()
@@ -79,8 +81,7 @@ class PartitionOwner:
         self._arrived, self._advanced = asyncio.Event(), asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
-        run = free_frames_after(lambda: self._run(former))
-        self.task = asyncio.create_task(run, name=f"partition-{partition}")
+        self.task = asyncio.create_task(free_frames_after(lambda: self._run(former)), name=f"partition-{partition}")
 
     @property
     def position(self) -> Position:
@@ -128,10 +129,10 @@ class PartitionOwner:
     def tick_deadline_ms(self) -> int | None:
         """The earliest deadline that a tick is needed for, ms since the epoch; None: there is none.
 
-        Ticks are needed at once while a transaction is to confirm the ownership, or rules are to be
-        announced in a partition that has no time yet.
+        Ticks are needed at once while a transaction is to confirm the ownership, accesses are to be
+        told, or rules are to be announced in a partition that has no time yet.
         """
-        if not self._is_confirmed or needs_tick(self.rules_request, self.state.position):
+        if not self._is_confirmed or self.accesses or needs_tick(self.rules_request, self.state.position):
             return 0
         return self.state.next_deadline_ms
 
@@ -264,16 +265,14 @@ class PartitionOwner:
         """
         if not self.commits or not self._is_confirmed:
             return 0.0
-        interval_s = self._context.settings.tick_commit_interval_ms / 1_000
-        return max(0.0, self.committed_s + interval_s - time.monotonic())
+        return max(0.0, self.committed_s + self._context.settings.tick_commit_interval_ms / 1_000 - time.monotonic())
 
     async def _step(self) -> None:
         if (request := due_request(self.rules_request, self.state.position)) is not None:
             await self._announce_rules(request)
             return
         taken = self._pending.take_batch(self.position.next_offset, self.state.settings.records_max)
-        records = taken.records
-        if not records:
+        if not (records := taken.records):
             return
         if taken.begin_offset > self.position.next_offset and not await self._is_next(taken):
             return
@@ -282,7 +281,7 @@ class PartitionOwner:
         folded = await batch.fold_records(records, self._is_wanted, self._lookup_report)
         if self.end_requested:
             return
-        if folded < len(records) or self._ticks_wait_s() == 0 or not batch.wait_for_more():
+        if folded < len(records) or self._ticks_wait_s() == 0 or self.accesses or not batch.wait_for_more():
             await self._commit_batch(batch, records[folded:], started_at)
 
     async def _skip_records(self) -> None:
@@ -308,7 +307,7 @@ class PartitionOwner:
         assert writer is not None
         assert self._store is not None
         assignments, stored = self._assignments, self._store.stored_row
-        outcome = batch.finish(self._acknowledged_at)
+        outcome = batch.finish(self._acknowledged_at, self.accesses)
         try:
             begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
@@ -324,6 +323,7 @@ class PartitionOwner:
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
         self.state.merge(batch.overlay)
+        del self.accesses[: batch.told_accesses]
         self.state.load_position(written.position)
         self._open_batch = None
         self.recent_outcomes.add_batch(outcome.judged)

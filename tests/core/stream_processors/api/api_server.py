@@ -114,6 +114,7 @@ async def running_server(
     port: int | None = None,
     heartbeat_age_s: float = 0.0,
     idle_urls: Iterable[str] = (),
+    partitions: int = 4,
 ) -> AsyncIterator[Server]:
     """Serve the API of a worker; `urls` are those of the partitions' owners, `idle_urls` of other
     workers.
@@ -122,6 +123,7 @@ async def running_server(
         api_tokens=parse_tokens({"token": "acme", "op": {"principal": "on-call", "roles": ["operator"]}}),
         api_port=port or free_port(),
         instance=instance,
+        partitions=partitions,
     )
     metrics = Metrics()
     tokens = TokenStore(settings, metrics)

@@ -30,6 +30,7 @@ class FakeOwner:
     def __init__(self, partition: int) -> None:
         self.partition, self.is_readable = partition, True
         self.committed_s = time.monotonic()
+        self.accesses: list[Any] = []
         self.state = PartitionState(partition, SETTINGS, DECODER, MACHINES)
         self.state.load_position(position_under(2)._replace(next_offset=100 + partition))
 

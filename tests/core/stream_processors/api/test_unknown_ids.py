@@ -1,8 +1,9 @@
-"""What is logged of callers who ask for ids that their tenant does not have."""
+"""What is kept of callers who ask for ids that their tenant does not have."""
 
 import asyncio
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.unknown_ids import UnknownIds
+from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
@@ -24,6 +26,11 @@ TOKENS = TokenStore(SETTINGS, Metrics())
 UNKNOWN = Problem(404, "unknown_run", "Unknown run", "no such run")
 
 
+def assignment_of() -> Any:
+    """Return an assignment without a partition."""
+    return FakeAssignment()
+
+
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
@@ -32,7 +39,9 @@ def test_a_line_a_minute_is_logged_for_each_principal_with_the_number_of_request
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now_s = 100.0
-    ids = UnknownIds(TOKENS, lambda: now_s)
+    owner, assignment = SimpleNamespace(is_readable=True, accesses=[]), assignment_of()
+    assignment.owners = {0: SimpleNamespace(is_readable=False), 1: owner}
+    ids = UnknownIds(TOKENS, assignment, lambda: now_s)
     for _ in range(3):
         ids.note("Bearer a", UNKNOWN)
     ids.note("Bearer b", UNKNOWN)
@@ -42,6 +51,10 @@ def test_a_line_a_minute_is_logged_for_each_principal_with_the_number_of_request
     now_s += 60
     ids.note("Bearer a", UNKNOWN)
     assert "since the last such line: 3; the last one: unknown_run: no such run" in lines_of(caplog)[-1]
+    assert [access.principal for access in owner.accesses] == ["ann", "bob", "ann"]
+    assert owner.accesses[-1] == Access(
+        "acme", "ann", "unknown_run", "requests since the last such record: 3; the last one: no such run"
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +68,7 @@ def test_a_line_a_minute_is_logged_for_each_principal_with_the_number_of_request
     ],
 )
 def test_other_problems_are_not_logged(caplog: pytest.LogCaptureFixture, problem: Problem) -> None:
-    UnknownIds(TOKENS).note("Bearer a", problem)
+    UnknownIds(TOKENS, assignment_of()).note("Bearer a", problem)
     assert lines_of(caplog) == []
 
 

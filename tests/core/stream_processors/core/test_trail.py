@@ -1,11 +1,12 @@
-"""Compliance tags and retention of audit records, by the data classes that a session declares."""
+"""Compliance tags and retention of audit records; the records of accesses."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from sessionary.schemas.types import DataClass
-from tests.core.oracle_rig import OracleRig
+from sessionary.stream_processors.core.trail import Access, with_accesses
+from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
 
 LEAP_DAY = datetime(2028, 2, 29, 12, tzinfo=UTC)
@@ -35,6 +36,24 @@ CASES: list[tuple[tuple[DataClass, ...], list[str], str, datetime, bool]] = [
 
 def micros(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
+
+
+def test_an_access_is_a_security_record_of_its_tenant_outside_of_the_numbers_of_sessions() -> None:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent)
+    access = Access("acme", "ann", "unknown_session", "requests: 7")
+    judged = rig.outcomes[-1]
+    outcome = with_accesses(judged, 0, [access])
+    *others, (stream, key, line) = outcome.emitted
+    assert others == list(judged.emitted)
+    assert (stream, key, line.kind, line.tenant_id, line.session_id, line.audit_seq) == (
+        *("audit", None, "access", "acme", "", 0),
+    )
+    assert (line.actor, line.reason_code, line.reason, line.security) == ("ann", "unknown_session", "requests: 7", True)
+    assert (line.source_offset, line.batch_number) == (len(rig.log) - 1, judged.position.batch_number)
+    assert line.appended_at == rig.at * 1_000
+    assert outcome.counts == judged.counts._replace(audited=judged.counts.audited + 1)
+    assert (outcome.rows, outcome.position) == (judged.rows, judged.position)
 
 
 @pytest.mark.parametrize(("classes", "tags", "longest", "until", "personal"), CASES)

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.records import Position
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.trail import ACCESS_N, Access
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -18,6 +21,7 @@ from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, Own
 from tests.support.event_factory import TICK, EventFactory
 
 START_MS = 1_700_000_000_000
+AT_RULES_2 = Position(0, 0, 0, 0, 0, rules=NEWEST_RULES)
 Story = Callable[[OwnerBench, PartitionOwner], Coroutine[Any, Any, None]]
 
 
@@ -110,6 +114,56 @@ def test_the_ticks_of_an_aborted_transaction_are_folded_again(written: list[Outc
         await bench.seen(lambda: bench.count_errors("aborted"))
         await bench.seen(lambda: owner.commits == 2)
         assert offsets(written) == [(1, 0, 0, 1), (2, 1, 3, 2)]
+
+    run(story)
+
+
+def access(principal: str) -> Access:
+    return Access("acme", principal, "unknown_session", "requests since the last such record: 1")
+
+
+def told(written: list[Outcome]) -> list[list[str]]:
+    """Return for each transaction whose accesses it tells."""
+    return [[line.actor for _, line in one.records_on("audit") if line.kind == "access"] for one in written]
+
+
+def test_an_access_is_told_once_with_the_next_tick_which_is_due_at_once(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        owner.state.load_position(AT_RULES_2)
+        await fold(bench, owner, tick(0))
+        assert owner.tick_deadline_ms != 0
+        owner.accesses += [access("ann"), access("bob")]
+        assert owner.tick_deadline_ms == 0
+        await fold(bench, owner, tick(1))
+        await bench.seen(lambda: owner.commits == 2)  # without the pause of ticks
+        await fold(bench, owner, creation(2))
+        assert told(written) == [[], ["ann", "bob"], []]
+        assert (owner.tick_deadline_ms != 0, owner.accesses) == (True, [])
+        assert [one.counts.audited for one in written] == [0, 2, 1]
+        first, second = (line for _, line in written[1].records_on("audit"))
+        assert first.audit_id != second.audit_id
+        assert [(line.source_offset, line.source_n) for line in (first, second)] == [(1, ACCESS_N), (1, ACCESS_N + 1)]
+
+    run(story, tick_commit_interval_ms=60_000)
+
+
+def test_an_access_is_told_again_after_an_aborted_transaction(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        owner.state.load_position(AT_RULES_2)
+        RecordingWriter.aborts = 1
+        owner.accesses.append(access("ann"))
+        owner.offer_records(0, [creation(0)])
+        await bench.seen(lambda: owner.commits == 1)
+        assert told(written) == [["ann"]]
+
+    run(story)
+
+
+def test_by_rules_1_an_access_leaves_no_record(written: list[Outcome]) -> None:
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        owner.accesses.append(access("ann"))
+        await fold(bench, owner, creation(0))
+        assert (told(written), owner.accesses) == ([[]], [])
 
     run(story)
 

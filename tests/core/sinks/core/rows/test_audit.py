@@ -4,6 +4,8 @@ from sessionary.schemas.codec import encode_record
 from sessionary.sinks.core.column_times import NEVER_S
 from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
 from sessionary.sinks.errors import BadRow
+from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
 from tests.core.sinks.samples import DECODER, KEY, raw_record
 from tests.support.sink_records import DAY_US, NOW_US, audit_record
 
@@ -29,6 +31,15 @@ def test_without_a_personal_limit_personal_columns_never_expire() -> None:
 def test_a_log_time_out_of_range_is_a_bad_row(field: str, value: int) -> None:
     with pytest.raises(BadRow, match=field):
         audit_row(raw_record(encode_record(audit_record(1, 1, **{field: value}))), DECODER)
+
+
+def test_an_access_becomes_a_row_of_its_tenant_without_a_number() -> None:
+    record = access_record(
+        Access("acme", "ann", "unknown_run", "requests: 2"), Place(1, 9, ACCESS_N, NOW_US // 1_000, 4)
+    )
+    row = dict(zip(AUDIT_COLUMNS, audit_row(raw_record(encode_record(record)), DECODER), strict=True))
+    names = ("kind", "tenant_id", "session_id", "audit_seq", "actor", "security", "source_n")
+    assert [row[name] for name in names] == ["access", "acme", "", 0, "ann", True, ACCESS_N]
 
 
 def test_a_wrong_clock_of_an_agent_costs_no_audit_row() -> None:
