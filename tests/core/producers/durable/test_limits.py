@@ -5,13 +5,23 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers import AsyncSession, AsyncSessionClient, Invalid, Limits, ProducerSettings, Run, Session
-from sessionary.producers.errors import ModelTimeout
+from sessionary.producers import (
+    AsyncSession,
+    AsyncSessionClient,
+    Invalid,
+    Limits,
+    ModelTimeout,
+    ProducerSettings,
+    Run,
+    Session,
+    tool,
+)
 from sessionary.producers.run_ports import StepView
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.producers.testing.clients import memory_ports
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.events import ProgressReported, RunPaused, RunRunning, StepFailed, StepStarted, UsageRecorded
+from sessionary.schemas.limits import DEFAULTS, inactivity_budget_ms
 
 BRIEF = Limits(model_ms=40, override=True)
 
@@ -94,6 +104,50 @@ def test_a_step_over_its_limit_fails_alone_and_is_retried() -> None:
     assert [started.attempt for started in payloads(memory, StepStarted)] == [1, 2]
     assert payloads(memory, StepFailed) == []  # the processor knew
     assert memory.refusals() == []
+
+
+def test_a_tool_over_its_share_becomes_unknown_alone_and_may_be_tried_again() -> None:
+    client, memory = memory_client()
+    waits = [20.5, 1.0]
+
+    @tool(effect="read", name="search")
+    def search() -> str:
+        memory.advance(waits.pop(0))
+        if waits:
+            raise TimeoutError("the index is silent")
+        return "found"
+
+    with client, client.session(user_id="u") as session, session.run("report") as run:
+        assert run.step("collect", search) == "found"
+        assert memory.view_session(session).state == "Active"
+    (lost,) = (record for record in memory.audit() if record.kind == "tool_call")
+    assert (lost.reason_code, lost.to_call_state) == ("tool_call_limit", "unknown")
+    assert lost.reason == "Tool call unknown after 20s: no outcome of search was reported within its limit"
+    assert lost.due_at is not None
+    (started, again) = (event for event in memory.verdicts() if event.event_type == "tool_call_started")
+    assert (started.outcome, again.outcome) == ("applied", "applied")
+
+
+def test_a_message_for_people_is_there_while_the_tool_call_still_runs() -> None:
+    client, memory = memory_client()
+    seen: list[str] = []
+
+    with client, client.session(user_id="u") as session, session.run("report") as run:
+
+        @tool(effect="read")
+        def search() -> None:
+            session.info("page 1 of 3")
+            seen.extend(event.envelope.event_type for event in memory.events())
+
+        run.step("collect", search)
+    assert seen[-2:] == ["tool_call_started", "session_activity"]
+    assert "tool_call_succeeded" not in seen
+    assert memory.refusals() == []
+
+
+def test_the_limits_of_a_session_nest() -> None:
+    assert inactivity_budget_ms(DEFAULTS) == 60_000
+    assert (DEFAULTS.attached_run_ms, DEFAULTS.idle_ms, DEFAULTS.max_duration_ms) == (900_000, 900_000, 28_800_000)
 
 
 def test_a_step_may_take_the_models_share_of_its_session() -> None:
