@@ -67,9 +67,7 @@ RunMode = Literal["UNKNOWN", "attached", "detached"]
 RunStateName = Literal["UNKNOWN", "queued", "started", "running", "paused", "completed", "failed", "cancelled"]
 """A run's state; docs/transitions.md has the transitions."""
 
-CheckpointKind = Literal[
-    "UNKNOWN", "plan_made", "sources_fetched", "tool_calls_done", "draft_made", "published"
-]
+CheckpointKind = Literal["UNKNOWN", "plan_made", "sources_fetched", "tool_calls_done", "draft_made", "published"]
 """What a run has reached at a checkpoint."""
 
 ArtifactStateName = Literal["UNKNOWN", "open", "complete", "soft_deleted", "purged"]

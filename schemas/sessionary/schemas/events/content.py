@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sessionary.schemas.types import Candidate, Snapshot
+from sessionary.schemas.types import Candidate, CheckpointKind, Snapshot
 
 
 class LlmDecision(NamedTuple):
