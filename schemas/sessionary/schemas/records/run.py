@@ -95,7 +95,7 @@ class StepState(NamedTuple):
 
 
 class TimedStep(NamedTuple):
-    """A step that runs and has a limit, as the changelog has it; then it is a `StepState`."""
+    """A step that runs and has a limit, as the changelog has it; then it is a StepState."""
 
     tenant_id: str
     session_id: str
