@@ -90,7 +90,7 @@ def trade(session: Session, exchange: Exchange, symbols: list[str], work: Work) 
     def execute_trades(orders: list[Order]) -> list[Order]:
         return [place_order(order) for order in orders]
 
-    def timed(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def with_work(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def step(given: Any) -> Any:
             work(name)
             return function(given)
@@ -99,10 +99,10 @@ def trade(session: Session, exchange: Exchange, symbols: list[str], work: Work) 
 
     run_id = str(uuid.uuid5(uuid.UUID(session.session_id), "trade"))
     with session.run("trade", run_id=run_id, input=symbols, plan=PLAN, mode="detached", resume=True) as run:
-        outlook = run.step("analyse_market", timed("analyse_market", analyse_market), symbols)
-        wanted = run.step("recommend", timed("recommend", recommend), outlook)
-        allowed = run.step("assess_risk", timed("assess_risk", assess_risk), wanted)
-        run.result = run.step("execute_trades", timed("execute_trades", execute_trades), allowed)
+        outlook = run.step("analyse_market", with_work("analyse_market", analyse_market), symbols)
+        wanted = run.step("recommend", with_work("recommend", recommend), outlook)
+        allowed = run.step("assess_risk", with_work("assess_risk", assess_risk), wanted)
+        run.result = run.step("execute_trades", with_work("execute_trades", execute_trades), allowed)
     placed: list[Order] = run.result
     return placed
 

@@ -104,21 +104,6 @@ def test_the_demo_starts_plays_accounts_and_leaves_nothing_behind() -> None:
     assert "stopping the stack" in done.err
 
 
-@pytest.mark.long
-def test_the_demo_kills_a_workflow_and_goes_on_without_a_second_message(tmp_path: Path) -> None:
-    done = _command("demo", "--workflow", "--data", str(tmp_path / "stack"), "--json", timeout_s=300.0)
-    assert done.code == 0, done.err
-    (figures,) = done.rows
-    assert (figures["messages_sent"], figures["requests_to_send"], figures["run"]) == (1, 1, "completed")
-    made = {step["step"]: (step["first_process"], step["second_process"]) for step in figures["steps"]}
-    done_before = ("done", "skipped")
-    assert made == {"fetch_issue": done_before, "search_kb": done_before, "notify_team": ("killed in it", "done")}
-    assert [step["why"] for step in figures["steps"]][:2] == ["succeeded in attempt 1: its stored output is used"] * 2
-    assert figures["calls"][-1]["resolved_by"] == "query of send_message"
-    assert "killed: SIGKILL" in done.err
-    assert stat.S_ISDIR((tmp_path / "stack" / "broker").stat().st_mode)
-
-
 class Served(NamedTuple):
     """A stack that is up, and the figures of the runs that were loaded into it."""
 

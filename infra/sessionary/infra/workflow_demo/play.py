@@ -24,7 +24,7 @@ def play_workflow(
 ) -> WorkflowReport:
     """Run the example, kill it in step `kill_at`, run it again, and report. Blocks.
 
-    `environ`: the stack's variables. `folder`: for the logs, the spool and the messages.
+    `environ`: the stack's variables. `folder`: for logs, spool and messages.
 
     Raises `SettingsError` if the stack has no token for the example's tenant, `StartFailed`,
     `Unavailable` if a process or the rows do not come in time, and what `ClickHouseClient` raises.
@@ -32,8 +32,10 @@ def play_workflow(
     token = tenant_tokens(environ).get(_TENANT)
     if token is None:
         raise SettingsError(f"SESSIONARY_API_TOKENS has no token for {_TENANT}")
-    own = {ENV_PREFIX + "API_TOKEN": token, ENV_PREFIX + "SPOOL_DIR": str(folder / "spool")}
-    programs, session_id = Programs(folder, {**environ, **own}), new_session_id()
+    session_id = new_session_id()
+    own_folder = folder / session_id  # the stack's folder may have been kept
+    own = {ENV_PREFIX + "API_TOKEN": token, ENV_PREFIX + "SPOOL_DIR": str(own_folder / "spool")}
+    programs = Programs(own_folder, {**environ, **own})
     run_id = str(uuid.uuid5(uuid.UUID(session_id), _ISSUE))
     with programs.running_services(kill_at) as services:
         url = wait_for_line(services, lambda line: line.startswith("http"), "the services' address")
