@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.enums import (
-    ArtifactStateName,
     AuditKind,
     CheckpointKind,
     ClockName,
@@ -330,7 +329,6 @@ class ClockRepair(NamedTuple):
 
 __all__ = [
     "AnnouncedRules",
-    "ArtifactStateName",
     "AuditKind",
     "Candidate",
     "Checkpoint",

@@ -19,7 +19,6 @@ from sessionary.schemas.codec.mapping import record_reader, record_writer
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.records import (
-    ArtifactState,
     AuditRecord,
     BatchAcknowledged,
     BatchRecord,
@@ -28,8 +27,6 @@ from sessionary.schemas.records import (
     FinishedRun,
     Gravestone,
     GravestoneChunk,
-    MessageContent,
-    MessageState,
     Position,
     RejectedEvent,
     RulesActivation,
@@ -51,8 +48,7 @@ from sessionary.schemas.types import Envelope
 SINGLE_OBJECT = b"\xc3\x01"
 
 Record = (
-    ArtifactState
-    | AuditRecord
+    AuditRecord
     | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
@@ -60,8 +56,6 @@ Record = (
     | FinishedRun
     | Gravestone
     | GravestoneChunk
-    | MessageContent
-    | MessageState
     | Position
     | RejectedEvent
     | RulesActivation

@@ -63,7 +63,6 @@ class SessionState(NamedTuple):
     owner_heard_at: int = 0  # Last event of the owning service, heartbeats included; 0 by rules 1
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
     open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
-    turns: int = 0  # The number of the conversation's last turn; 0 by rules 1
 
 
 class SessionContent(NamedTuple):
