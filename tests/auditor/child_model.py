@@ -108,6 +108,7 @@ class ChildModel(RunModel):
             reason=step["error"]["message"],
             run_id=step["run_id"],
             step_name=step["name"],
+            step_attempt=step["attempt"],
             from_step_state="running",
             to_step_state="failed",
             occurred_at=instant * 1_000,

@@ -103,6 +103,11 @@ class Runs:
             **states,
         )
 
+    def fail_step(self, offset: int, name: str, attempt: int) -> None:
+        states = {"from_step_state": "running", "to_step_state": "failed", "reason_code": "model_limit"}
+        step = {"step_name": name, "step_attempt": attempt}
+        self.decide(offset, 6, kind="step", event_type="step_failed", **step, **states)
+
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         return self.rows.fetch_values(sql)
 
@@ -207,6 +212,18 @@ def test_each_attempt_at_a_step_is_a_row_and_one_without_an_end_was_interrupted(
         ("b", 0, "skipped", "s0", None, None, "", "", 0),
         ("c", 1, "running", "s1", None, None, "", "", None),
     ]
+
+
+def test_an_attempt_that_took_longer_than_its_limit_failed(runs: Runs) -> None:
+    tried = runs.send(STARTED, StepStarted("a", 1, '"in"', limit_ms=1_000))
+    runs.fail_step(tried, "a", 1)
+    found = "SELECT name, attempt, state, input, error, error_class, error_code FROM v_steps ORDER BY attempt"
+    failed = ("a", 1, "failed", '"in"', "too slow", "retryable", "model_limit")
+    assert runs.ask(found) == [failed]
+    runs.send(StepStarted("a", 2, '"in"'), StepSucceeded("a", 2, '"out"'))
+    assert runs.ask(found) == [failed, ("a", 2, "succeeded", '"in"', "", "", "")]
+    runs.fail_step(tried, "gone", 1)  # its events have expired
+    assert len(runs.ask(found)) == 2
 
 
 def test_a_call_has_its_whole_result_and_only_reserved_calls_are_rows(runs: Runs) -> None:

@@ -209,6 +209,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0018_run_events",
             "0019_run_views",
             "0020_artifacts_and_attached_runs",
+            "0021_step_limits",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")

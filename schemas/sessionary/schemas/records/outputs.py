@@ -62,6 +62,7 @@ class AuditRecord(NamedTuple):
     from_call_state: str | None = None  # The call's state before
     to_call_state: str | None = None  # The call's state after
     step_name: str | None = None  # Of the step, for records of the kind step
+    step_attempt: int | None = None  # Number of the attempt at it, for the same records
     from_step_state: str | None = None  # The step's state before
     to_step_state: str | None = None  # The step's state after
     checkpoint_id: str | None = None  # The last checkpoint of the run, for records of the kind run

@@ -270,6 +270,7 @@ def _report_step(
             user_id=after.user_id,
             run_id=fact.run_id,
             step_name=fact.name,
+            step_attempt=fact.attempt,
             from_step_state="running",
             to_step_state="failed",
         )

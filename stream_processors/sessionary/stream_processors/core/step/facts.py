@@ -24,6 +24,7 @@ class StepTimedOut(NamedTuple):
 
     run_id: str
     name: str
+    attempt: int
     at_ms: int
     due_ms: int
     reason_code: str

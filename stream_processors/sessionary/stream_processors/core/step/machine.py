@@ -77,7 +77,7 @@ class StepMachine(DependantMachine[StepRow]):
         assert isinstance(row, TimedStep)
         limit = format_seconds(row.limit_ms)
         reason = f"Step failed after {limit}: no end of {row.name} was reported within its model limit"
-        told = StepTimedOut(row.run_id, row.name, now_ms, row.due_at, _LIMIT_OVER, reason)
+        told = StepTimedOut(row.run_id, row.name, row.attempt, now_ms, row.due_at, _LIMIT_OVER, reason)
         session = SessionKey(row.tenant_id, row.session_id)
         expired = StepExpired(now_ms, ErrorInfo("retryable", _LIMIT_OVER, reason))
         return expired, ForRow(session.encoded(), SessionState, told)
