@@ -12,6 +12,7 @@ from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import (
     RulesTooOld,
     SessionaryError,
+    SessionEnded,
     SessionLost,
 )
 from sessionary.producers.ports import Json, SessionView
@@ -306,6 +307,8 @@ class Session(SessionWork):
 
     def _ask_take_over(self, marks: Marks) -> PendingVerdict:
         """Begin to take the session over, as `SessionClient.attach` describes it."""
+        if self._local_state == "Terminated":
+            raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if self._rules < _TAKE_OVER_RULES:
             raise RulesTooOld(
                 f"attach(take_over=True) needs rules {_TAKE_OVER_RULES}, but session {self.session_id} is judged by "

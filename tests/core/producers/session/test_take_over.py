@@ -123,8 +123,9 @@ def test_before_rules_2_nothing_is_sent_and_the_error_says_what_to_do() -> None:
     assert second.attach(session.session_id).epoch == 1
 
 
-def test_a_session_that_ended_cannot_be_taken_over() -> None:
-    kafka = JudgedMemory()
+@pytest.mark.parametrize("rules", [1, 2])
+def test_a_session_that_ended_cannot_be_taken_over(rules: int) -> None:
+    kafka = JudgedMemory(rules=rules)
     first, second = kafka.client()[0], kafka.client()[0]
     session = first.session(user_id="u")
     session.close()
