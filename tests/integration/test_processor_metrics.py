@@ -70,6 +70,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
     sender.send(wrong.event(SessionCreated(Limits(), snapshot()._replace(content_hash="0" * 64))))
     sender.send(lasting.event(RunStarted("detached", "report"), run_id="r1"))
+    sender.send(lasting.event(RunStarted("attached", "report"), run_id="r2"))
     sender.send(lasting.event(ToolCallStarted("id", "pay", "key", "{}", 1, False, False), run_id="r1"))
     sender.flush()
     expected = told_names() - PASSING - RESTING
