@@ -14,6 +14,7 @@ from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.session_poll import SESSIONS_MAX
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.trail import Access
 from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 from tests.support.event_factory import EventFactory
@@ -27,6 +28,7 @@ class RigOwner:
     def __init__(self) -> None:
         self.rig, self.recent_outcomes = FoldRig(), RecentOutcomes()
         self.committed_s, self.is_readable = time.monotonic(), True
+        self.accesses: list[Access] = []
 
     @property
     def state(self) -> Any:

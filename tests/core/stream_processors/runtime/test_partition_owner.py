@@ -52,6 +52,7 @@ def count_objects(kind: type[Any]) -> int:
 @pytest.mark.usefixtures("no_collection")
 def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_owner, "TransactionWriter", RefusedWriter)
+    others = count_objects(PartitionOwner)  # of other tests
 
     async def story() -> None:
         bench = OwnerBench()
@@ -62,14 +63,14 @@ def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.M
         assert count_threads() <= threads + len(PARTITIONS)
         assert count_descriptors() <= descriptors
         # The current owners, and former ones whose ends some current ones still await.
-        assert count_objects(PartitionOwner) <= 2 * len(PARTITIONS)
+        assert count_objects(PartitionOwner) <= others + 2 * len(PARTITIONS)
         assert count_objects(RefusedWriter) <= 2 * len(PARTITIONS)
         bench.assignment.take_assignment([])
         await bench.assignment.close()
 
     asyncio.run(story())
     # A thread of the executor lets go of a call a moment after its caller has the answer.
-    wait_until(lambda: count_objects(PartitionOwner) + count_objects(RefusedWriter) == 0, 10, "all to be freed")
+    wait_until(lambda: count_objects(PartitionOwner) + count_objects(RefusedWriter) <= others, 10, "all to be freed")
 
 
 @pytest.mark.usefixtures("no_collection")
