@@ -57,6 +57,7 @@ def with_defaults(limits: Limits) -> SessionLimits:
     )
 
 
+MODEL_LIMIT: Final = "model_limit"  # the code of the error of a step, or a call of a model, over its limit
 RUNS_OPEN_MAX: Final = 64  # of one session at a time
 RUN_SILENCE_MS: Final = 86_400_000  # without an event a detached or queued run then fails
 RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed

@@ -3,10 +3,10 @@
 from sessionary.producers.context.failure_class import is_retryable
 from sessionary.producers.errors import ModelTimeout
 from sessionary.producers.process.safe_text import error_text, exception_text
+from sessionary.schemas.limits import MODEL_LIMIT
 from sessionary.schemas.types import ErrorInfo
 
 MESSAGE_LENGTH_MAX = 4_000
-MODEL_LIMIT = "model_limit"  # the code of a component over its share, also the judge's
 
 
 def error_message(error: BaseException) -> str:
@@ -28,4 +28,4 @@ def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = 
     return ErrorInfo("retryable" if retryable else "fatal", code, message)
 
 
-__all__ = ["MESSAGE_LENGTH_MAX", "MODEL_LIMIT", "error_message", "to_error_info"]
+__all__ = ["MESSAGE_LENGTH_MAX", "error_message", "to_error_info"]

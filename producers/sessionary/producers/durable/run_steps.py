@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sessionary.producers.context.error_info import MODEL_LIMIT, to_error_info
+from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.scope import ModelShare, WorkPlace, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver
@@ -16,7 +16,7 @@ from sessionary.producers.durable.run_items import RunProgress
 from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
-from sessionary.schemas.limits import NAME_CHARACTERS_MAX
+from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint, ErrorInfo
 
 
@@ -52,10 +52,7 @@ class RunSteps:
             yield from self._skip(known)
             self._finished_lists.add(name)
             return None
-        if self.is_over:
-            raise RunOver(self._run_id, "completed")
-        attempt = 1 if known is None else known.attempt + 1
-        fields = EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
+        attempt, fields = self._new_attempt(known)
         started = StepStarted(_checked_name(name), attempt, '{"items":true}')
         yield Do(lambda: self._recorder.send(started, fields))
         self._known[name] = StepView(name, "running", attempt)
@@ -76,10 +73,7 @@ class RunSteps:
         known = self._known.get(name)
         if known is not None and known.state in DONE_STATES:
             return (yield from self._skip(known))
-        if self.is_over:
-            raise RunOver(self._run_id, "completed")
-        attempt = 1 if known is None else known.attempt + 1
-        fields = EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
+        attempt, fields = self._new_attempt(known)
         self._known[name] = StepView(name, "running", attempt)
         input_json = yield Do(lambda: self._input_of(given, fields))
         started = StepStarted(_checked_name(name), attempt, input_json, limit_ms)
@@ -106,6 +100,13 @@ class RunSteps:
         yield Do(lambda: self._recorder.send_acknowledged(done, fields))
         self._known[name] = StepView(name, "succeeded", attempt, None, stored.text)
         return output
+
+    def _new_attempt(self, known: StepView | None) -> tuple[int, EnvelopeFields]:
+        """Return the number of the attempt after `known`, and the fields of its events."""
+        if self.is_over:
+            raise RunOver(self._run_id, "completed")
+        attempt = 1 if known is None else known.attempt + 1
+        return attempt, EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
 
     def _skip(self, known: StepView) -> Flow[Any]:
         if known.state == "succeeded" and known.output_json is None:

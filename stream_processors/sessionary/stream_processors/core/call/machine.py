@@ -13,6 +13,7 @@ from sessionary.schemas.types import ClockRepair, ToolCallStateName
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown, CallExpired, CallFact, CallMoved
 from sessionary.stream_processors.core.call.transitions import CallRow, end_call, state_of
 from sessionary.stream_processors.core.clock import NEVER_MS, format_seconds
+from sessionary.stream_processors.core.dependants.limited_row import repair_limit
 from sessionary.stream_processors.core.dependants.machine import DependantMachine
 from sessionary.stream_processors.core.dependants.row_size import content_parts
 from sessionary.stream_processors.core.machine import ForRow, RowKind
@@ -62,21 +63,13 @@ class CallMachine(DependantMachine[CallRow]):
         assert row is not None
         return end_call(row, "unknown", fact.at_ms)
 
-    def receive_fact(self, row: CallRow | None, fact: CallFact) -> Sequence[CallFact]:
-        """Return the fact."""
-        return (fact,)
-
     def due_ms(self, row: CallRow, hole_end_ms: int = 0) -> int:
         """Return when a call that runs becomes unknown (ms of log time); one that ended stays."""
         return row.due_at if isinstance(row, ToolCallState) else NEVER_MS
 
     def repair_times(self, row: CallRow, repairs: Sequence[ClockRepair]) -> CallRow:
         """Return a row with its times as they are after repairs of the partition's clock."""
-        if isinstance(row, ToolCallState):
-            for number, _, clock_ms, shift_ms, _ in repairs:
-                if number > row.clock_repair:
-                    row = _shift_times(row, number, clock_ms, shift_ms)
-        return row
+        return repair_limit(row, repairs) if isinstance(row, ToolCallState) else row
 
     def is_only_postponed(self, row: CallRow, after: CallRow) -> bool:
         """Return whether the limit is the same."""
@@ -93,15 +86,6 @@ class CallMachine(DependantMachine[CallRow]):
         if row.run_id is None or not row.side_effect:
             return facts
         return *facts, ForRow(run_key(*session, row.run_id), RunState, CallUnresolved(now_ms, row.tool_name))
-
-
-def _shift_times(row: ToolCallState, number: int, clock_ms: int, shift_ms: int) -> ToolCallState:
-    """Return a call after one repair. Of its limit never more than the whole is left."""
-    return row._replace(
-        started_at=min(row.started_at + shift_ms, clock_ms),
-        due_at=min(row.due_at + shift_ms, clock_ms + row.limit_ms),
-        clock_repair=number,
-    )
 
 
 __all__ = ["CallLabel", "CallMachine"]

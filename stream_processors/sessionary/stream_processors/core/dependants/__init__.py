@@ -2,6 +2,7 @@
 
     machine         what their machines have in common
     row_size        the size of a row; its content apart
+    limited_row     the times of a row with a limit, after repairs of the clock
     child_index     the keys of the rows that vanish with another one, by the key of that
     child_naming    which step or tool call an event names
 

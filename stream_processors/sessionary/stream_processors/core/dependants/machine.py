@@ -46,6 +46,10 @@ class DependantMachine(Generic[RowT]):
         """Raise `NotImplementedError`: the session's machine decides."""
         raise NotImplementedError(f"the session's machine decides on the events of {self.name}s")
 
+    def receive_fact(self, row: RowT | None, fact: Any) -> Sequence[Any]:
+        """Return the fact."""
+        return (fact,)
+
     def report(
         self, key: bytes, row: RowT | None, after: RowT | None, fact: Any, arrival: Arrival | None, place: Place
     ) -> Sequence[Emitted]:

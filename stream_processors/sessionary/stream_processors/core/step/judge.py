@@ -56,7 +56,15 @@ def _after_event(run: RunRow, step: StepRow | None, event: Event, payload: StepP
         return end_attempt(step, "succeeded", arrival.now_ms, output_json=payload.output_json)
     if step is not None and isinstance(payload, StepFailed):
         return end_attempt(step, "failed", arrival.now_ms, error=payload.error)
-    return StepState(*_names_of(run, payload), None, "skipped", 0, arrival.now_ms, arrival.now_ms, None)
+    return StepState(
+        *_names_of(run, payload),
+        step_id=None,
+        state="skipped",
+        attempt=0,
+        started_at=arrival.now_ms,
+        entered_at=arrival.now_ms,
+        error=None,
+    )
 
 
 def _start_attempt(run: RunRow, event: Event, payload: StepStarted, arrival: Arrival) -> StepRow:

@@ -5,20 +5,20 @@ event: the session's does (`judge`).
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from sessionary.schemas.codec import encode_record, record_headers
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.limits import MODEL_LIMIT
 from sessionary.schemas.records import SessionState, StepContent, StepState, TimedStep
 from sessionary.schemas.types import ClockRepair, ErrorInfo
 from sessionary.stream_processors.core.clock import NEVER_MS, format_seconds
+from sessionary.stream_processors.core.dependants.limited_row import repair_limit
 from sessionary.stream_processors.core.dependants.machine import DependantMachine
 from sessionary.stream_processors.core.dependants.row_size import content_parts
 from sessionary.stream_processors.core.machine import ForRow, RowKind
 from sessionary.stream_processors.core.step.facts import StepExpired, StepFact, StepMoved, StepTimedOut
 from sessionary.stream_processors.core.step.transitions import StepRow, end_attempt
 
-_LIMIT_OVER: Final = "model_limit"
 _CONTENT = content_parts(StepContent)
 
 
@@ -52,21 +52,13 @@ class StepMachine(DependantMachine[StepRow]):
         assert row is not None
         return end_attempt(row, "failed", fact.at_ms, error=fact.error)
 
-    def receive_fact(self, row: StepRow | None, fact: StepFact) -> Sequence[StepFact]:
-        """Return the fact."""
-        return (fact,)
-
     def due_ms(self, row: StepRow, hole_end_ms: int = 0) -> int:
         """Return when an attempt with a limit fails (ms of log time); other rows stay."""
         return row.due_at if isinstance(row, TimedStep) else NEVER_MS
 
     def repair_times(self, row: StepRow, repairs: Sequence[ClockRepair]) -> StepRow:
         """Return a row with its times as they are after repairs of the partition's clock."""
-        if isinstance(row, TimedStep):
-            for number, _, clock_ms, shift_ms, _ in repairs:
-                if number > row.clock_repair:
-                    row = _shift_times(row, number, clock_ms, shift_ms)
-        return row
+        return repair_limit(row, repairs) if isinstance(row, TimedStep) else row
 
     def is_only_postponed(self, row: StepRow, after: StepRow) -> bool:
         """Return whether the limit ends at the same time, or later."""
@@ -77,19 +69,10 @@ class StepMachine(DependantMachine[StepRow]):
         assert isinstance(row, TimedStep)
         limit = format_seconds(row.limit_ms)
         reason = f"Step failed after {limit}: no end of {row.name} was reported within its model limit"
-        told = StepTimedOut(row.run_id, row.name, row.attempt, now_ms, row.due_at, _LIMIT_OVER, reason)
+        told = StepTimedOut(row.run_id, row.name, row.attempt, now_ms, row.due_at, MODEL_LIMIT, reason)
         session = SessionKey(row.tenant_id, row.session_id)
-        expired = StepExpired(now_ms, ErrorInfo("retryable", _LIMIT_OVER, reason))
+        expired = StepExpired(now_ms, ErrorInfo("retryable", MODEL_LIMIT, reason))
         return expired, ForRow(session.encoded(), SessionState, told)
-
-
-def _shift_times(row: TimedStep, number: int, clock_ms: int, shift_ms: int) -> TimedStep:
-    """Return an attempt after one repair. Of its limit never more than the whole is left."""
-    return row._replace(
-        started_at=min(row.started_at + shift_ms, clock_ms),
-        due_at=min(row.due_at + shift_ms, clock_ms + row.limit_ms),
-        clock_repair=number,
-    )
 
 
 __all__ = ["StepMachine"]
