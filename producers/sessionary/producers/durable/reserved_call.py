@@ -219,7 +219,13 @@ class ReservedCall:
             invalid = Invalid("invalid_value", what)
         # The call took effect in any case: it must not be repeated.
         done = ToolCallSucceeded(
-            *(self._call_id, self._policy.name, self._key, *stored, self._try_number, self._took_ms())
+            self._call_id,
+            self._policy.name,
+            self._key,
+            stored.text,
+            stored.artifact_id,
+            self._try_number,
+            self._took_ms(),
         )
         self._recorder.send_acknowledged(done, self._fields)
         if invalid is not None:

@@ -82,7 +82,17 @@ def _hand_to_people(recorder: Recorder, run_id: str, tool_name: str, key: str) -
 
     It then holds the run, and is asked for like any other call that may have taken effect.
     """
-    policy = ToolPolicy(tool_name, *(True, False, None, 1, _NO_RETRY, None, 0.0, False))
+    policy = ToolPolicy(
+        tool_name,
+        side_effect=True,
+        queryable=False,
+        query=None,
+        limit_ms=1,
+        retry=_NO_RETRY,
+        rate=None,
+        wait_s=0.0,
+        is_repeatable=False,
+    )
     stored = yield from ReservedCall(policy, recorder, run_id, None, key, "{}").reserve()
     if stored is None:
         raise ToolCallUnresolved(tool_name, key, "the run had reached it, and its record is gone")
