@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextvars import Context
 from typing import Any
 from urllib.error import URLError
 
@@ -335,8 +334,7 @@ def test_old_rules_keep_no_calls() -> None:
 
 def test_outside_a_session_a_tool_is_a_plain_function() -> None:
     service = Service()
-    # In a context of its own: a simulated death elsewhere leaves its session the current one.
-    assert Context().run(tool(name="send")(service.call), "hello") == {"sent": "hello"}
+    assert tool(name="send")(service.call)("hello") == {"sent": "hello"}
     assert service.keys == [None]
 
 
