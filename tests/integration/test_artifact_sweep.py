@@ -222,6 +222,9 @@ def test_the_command_says_what_it_would_do_then_does_it_and_may_be_repeated(
     assert json.loads(capfd.readouterr().out) == {"dry_run": False, "days": DAYS, **SweepReport(waiting=1)._asdict()}
     assert run(["artifacts", "sweep", "--store", "nosuch://x"]) == 2
     assert "nosuch" in capfd.readouterr().err
+    mistyped = f"{artifacts.folder}x"
+    assert run(["artifacts", "sweep", "--store", mistyped]) == 2
+    assert f"there is no folder {mistyped}" in capfd.readouterr().err
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", "http://127.0.0.1:9")
     assert run(command) == 3
 

@@ -10,6 +10,7 @@ from sessionary.infra.cli.output import print_message
 from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import show_object
 from sessionary.infra.environment import stack_environment
+from sessionary.schemas.errors import SettingsError
 
 app = typer.Typer(no_args_is_help=True, help="Remove artifacts that have expired.")
 
@@ -51,7 +52,13 @@ def sweep_command(
 
 
 def _place(store: str) -> str | Path:
-    return store if "://" in store or store.startswith("file:") else Path(store)
+    """Return the URL or folder that is named. Raises `SettingsError` if there is no such folder."""
+    if "://" in store or store.startswith("file:"):
+        return store
+    folder = Path(store)
+    if not folder.is_dir():
+        raise SettingsError(f"--store: there is no folder {store}; name the one that the clients use")
+    return folder
 
 
 __all__ = ["app"]

@@ -150,8 +150,10 @@ def control_of(data: Path | None, tenant: str | None) -> "HttpControl":
         tenant = next(iter(tokens))
     token = environ.get("SESSIONARY_API_TOKEN") if tenant not in tokens else tokens[tenant]
     if token is None:
-        known = f"--tenant: one of {', '.join(tokens)}" if tokens else "SESSIONARY_API_TOKEN to a token of the tenant"
-        raise SettingsError(f"no token is known for {tenant or 'a tenant'}: set {known}")
+        if not tokens:
+            raise SettingsError("no token is known for the control API: set SESSIONARY_API_TOKEN to one of your tenant")
+        what = "the stack has several tenants" if tenant is None else f"no token is known for {tenant}"
+        raise SettingsError(f"{what}: give --tenant, one of {', '.join(tokens)}")
     return HttpControl(ProducerSettings.from_env(environ, api_token=token), tenant)
 
 
