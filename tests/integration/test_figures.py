@@ -248,7 +248,8 @@ def _aged_pipeline(rows: AgedRows) -> None:
 # Those of runs are kept for another time; there are none here.
 RUN_VIEWS = (
     *("v_run_events", "v_runs", "v_steps", "v_tool_calls", "v_unresolved_calls", "v_orphan_steps"),
-    *("v_run_progress", "v_run_faults", "v_artifacts"),
+    *("v_run_progress", "v_run_faults", "v_attached_runs", "v_lost_connections"),
+    *("v_checkpoints", "v_artifacts", "v_messages"),
 )
 # What is asked of a view, and the answer once retention has passed over one session of each age.
 KEPT = (
