@@ -70,6 +70,9 @@ RunStateName = Literal["UNKNOWN", "queued", "started", "running", "paused", "com
 CheckpointKind = Literal["UNKNOWN", "plan_made", "sources_fetched", "tool_calls_done", "draft_made", "published"]
 """What a run has reached at a checkpoint."""
 
+ArtifactStateName = Literal["UNKNOWN", "open", "complete", "soft_deleted", "purged"]
+"""An artifact's state; docs/transitions.md has the transitions."""
+
 StepStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "skipped"]
 """A step's state; docs/transitions.md has the transitions."""
 
@@ -152,10 +155,13 @@ RefusalReason = Literal[
     "call_in_progress",
     "call_succeeded",
     "call_unresolved",
+    "unknown_artifact",
+    "too_many_children",
 ]
 """Why an event was refused; the only list of reasons."""
 
 __all__ = [
+    "ArtifactStateName",
     "AuditKind",
     "CheckpointKind",
     "ClockName",

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sessionary.schemas.errors import Invalid
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 NAME_LENGTH_MAX = 128
@@ -19,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _CHILD_HASH_BYTES = 16
 _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
-_CHILD_SUFFIX = re.compile(rb"\0[cs][0-9a-f]{32}")
+_CHILD_SUFFIX = re.compile(rb"\0[acms][0-9a-f]{32}")
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -52,15 +53,39 @@ def call_key(parent: bytes, idem_key: str) -> bytes:
     return _child_key(parent, b"c", idem_key)
 
 
+def artifact_key(parent: bytes, artifact_id: str) -> bytes:
+    """Return the key of an artifact's row; `parent` is the key of its run, or of its session."""
+    return _child_key(parent, b"a", artifact_id)
+
+
+def message_key(session: bytes, turn: int) -> bytes:
+    """Return the key of the row of a conversation's turn; `session` is the session's key.
+
+    The turns of a session take `CONVERSATION_TURNS_MAX` rows, one after the other.
+    """
+    return _child_key(session, b"m", str(turn % CONVERSATION_TURNS_MAX))
+
+
 def _child_key(parent: bytes, kind: bytes, name: str) -> bytes:
     digest = hashlib.blake2b(name.encode(), digest_size=_CHILD_HASH_BYTES).hexdigest()
     return b"%b\0%b%b" % (parent, kind, digest.encode())
 
 
 def split_child_key(key: bytes) -> tuple[bytes, bytes] | None:
-    """Return the key of a step's or call's parent, and the rest; None for a key of another row."""
+    """Return the key of a child's parent, and the rest; None for a key of another row."""
     parent, rest = key[:-_CHILD_SUFFIX_BYTES], key[-_CHILD_SUFFIX_BYTES:]
     return (parent, rest) if _CHILD_SUFFIX.fullmatch(rest) else None
+
+
+def split_run_key(key: bytes) -> tuple[str, str, str]:
+    """Return the tenant, the session's id and the run's id of a run's key."""
+    tenant_id, session_id, run_id = key[:-1].decode().split(":", 2)  # a run's id may have colons itself
+    return tenant_id, session_id, run_id
+
+
+def task_key(tenant_id: str, task_id: str) -> bytes:
+    """Return what a task's gravestone is found by; the key of no row, as it is no UTF-8."""
+    return b"\xfftask:" + f"{tenant_id}:{task_id}".encode()
 
 
 def is_run_key(key: bytes) -> bool:
@@ -191,6 +216,7 @@ __all__ = [
     "NAMESPACE",
     "NAME_LENGTH_MAX",
     "SessionKey",
+    "artifact_key",
     "call_key",
     "checked_name",
     "checked_session_id",
@@ -199,6 +225,7 @@ __all__ = [
     "derived_id",
     "is_run_key",
     "is_task_id",
+    "message_key",
     "murmur2",
     "new_session_id",
     "new_task_id",
@@ -207,6 +234,8 @@ __all__ = [
     "partition_of_task",
     "run_key",
     "split_child_key",
+    "split_run_key",
     "step_key",
+    "task_key",
     "valid_name",
 ]

@@ -36,6 +36,7 @@ LIMIT_MAX: Final = 10**13  # about 300 years in ms: keeps every sum within 64 bi
 
 NAME_CHARACTERS_MAX: Final = 256  # of a text that is neither of the two below: ids, names, codes
 TEXT_CHARACTERS_MAX: Final = 16 << 10  # of a text for people
+MESSAGE_CHARACTERS_MAX: Final = 16 << 10  # of a turn's content; a longer one is an artifact
 CONTENT_CHARACTERS_MAX: Final = 1 << 20  # of what the agent works on
 # For people, by field; "Class.field" if a field of the same name is a name elsewhere.
 TEXTS: Final = frozenset({"Candidate.name", "choice", "detail", "feedback", "message", "reason", "resume_plan", "uri"})
@@ -58,10 +59,13 @@ def with_defaults(limits: Limits) -> SessionLimits:
 
 
 MODEL_LIMIT: Final = "model_limit"  # the code of the error of a step, or a call of a model, over its limit
+CONVERSATION_TURNS_MAX: Final = 200  # of a session that have a row; a later turn takes that of the oldest
 RUNS_OPEN_MAX: Final = 64  # of one session at a time
+CHILDREN_MAX: Final = 10_000  # steps, reserved calls, artifacts and turns of a run, or of a session itself
 RUN_SILENCE_MS: Final = 86_400_000  # without an event a detached or queued run then fails
+FINISHED_RUN_DAYS: Final = 30  # for so long a finished run can be read, if nothing else was activated
+FINISHED_RUN_DAYS_MAX: Final = 3_650
 RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed
-FINISHED_RUN_MS: Final = 2_592_000_000  # 30 days: how long a finished run can be read
 HEARTBEATS_PER_BUDGET: Final = 6  # a client beats at least every sixth of the inactivity budget
 
 
@@ -84,13 +88,17 @@ def characters_max(owner: str, field: str) -> int | None:
 
 
 __all__ = [
+    "CHILDREN_MAX",
     "CONTENTS",
     "CONTENT_CHARACTERS_MAX",
+    "CONVERSATION_TURNS_MAX",
     "DEFAULTS",
-    "FINISHED_RUN_MS",
+    "FINISHED_RUN_DAYS",
+    "FINISHED_RUN_DAYS_MAX",
     "HEARTBEATS_PER_BUDGET",
     "ITEMS_MAX",
     "LIMIT_MAX",
+    "MESSAGE_CHARACTERS_MAX",
     "NAME_CHARACTERS_MAX",
     "NUMBER_MAX",
     "RANGES",

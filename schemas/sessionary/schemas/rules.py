@@ -7,11 +7,15 @@ rules are activated, its processor reads and writes the schemas of the release t
 
 from typing import Final
 
+from sessionary.schemas.limits import FINISHED_RUN_DAYS
 from sessionary.schemas.types import AnnouncedRules, RuleSet
 
 ROW_BYTES_MAX: Final = 4 << 20  # key and value of a row: an event that would make a larger one is refused
-FIRST_RULES: Final = RuleSet(1, ROW_BYTES_MAX)  # of every partition until others are activated
-NEWEST_RULES: Final = RuleSet(2, ROW_BYTES_MAX)  # that this release knows
+OUTPUT_BYTES_MAX: Final = 2 << 20  # an audit record or a request repeats an event's texts
+REJECTED_BYTES_MAX: Final = 2 << 20  # a rejected record holds the original record
+# Of every partition until others are activated. A later release may have other bounds; these stay.
+FIRST_RULES: Final = RuleSet(1, ROW_BYTES_MAX, FINISHED_RUN_DAYS, OUTPUT_BYTES_MAX, REJECTED_BYTES_MAX)
+NEWEST_RULES: Final = FIRST_RULES._replace(version=2)  # that this release knows
 # The rules of each release; a schema of today that is in none of them came with the newest rules.
 RULES_BY_RELEASE: Final = {"0.1.0": 1}
 
@@ -21,4 +25,12 @@ def rules_to_write(rules: RuleSet, announced: AnnouncedRules | None) -> int:
     return max(rules.version, announced.version if announced is not None else 1)
 
 
-__all__ = ["FIRST_RULES", "NEWEST_RULES", "ROW_BYTES_MAX", "RULES_BY_RELEASE", "rules_to_write"]
+__all__ = [
+    "FIRST_RULES",
+    "NEWEST_RULES",
+    "OUTPUT_BYTES_MAX",
+    "REJECTED_BYTES_MAX",
+    "ROW_BYTES_MAX",
+    "RULES_BY_RELEASE",
+    "rules_to_write",
+]

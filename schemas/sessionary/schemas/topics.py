@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from sessionary.schemas.rules import ROW_BYTES_MAX
+from sessionary.schemas.rules import NEWEST_RULES, REJECTED_BYTES_MAX, ROW_BYTES_MAX
+from sessionary.schemas.types import RuleSet
 
 _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
@@ -16,9 +17,8 @@ EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 # times the size: so no answer has more than the largest batch, which is always answered whole.
 FETCH_BYTES_MAX = EVENT_BYTES_MAX
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
-REJECTED_BYTES_MAX = 2 << 20  # a rejected record holds the original record
-OUTPUT_BYTES_MAX = 2 << 20  # an audit record or a request repeats an event's texts
-CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + (64 << 10)  # a full row still takes refusals and deadlines
+_BEYOND_ROW_BYTES = 64 << 10  # a full row still takes refusals and deadlines
+CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + _BEYOND_ROW_BYTES
 _BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
 # A recovery that misses a tombstone brings a deleted session back. It starts at most 12 h behind
@@ -85,7 +85,7 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
     All have the same number of partitions, because outputs go to the partition of their source.
     With three replicas or more, two must be in sync for a write to be acknowledged.
     """
-    names = TopicNames.with_prefix(prefix)
+    names, limits = TopicNames.with_prefix(prefix), bytes_limits(NEWEST_RULES)
     # A replica that lacks acknowledged records must not become the leader: sessions would change
     # behind the back of the state that was folded from them.
     common = {"unclean.leader.election.enable": "false"}
@@ -100,20 +100,19 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
         "segment.ms": "600000",
         "min.cleanable.dirty.ratio": "0.1",
         "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
-        "max.message.bytes": str(CHANGELOG_BYTES_MAX),
+        "max.message.bytes": str(limits["changelog"]),
         "message.timestamp.type": "LogAppendTime",
     }
-    wrapping = {**stamped, "max.message.bytes": str(REJECTED_BYTES_MAX)}
-    output = {**stamped, "max.message.bytes": str(OUTPUT_BYTES_MAX)}
+    written = {
+        name: {**stamped, "max.message.bytes": str(limits[field])}
+        for field, name in names._asdict().items()
+        if field in limits
+    }
     configs = {
+        **written,
         names.events: {**stamped, "max.message.bytes": str(EVENT_BYTES_MAX)},
-        names.audit: output,
-        names.rejected: wrapping,
-        names.cleanup: output,
-        names.tasks: output,
-        names.batches: output,
         names.changelog: compacted,
-        names.sink_rejected: wrapping,
+        names.sink_rejected: {**stamped, "max.message.bytes": str(REJECTED_BYTES_MAX)},
     }
     # Elsewhere the broker's stamp only serves measurements.
     required = {names.events: _REQUIRED | {"message.timestamp.type"}}
@@ -121,6 +120,23 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
         TopicSpec(name, partitions, config, required.get(name, _REQUIRED) & config.keys())
         for name, config in configs.items()
     ]
+
+
+def bytes_limits(rules: RuleSet) -> dict[str, int]:
+    """Return what one record of a processor may take by `rules`, in bytes, of each topic it writes.
+
+    Topics are named by their field in `TopicNames`. The limit is that of the topic's
+    `max.message.bytes`.
+    """
+    output = rules.output_bytes_max
+    return {
+        "audit": output,
+        "rejected": rules.rejected_bytes_max,
+        "cleanup": output,
+        "tasks": output,
+        "batches": output,
+        "changelog": rules.row_bytes_max + _BEYOND_ROW_BYTES,
+    }
 
 
 def record_bytes_limits() -> dict[str, int]:
@@ -134,8 +150,6 @@ __all__ = [
     "CHANGELOG_BYTES_MAX",
     "EVENT_BYTES_MAX",
     "FETCH_BYTES_MAX",
-    "OUTPUT_BYTES_MAX",
-    "REJECTED_BYTES_MAX",
     "RETENTION_MS",
     "SINK_TOPICS",
     "TOMBSTONE_RETENTION_MS",
@@ -143,6 +157,7 @@ __all__ = [
     "SinkTopic",
     "TopicNames",
     "TopicSpec",
+    "bytes_limits",
     "record_bytes_limits",
     "topic_specs",
 ]

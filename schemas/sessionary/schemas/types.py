@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.enums import (
+    ArtifactStateName,
     AuditKind,
     CheckpointKind,
     ClockName,
@@ -286,10 +287,17 @@ class RuleSet(NamedTuple):
     Attributes:
         version: From 1; each version is described in ARCHITECTURE.md.
         row_bytes_max: A row's key and value; what would make it larger is refused.
+        finished_run_days: For so long a run that begins by these rules can be read after its end.
+        output_bytes_max: An audit record, or a request to a service, as a batch of its own; what is
+            longer is cut.
+        rejected_bytes_max: A rejected record, in the same way.
     """
 
     version: int
     row_bytes_max: int
+    finished_run_days: int
+    output_bytes_max: int
+    rejected_bytes_max: int
 
 
 class AnnouncedRules(NamedTuple):
@@ -298,14 +306,27 @@ class AnnouncedRules(NamedTuple):
     Attributes:
         version: See `RuleSet`.
         row_bytes_max: See `RuleSet`.
+        finished_run_days: See `RuleSet`.
+        output_bytes_max: See `RuleSet`.
+        rejected_bytes_max: See `RuleSet`.
         from_offset: Where the partition was at the announcement; they begin there or later.
         principal: Who activated them.
     """
 
     version: int
     row_bytes_max: int
+    finished_run_days: int
+    output_bytes_max: int
+    rejected_bytes_max: int
     from_offset: int
     principal: str
+
+    @property
+    def rules(self) -> RuleSet:
+        """What begins."""
+        return RuleSet(
+            self.version, self.row_bytes_max, self.finished_run_days, self.output_bytes_max, self.rejected_bytes_max
+        )
 
 
 class ClockRepair(NamedTuple):
@@ -327,8 +348,20 @@ class ClockRepair(NamedTuple):
     back_ms: int
 
 
+class PartitionDecision(NamedTuple):
+    """A decision about a partition: an operator's, or the processor's own."""
+
+    event_type: str  # of the decision's audit record
+    at_offset: int  # where the partition was: its audit record has the same source_offset
+    first_offset: int | None  # that it is about; None if it is about none
+    last_offset: int | None
+    clock_ms: int  # the partition's clock after it
+    principal: str
+
+
 __all__ = [
     "AnnouncedRules",
+    "ArtifactStateName",
     "AuditKind",
     "Candidate",
     "Checkpoint",
@@ -345,6 +378,7 @@ __all__ = [
     "ForgottenProducer",
     "Limits",
     "OpenRun",
+    "PartitionDecision",
     "PauseKind",
     "Phase",
     "ProducerLedger",

@@ -1,7 +1,15 @@
 import pytest
 from confluent_kafka import Message
 
-from sessionary.schemas.headers import UNREADABLE_HEADERS, Headers, find_traceparent, header_pairs, read_headers
+from sessionary.schemas.headers import (
+    UNREADABLE_HEADERS,
+    Headers,
+    HeaderSource,
+    find_traceparent,
+    header_pairs,
+    read_each_headers,
+    read_headers,
+)
 from tests.support.broken_headers import BrokenMessage
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -32,6 +40,26 @@ def test_headers_that_cannot_be_read_are_asked_for_once() -> None:
     broken = BrokenMessage()
     for _ in range(3):
         assert header_pairs(read_headers(broken)) == list(UNREADABLE_HEADERS)
+
+
+def test_headers_of_many_messages_are_asked_for_once_too() -> None:
+    named = Message("t", 0, 1, headers=[("a", b"1")])
+    messages: list[HeaderSource] = [
+        BrokenMessage(),
+        named,
+        Message("t", 0, 1),
+        BrokenMessage(),
+        BrokenMessage(),
+        named,
+        BrokenMessage(),
+    ]
+    unreadable = list(UNREADABLE_HEADERS)
+    for _ in range(2):
+        assert read_each_headers(messages) == [
+            *(unreadable, [("a", b"1")], None, unreadable),
+            *(unreadable, [("a", b"1")], unreadable),
+        ]
+    assert read_each_headers([]) == []
 
 
 def test_no_header_that_a_client_reads_has_the_name_that_stands_for_unreadable_ones() -> None:

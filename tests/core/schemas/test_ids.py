@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import (
     SessionKey,
+    artifact_key,
     call_key,
     checked_name,
     checked_session_id,
     derived_id,
     is_run_key,
+    message_key,
     murmur2,
     new_session_id,
     parse_key,
@@ -23,6 +25,7 @@ from sessionary.schemas.ids import (
     split_child_key,
     step_key,
 )
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 KAFKA_VECTORS = {
@@ -153,14 +156,21 @@ def test_the_key_of_a_run_is_no_key_of_a_session_or_a_content(run_id: str) -> No
 
 
 @given(st.text(max_size=80), st.text(max_size=80))
-def test_the_key_of_a_step_or_call_gives_its_parent_and_no_other_key_looks_like_one(run_id: str, name: str) -> None:
+def test_the_key_of_a_child_gives_its_parent_and_no_other_key_looks_like_one(run_id: str, name: str) -> None:
     session, run = SessionKey("acme", SESSION).encoded(), run_key("acme", SESSION, run_id)
-    children = {step_key(run, name), call_key(run, name), call_key(session, name)}
-    assert len(children) == 3
-    assert [split_child_key(key) for key in (step_key(run, name), call_key(session, name))] == [
-        (run, step_key(run, name)[len(run) :]),
-        (session, call_key(session, name)[len(session) :]),
-    ]
+    of_run = step_key(run, name), call_key(run, name), artifact_key(run, name)
+    of_session = call_key(session, name), artifact_key(session, name), message_key(session, len(name))
+    children = {*of_run, *of_session}
+    assert len(children) == 6
+    assert [split_child_key(key) for key in of_run] == [(run, key[len(run) :]) for key in of_run]
+    assert [split_child_key(key) for key in of_session] == [(session, key[len(session) :]) for key in of_session]
     others = [session, run, *(key + b"\0content" for key in (session, run, *children))]
     assert [split_child_key(key) for key in others] == [None] * len(others)
     assert not any(map(is_run_key, children))
+
+
+def test_the_turns_of_a_session_share_so_many_rows() -> None:
+    session = SessionKey("acme", SESSION).encoded()
+    keys = [message_key(session, turn) for turn in range(1, 2 * CONVERSATION_TURNS_MAX + 1)]
+    assert len(set(keys)) == CONVERSATION_TURNS_MAX
+    assert keys[:CONVERSATION_TURNS_MAX] == keys[CONVERSATION_TURNS_MAX:]

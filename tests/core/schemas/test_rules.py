@@ -13,6 +13,8 @@ from sessionary.schemas.events import (
     CheckpointSaved,
     Heartbeat,
     RunCompleted,
+    RunFailed,
+    RunResumed,
     SessionTakenOver,
     StateUpdated,
     StepStarted,
@@ -115,6 +117,8 @@ def test_older_rules_do_not_know_what_came_later() -> None:
             | SessionTakenOver
             | ToolCallStarted
             | RunCompleted
+            | RunFailed
+            | RunResumed
             | StepStarted
             | CheckpointSaved
             | Heartbeat,

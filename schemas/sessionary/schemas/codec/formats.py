@@ -19,6 +19,7 @@ from sessionary.schemas.codec.mapping import record_reader, record_writer
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.records import (
+    ArtifactState,
     AuditRecord,
     BatchAcknowledged,
     BatchRecord,
@@ -27,10 +28,13 @@ from sessionary.schemas.records import (
     FinishedRun,
     Gravestone,
     GravestoneChunk,
+    MessageContent,
+    MessageState,
     Position,
     RejectedEvent,
     RulesActivation,
     RunContent,
+    RunGravestone,
     RunState,
     SessionContent,
     SessionState,
@@ -48,7 +52,8 @@ from sessionary.schemas.types import Envelope
 SINGLE_OBJECT = b"\xc3\x01"
 
 Record = (
-    AuditRecord
+    ArtifactState
+    | AuditRecord
     | BatchAcknowledged
     | BatchRecord
     | CleanupRequest
@@ -56,10 +61,13 @@ Record = (
     | FinishedRun
     | Gravestone
     | GravestoneChunk
+    | MessageContent
+    | MessageState
     | Position
     | RejectedEvent
     | RulesActivation
     | RunContent
+    | RunGravestone
     | RunState
     | SessionContent
     | SessionState

@@ -44,9 +44,15 @@ class RunPaused(NamedTuple):
 
 
 class RunResumed(NamedTuple):
-    """A run continues."""
+    """A run continues.
+
+    Attributes:
+        from_step: With which it goes on, if that is known.
+        reason: Why it goes on, for people. Judges by rules 1 do not know events that say it.
+    """
 
     from_step: str | None = None
+    reason: str | None = None
 
 
 class RunCompleted(NamedTuple):
@@ -58,9 +64,16 @@ class RunCompleted(NamedTuple):
 
 
 class RunFailed(NamedTuple):
-    """A run failed."""
+    """A run failed.
+
+    Attributes:
+        error: What failed.
+        reason: Why it was decided that the run ends, for people; None if the failure itself ended
+            it. Judges by rules 1 do not know events that say it.
+    """
 
     error: ErrorInfo
+    reason: str | None = None
 
 
 class RunCancelled(NamedTuple):
@@ -89,14 +102,16 @@ class StepStarted(NamedTuple):
         name: Of the step, unique in its run.
         attempt: From 1; 0 for work that is only reported as a step: its run keeps no record of it.
         input_json: What the step is given, as JSON.
-        limit_ms: How long the attempt may take; None: it has no limit of its own. Judges by rules 1
-            do not know events that say it.
+        limit_ms: How long the attempt may take; None: it has no limit of its own.
+        reason: Why the step is tried again, for people; None in its first attempt. Judges by rules
+            1 do not know events that say this, or a limit.
     """
 
     name: str
     attempt: int
     input_json: str | None = None
     limit_ms: int | None = None
+    reason: str | None = None
 
 
 class StepSucceeded(NamedTuple):

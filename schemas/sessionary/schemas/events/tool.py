@@ -12,7 +12,7 @@ class ToolCallStarted(NamedTuple):
         tool_call_id: Id of the call, in all of its events.
         tool_name: Name of the tool.
         idem_key: Idempotency key: calls with the same key have their effect once.
-        args_json: Arguments as JSON.
+        args_json: Arguments as JSON, or a reference of the artifact that has it.
         try_number: From 1.
         side_effect: The call changes something outside.
         queryable: The tool can be asked later whether the call took effect.

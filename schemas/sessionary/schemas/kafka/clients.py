@@ -4,11 +4,23 @@ import contextlib
 import logging
 import threading
 import time
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 from confluent_kafka import KafkaException, Producer
 
+from sessionary.schemas.telemetry.log_fields import error_subject
+
 _log = logging.getLogger(__name__)
+# Settings of a producer that has no hurry, and that loses nothing. A broker that does not know a
+# producer may take its second batch before the first one, which is then lost; so one request at a
+# time. `sessionary.producers.delivery.first_records` has the reason, and what a busy producer does.
+ORDERED: Final[Mapping[str, str | int | bool]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 1,
+    "partitioner": "murmur2_random",
+}
 # Longer than the longest `poll` in which another thread may still hold the producer.
 _LAST_POLL_S = 0.2
 
@@ -50,7 +62,8 @@ def close_in_background(consumer: ClosableConsumer) -> threading.Thread:
         try:
             consumer.close()
         except Exception as error:  # noqa: BLE001 - a callback may raise anything, and the thread has no caller
-            _log.info("closing a consumer: %s", error)
+            # Clients have no structlog; a role's log makes fields of these too.
+            _log.info("closing a consumer: %s", error, extra=error_subject(error))
 
     thread = threading.Thread(target=close_consumer, name="sessionary-discard", daemon=True)
     thread.start()
@@ -74,4 +87,4 @@ def _hold_briefly(producer: Producer) -> None:
     producer.poll(0)
 
 
-__all__ = ["ClosableConsumer", "close_in_background", "discard_client", "discard_producer", "purge_producer"]
+__all__ = ["ORDERED", "ClosableConsumer", "close_in_background", "discard_client", "discard_producer", "purge_producer"]

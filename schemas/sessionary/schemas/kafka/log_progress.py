@@ -78,7 +78,7 @@ class StuckConsumerDetector:
     """
 
     def __init__(self, join_s: float = JOIN_S) -> None:
-        """`join_s`: how long a consumer may be without an assignment."""
+        """`join_s`: how long a consumer may have no assignment while its group waits for others."""
         self._join_s = join_s
         self._progress = LogProgress()
         self._seen = 0
@@ -99,12 +99,15 @@ class StuckConsumerDetector:
         *,
         is_paused: bool,
         reaches_broker: Callable[[], bool],
+        awaits_members: Callable[[], bool] = lambda: False,
     ) -> str | None:
         """Return why the consumer is to be replaced, or None; call it in each turn of the loop.
 
         `next_offsets`: of each assigned partition, the next one to be read; None without an
         assignment. `is_paused`: nothing is fetched on purpose. `reaches_broker` asks the consumer
         itself; it is called only if the consumer has no partition by which that would show.
+        `awaits_members` asks whether the group's rebalance waits for other members; it is called
+        only if an assignment is late.
         """
         if answer.number == self._seen:
             return None
@@ -119,8 +122,9 @@ class StuckConsumerDetector:
             self._unassigned_s = self._unreachable_s = None
         elif next_offsets is None:
             self._unassigned_s = self._unassigned_s or now_s
-            if now_s - self._unassigned_s >= self._join_s:
-                return f"its group has given no assignment for {now_s - self._unassigned_s:.0f} s"
+            waited_s = now_s - self._unassigned_s
+            if waited_s >= self._join_s or (waited_s >= JOIN_S and not awaits_members()):
+                return f"its group has given no assignment for {waited_s:.0f} s"
         elif reaches_broker():
             self._unreachable_s = None
         else:

@@ -4,10 +4,12 @@
     outputs    audit records, refused events, batches, requests for clean-ups and tasks
     session    the changelog's sessions, gravestones and positions
     run        the changelog's runs, steps and tool calls
+    children   the changelog's artifacts and turns of conversations
 
 Times of outputs are µs since the epoch; in the changelog's records they are ms of log time.
 """
 
+from sessionary.schemas.records.children import ArtifactState, MessageContent, MessageState
 from sessionary.schemas.records.control import RulesActivation, Tick
 from sessionary.schemas.records.outputs import (
     AuditRecord,
@@ -21,6 +23,7 @@ from sessionary.schemas.records.run import (
     EndedToolCall,
     FinishedRun,
     RunContent,
+    RunGravestone,
     RunState,
     StepContent,
     StepState,
@@ -31,6 +34,7 @@ from sessionary.schemas.records.run import (
 from sessionary.schemas.records.session import Gravestone, GravestoneChunk, Position, SessionContent, SessionState
 
 __all__ = [
+    "ArtifactState",
     "AuditRecord",
     "BatchAcknowledged",
     "BatchRecord",
@@ -39,10 +43,13 @@ __all__ = [
     "FinishedRun",
     "Gravestone",
     "GravestoneChunk",
+    "MessageContent",
+    "MessageState",
     "Position",
     "RejectedEvent",
     "RulesActivation",
     "RunContent",
+    "RunGravestone",
     "RunState",
     "SessionContent",
     "SessionState",

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from sessionary.schemas.types import RuleSet
+
 
 class Tick(NamedTuple):
     """Says on the events topic that time has passed. The broker stamps it.
@@ -21,14 +23,27 @@ class RulesActivation(NamedTuple):
     Attributes:
         version: See `RuleSet`.
         row_bytes_max: See `RuleSet`.
+        finished_run_days: See `RuleSet`.
+        output_bytes_max: See `RuleSet`.
+        rejected_bytes_max: See `RuleSet`.
         principal: Who activated them.
         instance: The processor that sent it.
     """
 
     version: int
     row_bytes_max: int
+    finished_run_days: int
+    output_bytes_max: int
+    rejected_bytes_max: int
     principal: str
     instance: str
+
+    @property
+    def rules(self) -> RuleSet:
+        """What begins."""
+        return RuleSet(
+            self.version, self.row_bytes_max, self.finished_run_days, self.output_bytes_max, self.rejected_bytes_max
+        )
 
 
 __all__ = ["RulesActivation", "Tick"]

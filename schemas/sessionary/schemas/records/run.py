@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from sessionary.schemas.limits import FINISHED_RUN_DAYS
 from sessionary.schemas.types import Checkpoint, ErrorInfo, RunMode, RunStateName, StepStateName, ToolCallStateName
 
 
@@ -34,6 +35,7 @@ class RunState(NamedTuple):
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
     unresolved_calls: int = 0  # How many of its calls with a side effect have an unknown outcome
     checkpoint: Checkpoint | None = None  # The last one that was saved
+    kept_days: int = FINISHED_RUN_DAYS  # For so long it can be read after its end
 
 
 class FinishedRun(NamedTuple):
@@ -62,6 +64,13 @@ class FinishedRun(NamedTuple):
     content_apart: bool = False  # The four fields before are in a RunContent, and None here
     unresolved_calls: int = 0  # How many of its calls with a side effect have an unknown outcome
     checkpoint: Checkpoint | None = None  # The last one that was saved
+    kept_days: int = FINISHED_RUN_DAYS  # For so long it can be read after its end
+
+
+class RunGravestone(NamedTuple):
+    """What is kept of a run that vanished, so that a reader is told that it is gone."""
+
+    expires_at: int  # Log time, ms
 
 
 class RunContent(NamedTuple):
@@ -177,6 +186,7 @@ __all__ = [
     "EndedToolCall",
     "FinishedRun",
     "RunContent",
+    "RunGravestone",
     "RunState",
     "StepContent",
     "StepState",

@@ -12,6 +12,7 @@ from sessionary.schemas.types import (
     ErrorClass,
     ForgottenProducer,
     OpenRun,
+    PartitionDecision,
     Phase,
     ProducerLedger,
     Refusal,
@@ -63,6 +64,7 @@ class SessionState(NamedTuple):
     owner_heard_at: int = 0  # Last event of the owning service, heartbeats included; 0 by rules 1
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
     open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
+    turns: int = 0  # The number of the conversation's last turn; 0 by rules 1
 
 
 class SessionContent(NamedTuple):
@@ -109,6 +111,7 @@ class Position(NamedTuple):
     row_count: int | None = None  # the partition's rows; contents that are apart count as well
     row_checksum: int | None = None  # sum of their CRC-32 modulo 2**63
     clock_repairs: Sequence[ClockRepair] = ()  # of the partition's clock; oldest first
+    decisions: Sequence[PartitionDecision] = ()  # the last eight about the partition; oldest first; none by rules 1
 
 
 __all__ = ["Gravestone", "GravestoneChunk", "Position", "SessionContent", "SessionState"]

@@ -22,6 +22,8 @@ EVOLVED = {
     "sessionary.events.StateUpdated",
     "sessionary.events.ToolCallStarted",
     "sessionary.events.RunCompleted",
+    "sessionary.events.RunFailed",
+    "sessionary.events.RunResumed",
     "sessionary.events.StepStarted",
     "sessionary.events.Heartbeat",
     "sessionary.events.CheckpointSaved",

@@ -87,7 +87,7 @@ def test_the_compiled_writer_writes_what_the_general_one_does(name: str) -> None
 def test_any_event_is_written_alike(event: Event) -> None:
     value = encode_event(event)
     assert value.startswith(SINGLE_OBJECT)
-    assert write_generally(event, value[:10]) == value
+    assert write_generally(event, value[:10], event_format(event)) == value
 
 
 WRONG = [None, True, 7, 1.5, "text", b"bytes", 1 << 63, -(1 << 63) - 1, "\ud800", [7], {1: 2}]

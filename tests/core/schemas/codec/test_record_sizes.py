@@ -5,8 +5,8 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import KEY_BYTES_MAX, LIST_MAX, TEXT_MAX, batch_bytes, encode_to_fit
 from sessionary.schemas.records import AuditRecord, Position, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.topics import REJECTED_BYTES_MAX, TopicNames, record_bytes_limits
+from sessionary.schemas.rules import NEWEST_RULES, REJECTED_BYTES_MAX
+from sessionary.schemas.topics import TopicNames, record_bytes_limits
 from tests.support.sink_records import NOW_US, audit_record
 
 MIB = 1 << 20
