@@ -18,8 +18,9 @@ from sessionary.stream_processors.core.trail import Access, with_accesses
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.auditor import checks
 from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_checks
-from tests.auditor.decoding import LogEntry, Refusal, Row, decode_record, read_event
-from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, read_journals
+from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, decisions_of, decode_record, read_event
+from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, decisions_in_positions, read_journals
+from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig, position_under
 from tests.support.event_factory import EventFactory, snapshot
 from tests.support.machines import MACHINES
@@ -51,9 +52,9 @@ def evidence_of(rig: OracleRig) -> Evidence:
     log = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
     outputs: dict[str, list[tuple[LogEntry, Row]]] = {name: [] for name in OUTPUTS}
     for number, outcome in enumerate(rig.outcomes, 1):
-        counts, offset = outcome.counts, outcome.position.next_offset - 1
+        counts = outcome.counts
         batch = BatchRecord(
-            *(0, number, offset, offset, counts.applied, counts.duplicate, counts.refused),
+            *(0, number, counts.first_offset, counts.last_offset, counts.applied, counts.duplicate, counts.refused),
             *(len(outcome.records_on("audit")), counts.timers, counts.ticks, START_MS * 1_000, None, "w1"),
         )
         written: dict[str, Any] = {
@@ -71,9 +72,11 @@ def evidence_of(rig: OracleRig) -> Evidence:
         *((key, encode_record(row)) for key, row in rig.fold.rows.items()),
         (POSITION_KEY, encode_record(rig.outcomes[-1].position)),
     ]
-    table, positions = compact_changelog(LogEntry(0, n, START_MS, key, value) for n, (key, value) in enumerate(changes))
+    changelog = [LogEntry(0, n, START_MS, key, value) for n, (key, value) in enumerate(changes)]
+    table, positions = compact_changelog(changelog)
     rows = {**_rows(log, outputs), "batch_acknowledgements": []}
-    return Evidence(1, log, outputs, table, positions, _journal(log), rows)
+    found = Evidence(1, log, outputs, table, positions, _journal(log), rows)
+    return found._replace(decided=decisions_in_positions(changelog))
 
 
 def _journal(log: list[LogEntry]) -> list[Row]:
@@ -99,8 +102,8 @@ def _rows(log: list[LogEntry], outputs: dict[str, list[tuple[LogEntry, Row]]]) -
     return {**rows, "history": [{**place(entry), "digest": digest} for entry, digest in zip(log, digests, strict=True)]}
 
 
-def complaints(evidence: Evidence) -> set[str]:
-    return {difference.kind for difference in run_checks(replay_evidence(evidence))}
+def complaints(evidence: Evidence, rules: int = 1) -> set[str]:
+    return {difference.kind for difference in run_checks(replay_evidence(evidence, rules))}
 
 
 @pytest.fixture(scope="module")
@@ -306,8 +309,45 @@ def test_a_packed_gravestone_that_is_missing_strange_or_too_short_is_reported() 
         assert bool([*check_table(inputs)]) == (chunk is not fields)
 
 
+@pytest.mark.parametrize("name", ["audit", "rejected", "cleanup"])
+def test_an_output_that_is_larger_than_its_rules_allow(correct: Evidence, name: str) -> None:
+    def grow(spare: int) -> Callable[[list[Any]], list[Any]]:
+        def change(records: list[Any]) -> list[Any]:
+            entry, fields = records[-1]
+            size = (2 << 20) - 66 - len(entry.key or b"") - spare
+            return [*records[:-1], (entry._replace(value=bytes(size)), fields)]
+
+        return change
+
+    assert complaints(with_output(correct, name, grow(0))) == set()
+    assert complaints(with_output(correct, name, grow(-1))) == {"size"}
+
+
+def test_rules_that_begin_bound_the_outputs_of_later_events_only() -> None:
+    rig, agent = OracleRig(position=position_under(1)), EventFactory()
+    rig.start(agent)
+    evidence = evidence_of(rig)
+    inputs = replay_evidence(evidence)
+    (entry, fields), *others = evidence.outputs["audit"]
+    inputs.oracle.partitions[0].begun.append(
+        (fields["source_offset"] + 1, Decision(0, 0, "rules_announced", 2, output_bytes=1_000))
+    )
+    for name, (changed, told) in {"before": (entry, fields), "after": others[-1]}.items():
+        large = (changed._replace(value=bytes(2_000)), told)
+        found = [*checks.check_sizes(inputs._replace(evidence=evidence._replace(outputs={"audit": [large]})))]
+        assert [one.kind for one in found] == ["size"] * (name == "after")
+
+
+def test_an_announcement_tells_the_sizes_of_its_rules() -> None:
+    rig = FoldRig()
+    rig.announce(NEWEST_RULES._replace(output_bytes_max=3, rejected_bytes_max=4))
+    assert decisions_of(line._asdict() for line in rig.audits()) == [
+        Decision(0, 0, "rules_announced", 2, output_bytes=3, rejected_bytes=4)
+    ]
+
+
 def test_there_are_as_many_checks_as_this_file_covers() -> None:
-    assert len(checks.CHECKS) == 10
+    assert len(checks.CHECKS) == 12
 
 
 def test_half_lines_of_a_killed_process_are_ignored(tmp_path: Path) -> None:

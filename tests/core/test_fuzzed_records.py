@@ -3,40 +3,46 @@
 import pytest
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import RunState, SessionState
 from sessionary.schemas.types import Refusal
 from tests.core.record_fuzzer import RecordFuzzer
-from tests.fuzz.campaign import RunResult, find_gaps, format_report, memory_growth, plan_runs, run_campaign, run_seed
-from tests.fuzz.fuzz_run import ACCEPTABLE, REASONS, FuzzRun, check_refused
+from tests.fuzz.campaign import (
+    GROWTH_BYTES_MAX,
+    CampaignResult,
+    Run,
+    RunResult,
+    find_gaps,
+    find_growth,
+    format_report,
+    memory_growth,
+    plan_runs,
+    run_campaign,
+    run_seed,
+)
+from tests.fuzz.full_sessions import full_sessions
+from tests.fuzz.fuzz_run import ACCEPTABLE, MARKS, REASONS, FailingMachine, FuzzRun, check_refused
 
-CALL_REASONS = {"unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"}
 
-
-def check_reach(seed: int, records: int) -> None:
-    result = run_seed(seed, records)
-    assert find_gaps(result) == []
+def check_reach(seed: int, records: int, rules: int) -> None:
+    result = run_seed(seed, records, rules)
+    assert find_gaps(CampaignResult().add(rules, result)) == []
     assert result.records == records
     assert result.decoded / records <= 0.6
     assert set(result.seen) == {*PAYLOADS, "tick"}
-    assert ACCEPTABLE ^ set(result.applied) == {"session_taken_over"}  # unknown to rules 1
-    assert REASONS ^ {reason for _, reason in result.refused} == set()
+    assert ACCEPTABLE ^ set(result.applied) == ({"session_taken_over"} if rules == 1 else set())  # unknown to rules 1
+    assert REASONS[rules] ^ {reason for _, reason in result.refused} == set()
+    assert MARKS[rules] <= set(result.marks)
 
 
-def test_fuzzed_records_stop_neither_processor_nor_sinks() -> None:
-    check_reach(2, 20_000)
-
-
-def test_fuzzed_records_stop_nothing_by_rules_2_either() -> None:
-    result = run_seed(1, 20_000, rules=2)
-    assert result.failures == ()
-    assert ACCEPTABLE ^ set(result.applied) == set()
-    assert (REASONS | CALL_REASONS) - {"too_many_producers"} <= {reason for _, reason in result.refused}
+@pytest.mark.parametrize("rules", [1, 2])
+def test_fuzzed_records_stop_neither_processor_nor_sinks(rules: int) -> None:
+    check_reach(2, 20_000, rules)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_many_more_fuzzed_records_stop_neither_processor_nor_sinks(seed: int) -> None:
-    check_reach(seed, 50_000)
+    check_reach(seed, 50_000, 1 + seed % 2)
 
 
 def test_a_seed_always_gives_the_same_records() -> None:
@@ -60,37 +66,88 @@ def test_the_check_of_refusals_can_fail() -> None:
         check_refused(None, row)
 
 
+def test_a_failure_that_was_not_meant_is_found_by_rules_2_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FuzzRun(3, 2)
+    monkeypatch.setattr(FailingMachine, "report", staticmethod(lambda *_: 1 // 0))
+    with pytest.raises(AssertionError):
+        run.fold_records(300)
+
+
+def test_full_sessions_have_as_much_of_everything_as_they_may() -> None:
+    full = full_sessions()
+    rows = {row.session_id: row for row in full.rows.values() if isinstance(row, SessionState)}
+    assert sorted(len(row.open_runs) for row in rows.values()) == [0, 0, 64]
+    assert sorted(len(row.forgotten) for row in rows.values()) == [0, 0, 1_024]
+    assert sum(not isinstance(row, SessionState | RunState) for row in full.rows.values()) == 10_000
+    assert full.position.rules.version == 2
+
+
 def test_a_campaign_has_each_run_once_and_its_sum() -> None:
-    assert plan_runs(7, 120_000) == [(7, 50_000), (8, 50_000), (9, 20_000)]
-    (alone,) = run_campaign(3, 400, 1)
-    assert (alone.records, alone.failures) == (400, ())
+    assert plan_runs(7, 120_000, (1,)) == [Run(7, 50_000, 1), Run(8, 50_000, 1), Run(9, 20_000, 1)]
+    assert plan_runs(7, 120_001) == [Run(7, 50_000, 1), Run(8, 50_000, 2), Run(9, 10_001, 1), Run(10, 10_000, 2)]
+    assert plan_runs(7, 1) == [Run(7, 1, 1)]
+    ((run, alone),) = run_campaign(plan_runs(3, 400, (1,)), 1)
+    assert (run.rules, alone.records, alone.failures) == (1, 400, ())
     assert sum(alone.seen.values()) == alone.decoded
     twice = alone.combine(alone)
     assert (twice.records, twice.decoded) == (800, 2 * alone.decoded)
     assert dict(twice.refused) == {key: 2 * count for key, count in alone.refused.items()}
-    table = "\n".join(format_report(twice, 2.0))
+    campaign = CampaignResult().add(1, alone).add(1, alone)
+    assert campaign.whole == campaign.by_rules[1] == twice
+    table = "\n".join(format_report(campaign, twice, 2.0))
+    assert "rules 1: 800 records" in table
     assert "800 records in 2 s, 400 records/s" in table
     assert "heartbeat" in table
 
 
-def test_memory_grows_from_a_process_s_first_run_to_its_last() -> None:
-    total = RunResult()
-    for pid, bytes_ in ((1, 50), (2, 90), (1, 70), (1, 60), (2, 91)):
-        total = total.combine(RunResult(memory_bytes={pid: (bytes_, bytes_)}))
-    assert memory_growth(total) == 10
+def test_a_process_that_grows_after_its_first_runs_is_a_fault() -> None:
+    def grown(*samples: int) -> RunResult:
+        total = RunResult()
+        for one in samples:
+            total = total.combine(RunResult(memory_bytes={1: (one,), 2: (70,)}))
+        return total
+
+    assert memory_growth(grown(50, 90, 70, 80)) == 0, "too few runs to tell"
+    assert memory_growth(grown(50, 90, 70, 80, 300, 95)) == 5, "a peak is no growth"
+    assert find_growth(grown(50, 90, 70, 80, 95, 90 + GROWTH_BYTES_MAX)) == []
+    assert find_growth(grown(50, 90, 70, 80, *[91 + GROWTH_BYTES_MAX] * 2)) == [
+        "a process grew by 48.0 MiB, must be at most 48 MiB"
+    ]
 
 
 def test_a_rare_kind_and_too_much_damage_are_gaps() -> None:
-    seen = dict.fromkeys((*PAYLOADS, "tick"), 2)
-    refused = {("heartbeat", reason): 2 for reason in REASONS}
-    good = RunResult(20_000, 9_000, seen, {}, refused)
-    assert find_gaps(good) == []
-    assert find_gaps(good._replace(seen=seen | {"tick": 1})) == [
-        "event type tick came 1 times in 20,000 records, must be 2"
+    def result_by(rules: int, times: int) -> RunResult:
+        seen = dict.fromkeys((*PAYLOADS, "tick"), times)
+        refused = {("heartbeat", reason): times for reason in REASONS[rules]}
+        return RunResult(20_000, 9_000, seen, {}, refused, dict.fromkeys(MARKS[rules], times))
+
+    def gaps(*results: RunResult) -> list[str]:
+        campaign = CampaignResult()
+        for rules, result in enumerate(results, 1):
+            campaign = campaign.add(rules, result)
+        return find_gaps(campaign)
+
+    good = result_by(1, 2)
+    assert gaps(good) == []
+    assert gaps(good._replace(seen={**good.seen, "tick": 1})) == [
+        "rules 1: event type tick came 1 times in 20,000 records, must be 2"
     ]
-    del refused["heartbeat", "late"]
-    assert find_gaps(good) == ["refusal reason late came 0 times in 20,000 records, must be 2"]
-    assert "only 35.0% of the records decode" in find_gaps(good._replace(decoded=7_000))[-1]
+    less = {key: count for key, count in good.refused.items() if key[1] != "late"}
+    assert gaps(good._replace(refused=less)) == [
+        "rules 1: refusal reason late came 0 times in 20,000 records, must be 2"
+    ]
+    assert "only 35.0% of the records decode" in gaps(good._replace(decoded=7_000))[-1]
+
+    both = result_by(2, 4)
+    assert gaps(good, both) == []
+    assert gaps(good, both._replace(seen={**both.seen, "tick": 1})) == [
+        "rules 2: event type tick came 1 times in 20,000 records, must be 2"
+    ]
+    rare = {key: 3 if key[1] in ("not_member", "late") else count for key, count in both.refused.items()}
+    assert gaps(good, both._replace(refused=rare)) == [
+        "rules 2: refusal reason not_member came 3 times in 20,000 records, must be 4"
+    ], "what only rules 2 know must come as often in all records"
+    assert "rules 2: mark chunks merged came 0 times" in gaps(good, both._replace(marks={}))[0]
 
 
 def test_a_record_that_raises_is_a_failure_that_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +157,6 @@ def test_a_record_that_raises_is_a_failure_that_says_how_to_repeat_it(monkeypatc
 
     monkeypatch.setattr(FuzzRun, "fold_records", fold_records)
     result = run_seed(9, 1_000)
-    (failure,) = find_gaps(result)[:1]
-    assert "seed 9, at offset 99; to repeat: make fuzz SEED=9 RECORDS=1000" in failure
+    (failure,) = find_gaps(CampaignResult().add(1, result))[:1]
+    assert "seed 9, at offset 99; to repeat: make fuzz SEED=9 RECORDS=1000 ARGS='--rules 1'" in failure
     assert "a fault of the fold" in failure
