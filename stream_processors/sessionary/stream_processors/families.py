@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from sessionary.stream_processors.core.artifact.machine import ArtifactMachine
 from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.message.machine import MessageMachine
 from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.step.machine import StepMachine
@@ -13,7 +15,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 def all_machines() -> Sequence[AnyMachine]:
     """Return every machine; the first one's rows are under the records' own keys."""
-    return SessionMachine(), RunMachine(), StepMachine(), CallMachine()
+    return SessionMachine(), RunMachine(), StepMachine(), CallMachine(), ArtifactMachine(), MessageMachine()
 
 
 def processor_job(settings: ProcessorSettings) -> Job:

@@ -21,9 +21,23 @@ class RulesRequest(NamedTuple):
     principal: str
 
 
-def is_decided(position: Position, version: int) -> bool:
-    """Return whether these rules or later ones are in force, or announced."""
-    return rules_to_write(position.rules, position.announced) >= version
+def last_decided(position: Position) -> RuleSet:
+    """Return the rules that are announced; those in force if none are."""
+    return position.rules if position.announced is None else position.announced.rules
+
+
+def is_decided(position: Position, rules: RuleSet) -> bool:
+    """Return whether rules, or rules of a later version, are the last that were decided on."""
+    return _replaces(last_decided(position), rules)
+
+
+def is_in_force(position: Position, rules: RuleSet) -> bool:
+    """Return whether rules, or rules of a later version, are in force."""
+    return _replaces(position.rules, rules)
+
+
+def _replaces(found: RuleSet, wanted: RuleSet) -> bool:
+    return found == wanted or found.version > wanted.version
 
 
 def due_request(request: RulesRequest | None, position: Position) -> RulesRequest | None:
@@ -31,16 +45,17 @@ def due_request(request: RulesRequest | None, position: Position) -> RulesReques
 
     While the timers of a record are written in parts, they cannot: a replay, which may cut them
     otherwise, could not tell the announcement's place among them. In an empty partition they cannot
-    either: there is no time yet that the audit record could have.
+    either: there is no time yet that the audit record could have. Others that are announced begin
+    first.
     """
-    if request is None or is_decided(position, request.rules.version):
+    if request is None or is_decided(position, request.rules) or position.announced is not None:
         return None
     return None if position.outcome_n or not position.clock_ms else request
 
 
 def needs_tick(request: RulesRequest | None, position: Position) -> bool:
     """Return whether rules are to be announced in a partition that has no time yet."""
-    return request is not None and not position.clock_ms and not is_decided(position, request.rules.version)
+    return request is not None and not position.clock_ms and not is_decided(position, request.rules)
 
 
 def require_known_rules(partition: int, position: Position) -> None:
@@ -54,4 +69,12 @@ def require_known_rules(partition: int, position: Position) -> None:
         )
 
 
-__all__ = ["RulesRequest", "due_request", "is_decided", "needs_tick", "require_known_rules"]
+__all__ = [
+    "RulesRequest",
+    "due_request",
+    "is_decided",
+    "is_in_force",
+    "last_decided",
+    "needs_tick",
+    "require_known_rules",
+]

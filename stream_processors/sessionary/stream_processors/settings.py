@@ -10,6 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.access import Caller, parse_tokens
 
+_HEARTBEAT_MS_MAX = 500
+
 
 class ProcessorSettings(KafkaSettings):
     """Settings of one worker: its place in the group, its state, its control API."""
@@ -113,8 +115,11 @@ class ProcessorSettings(KafkaSettings):
 
     @property
     def heartbeat_ms(self) -> int:
-        """The interval of heartbeats: a third of the session time-out."""
-        return self.session_timeout_ms // 3
+        """The interval of heartbeats: a third of the session time-out, but half a second at most.
+
+        By the answer to one a worker learns that the group rebalances.
+        """
+        return min(_HEARTBEAT_MS_MAX, self.session_timeout_ms // 3)
 
     @property
     def worker_name(self) -> str:

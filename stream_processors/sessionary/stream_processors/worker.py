@@ -4,7 +4,8 @@ Faust is the worker's frame, the member of the group (with the assignment) and t
 carries no event and recovers no table: the fetcher hands batches to the owners of their partitions,
 and each owner writes its own transactions. Streams run only for the agents that a user brings.
 
-Stopping: the owners finish their transactions, then Faust stops, and the worker leaves its group.
+Stopping: the worker leaves its group, and goes on folding until other workers have its partitions;
+then the owners end, and Faust stops. A worker that fails, or has no other, folds no longer.
 """
 
 import asyncio
@@ -65,6 +66,9 @@ _REPORT_S = 0.5  # twice as often as ticks come, so that the lag is seen to be 0
 _REPORT_A_PARTITION_S = 0.004
 _TOKENS_S = 1.0
 _STOP_S = 20.0
+# A worker that left its group folds for so long at most: longer than a rebalance takes and an
+# opening, but with both waits for the owners shorter than the patience of what stops processes.
+_HAND_OVER_S = 5.0
 _HUNG_S = 30.0  # no turn of the fetching takes nearly as long
 _EXIT_STUCK = 70
 
@@ -152,11 +156,14 @@ class Processor:
             )
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
+            for task in tasks[1:]:  # ticks go on
+                task.cancel()
+            if self._failure is None:
+                await self._hand_over()
         finally:
             for task in tasks:
                 task.cancel()
-            if next_offsets := await self.assignment.close():
-                await cast(MemberConsumer, self.app.consumer).commit_offsets(next_offsets)
+            await self.assignment.close()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.app.stop(), _STOP_S)
             self._fetcher.close()
@@ -166,6 +173,15 @@ class Processor:
                 self._temporary.cleanup()
         if self._failure is not None:
             raise ProcessorFailed(self._failure)
+
+    async def _hand_over(self) -> None:
+        """Leave the group, and fold until other workers have taken the partitions, 5 s at most."""
+        consumer, opened = cast(MemberConsumer, self.app.consumer), await self.assignment.prepare_leaving()
+        if opened:
+            await consumer.commit_offsets(opened)
+        # Who has all partitions may be the only worker; then none would be taken.
+        if await consumer.leave_group() and len(self.assignment.owners) < self._settings.partitions:
+            await self.assignment.wait_until_taken(_HAND_OVER_S)
 
     def stop(self) -> None:
         """End gracefully. Call it on the event loop."""

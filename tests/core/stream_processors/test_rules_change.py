@@ -32,11 +32,11 @@ LATER = NEWEST_RULES.version + 1
 
 
 def test_rules_in_force_or_announced_are_decided_and_older_ones_with_them() -> None:
-    assert is_decided(AT_START, FIRST_RULES.version)
-    assert not is_decided(AT_START, NEWEST_RULES.version)
+    assert is_decided(AT_START, FIRST_RULES)
+    assert not is_decided(AT_START, NEWEST_RULES)
     for later in (AT_START._replace(rules=NEWEST_RULES), AT_START._replace(announced=ANNOUNCED)):
-        assert is_decided(later, NEWEST_RULES.version)
-        assert not is_decided(later, LATER)
+        assert is_decided(later, NEWEST_RULES)
+        assert not is_decided(later, NEWEST_RULES._replace(version=LATER))
 
 
 def test_rules_are_announced_at_the_place_before_a_record_only() -> None:
@@ -45,6 +45,18 @@ def test_rules_are_announced_at_the_place_before_a_record_only() -> None:
     assert due_request(REQUEST, AT_START._replace(outcome_n=1)) is None  # a part of its timers has fired
     assert due_request(REQUEST, AT_START._replace(announced=ANNOUNCED)) is None
     assert due_request(REQUEST, AT_START._replace(rules=NEWEST_RULES)) is None
+
+
+def test_another_setting_of_the_rules_in_force_begins_after_what_was_announced_before() -> None:
+    other = RulesRequest(NEWEST_RULES._replace(finished_run_days=400), "ops")
+    in_force = AT_START._replace(rules=NEWEST_RULES)
+    assert due_request(other, in_force) == other
+    assert due_request(other, in_force._replace(rules=other.rules)) is None
+    assert due_request(other, AT_START._replace(announced=ANNOUNCED)) is None
+    assert not is_decided(AT_START._replace(announced=ANNOUNCED), other.rules)
+    # Announced back to what is still in force: the announcement comes first.
+    back = in_force._replace(announced=AnnouncedRules(*other.rules, from_offset=5, principal="ops"))
+    assert not is_decided(back, NEWEST_RULES)
 
 
 def test_an_empty_partition_needs_a_tick_before_rules_are_announced() -> None:
@@ -59,8 +71,8 @@ def test_an_empty_partition_needs_a_tick_before_rules_are_announced() -> None:
 @pytest.mark.parametrize(
     "position",
     [
-        AT_START._replace(rules=RuleSet(LATER, 1)),
-        AT_START._replace(announced=AnnouncedRules(LATER, 1, 5, "ops")),
+        AT_START._replace(rules=RuleSet(LATER, 1, 30, 1, 1)),
+        AT_START._replace(announced=AnnouncedRules(LATER, 1, 30, 1, 1, 5, "ops")),
     ],
 )
 def test_rules_of_a_later_release_halt_the_partition_by_name(position: Position) -> None:
@@ -97,7 +109,7 @@ def test_an_owner_announces_rules_once_in_a_transaction_of_their_own(
         owner.request_rules(REQUEST)
         owner.offer_records(0, [LogRecord(0, START_MS, None, TICK)])
         owner.request_rules(REQUEST)
-        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES.version), 10)
+        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES), 10)
         owner.request_rules(REQUEST)
         ticks = [LogRecord(1, START_MS, None, TICK)]
         owner.offer_records(1, [*ticks, LogRecord(2, START_MS, None, activation_bytes(NEWEST_RULES))])

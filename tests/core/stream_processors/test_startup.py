@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from sessionary.schemas.records import Position
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.topics import topic_specs
+from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors import startup
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.startup import wait_for_topics
+from sessionary.stream_processors.startup import require_roomy_topics, wait_for_topics
 
 
 class ForbiddingAdmin:
@@ -40,3 +44,64 @@ def test_a_worker_that_may_not_read_settings_says_so_once_and_goes_on(
     [line] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "sessionary.events" in line
     assert "DescribeConfigs" in line
+
+
+class RoomyAdmin(ForbiddingAdmin):
+    """A broker that tells the sizes of the topics it is asked for."""
+
+    SIZES = {"sessionary.audit": "2097152", "sessionary.tasks": "3000000", "sessionary.changelog": "5000000"}
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
+        answers = {resource: Future[Any]() for resource in resources}
+        for resource, answer in answers.items():
+            size = self.SIZES.get(resource.name, "4000000")
+            answer.set_result({"max.message.bytes": SimpleNamespace(value=size)})
+        return answers
+
+
+LARGER = NEWEST_RULES._replace(output_bytes_max=3_000_000)
+FIRST = Position(0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "position", [FIRST._replace(rules=LARGER), FIRST._replace(announced=AnnouncedRules(*LARGER, 5, "ops"))]
+)
+def test_a_topic_that_takes_less_than_the_rules_may_write_halts_their_partition(
+    monkeypatch: pytest.MonkeyPatch, position: Position
+) -> None:
+    monkeypatch.setattr(startup, "AdminClient", RoomyAdmin)
+    with pytest.raises(Halted) as caught:
+        require_roomy_topics(ProcessorSettings(), 3, position)
+    assert caught.value.reason == "record_too_large"
+    assert "topic sessionary.audit has max.message.bytes=2097152, and needs 3000000." in caught.value.detail
+    assert "sessionary.tasks" not in caught.value.detail
+    monkeypatch.setitem(RoomyAdmin.SIZES, "sessionary.audit", "3000000")
+    require_roomy_topics(ProcessorSettings(), 3, position)
+
+
+def test_a_larger_row_needs_a_larger_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "AdminClient", RoomyAdmin)
+    larger = FIRST._replace(rules=NEWEST_RULES._replace(row_bytes_max=5_000_000))
+    with pytest.raises(Halted, match=r"sessionary\.changelog has max\.message\.bytes=5000000, and needs 5065536"):
+        require_roomy_topics(ProcessorSettings(), 3, larger)
+
+
+def test_a_broker_is_asked_only_for_what_no_start_has_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "AdminClient", None)
+    for rules in (FIRST_RULES, NEWEST_RULES, NEWEST_RULES._replace(output_bytes_max=1, row_bytes_max=1)):
+        require_roomy_topics(ProcessorSettings(), 3, FIRST._replace(rules=rules))
+
+
+def test_settings_that_may_not_be_read_halt_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "AdminClient", ForbiddingAdmin)
+    require_roomy_topics(ProcessorSettings(), 3, FIRST._replace(rules=LARGER))
+
+
+def test_a_broker_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SilentAdmin(ForbiddingAdmin):
+        def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    monkeypatch.setattr(startup, "AdminClient", SilentAdmin)
+    with pytest.raises(Lost, match="partition 3: the settings of "):
+        require_roomy_topics(ProcessorSettings(), 3, FIRST._replace(rules=LARGER))

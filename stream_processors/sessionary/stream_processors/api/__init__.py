@@ -7,7 +7,8 @@ In the order in which a request passes:
     tokens            which bearer tokens are known, and which caller each one stands for
     session_questions  requests about one session: who asks, which partition answers
     sessions          a session's committed state, and the worker's health
-    runs              the runs of a session, their steps and reserved tool calls; tasks
+    runs              the runs of a session, their steps, tool calls and artifacts; tasks
+    conversations     the last turns of a session's conversation
     lists             the runs and sessions of a tenant, over all partitions
     session_poll      which of many sessions differ from what a client knows of them
     verdicts          what became of the record that a request waits for

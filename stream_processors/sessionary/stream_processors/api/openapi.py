@@ -2,12 +2,15 @@
 
 from typing import Any, Final
 
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.stream_processors.api.conversations.openapi import CONVERSATION_PATHS, CONVERSATION_SCHEMAS
 from sessionary.stream_processors.api.lists.openapi import LIST_PATHS, LIST_SCHEMAS
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
     NO_OPERATOR,
     NO_READER,
+    NOT_KEPT_PARAMETER,
     NUMBER,
     NUMBER_OR_NULL,
     PARTITION,
@@ -37,10 +40,11 @@ DOCUMENT: Final[dict[str, Any]] = {
         "/v1/sessions/{session_id}": {
             "get": {
                 "summary": "The committed state of one session of the caller's tenant",
-                "parameters": SESSION_PARAMETERS,
+                "parameters": [*SESSION_PARAMETERS, NOT_KEPT_PARAMETER],
                 "responses": {"200": json_answer("the session's committed state", "Session"), **SESSION_ANSWERS},
             }
         },
+        **CONVERSATION_PATHS,
         **RUN_PATHS,
         **LIST_PATHS,
         "/v1/sessions/poll": {
@@ -104,7 +108,7 @@ DOCUMENT: Final[dict[str, Any]] = {
                 },
             },
             "post": {
-                "summary": "Let newer rules begin in all partitions, for good; needs the role operator",
+                "summary": "Let newer rules begin everywhere, for good, or change a setting; needs the role operator",
                 "requestBody": {
                     "required": True,
                     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RulesActivation"}}},
@@ -139,6 +143,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
         "schemas": {
             "Session": SESSION,
+            **CONVERSATION_SCHEMAS,
             **RUN_SCHEMAS,
             **LIST_SCHEMAS,
             "SessionPoll": SESSION_POLL,
@@ -149,7 +154,17 @@ DOCUMENT: Final[dict[str, Any]] = {
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/Partition"}}
             ),
             "Partition": PARTITION,
-            "RulesActivation": object_schema(version={**NUMBER, "description": "of the rules that are to begin"}),
+            "RulesActivation": {
+                **object_schema(
+                    version={**NUMBER, "description": "of the rules that are to begin"},
+                    finished_run_days={
+                        **NUMBER_OR_NULL,
+                        "description": "days for which a run that begins by them can be read after its end, "
+                        f"1 to {FINISHED_RUN_DAYS_MAX:,}; by default as it is in force",
+                    },
+                ),
+                "required": ["version"],
+            },
             "RulesList": object_schema(
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/PartitionRules"}},
                 workers={"type": "array", "items": {"$ref": "#/components/schemas/WorkerRules"}},

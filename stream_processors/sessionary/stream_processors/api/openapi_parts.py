@@ -64,7 +64,8 @@ SESSION: Final = object_schema(
     verdict={
         **_VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "
-        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
+        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`; "
+        "without `not_kept=true` it is null while the session is Active",
     },
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
     rules={**NUMBER, "description": "version of the rules by which its events are judged"},
@@ -76,6 +77,8 @@ KNOWN_SESSION: Final = {
         state={**TEXT, "description": "the session's state as far as the client knows"},
         epoch={**NUMBER, "default": 1},
         holder={**TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
+        producer_id={**TEXT_OR_NULL, "description": "the client's producer id in this session"},
+        last_seq={**NUMBER, "default": 0, "description": "the last number that it has given out under that id"},
         refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
         after={
             **_AFTER,
@@ -95,6 +98,11 @@ CHANGED_SESSION: Final = object_schema(
         **_VERDICT,
         "description": "on the event at `after`, if the session does not exist or is archived; "
         "null if it is not judged yet",
+    },
+    producer_seq={
+        **NUMBER,
+        "description": "the last number under `producer_id` that was judged, 0 if none was; above `last_seq` it is "
+        "that of another process with this id",
     },
 )
 SESSION_POLL: Final = {
@@ -125,6 +133,14 @@ _PARTITION_STATE: Final = {
     "enum": ["open", "opening", "halted", "unreachable", "unassigned"],
     "description": "unreachable: its owner does not answer; unassigned: no worker owns it",
 }
+_PARTITION_DECISION: Final = object_schema(
+    event_type={"type": "string", "description": "the event_type of its audit record"},
+    at_offset={**NUMBER, "description": "where the partition was; the source_offset of its audit record"},
+    first_offset={**NUMBER_OR_NULL, "description": "the first offset that it is about, if any"},
+    last_offset={**NUMBER_OR_NULL, "description": "the last offset that it is about, if any"},
+    clock_ms={**NUMBER, "description": "the partition's clock after it, in ms since the epoch"},
+    principal={"type": "string", "description": "who decided"},
+)
 PARTITION: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
@@ -137,12 +153,21 @@ PARTITION: Final = object_schema(
     batch_number={**NUMBER_OR_NULL, "description": "the number of its last transaction"},
     live_rows={**NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
     clock_ms={**NUMBER_OR_NULL, "description": "its log clock, in ms since the epoch; null if it is not open"},
+    decisions={
+        "type": ["array", "null"],
+        "description": "the last eight decisions about it, oldest first; null if they are not known",
+        "items": _PARTITION_DECISION,
+    },
 )
 PARTITION_RULES: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
     instance={**TEXT_OR_NULL, "description": "the owner's name"},
     rules={**NUMBER_OR_NULL, "description": "the version of the rules in force; null if it is not known"},
+    finished_run_days={
+        **NUMBER_OR_NULL,
+        "description": "days for which a run that begins now can be read after its end; null if it is not known",
+    },
     announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
     principal={**TEXT_OR_NULL, "description": "who activated the announced rules"},
     detail={**TEXT_OR_NULL, "description": "why it is not open"},
@@ -204,6 +229,11 @@ SESSION_PARAMETERS: Final = [
     ),
     query_parameter("tenant", TEXT, "the tenant that the client means; default: the token's"),
 ]
+NOT_KEPT_PARAMETER: Final = query_parameter(
+    "not_kept",
+    {"type": "string", "enum": ["true"]},
+    "the client knows the outcome `not_kept`; clients of 0.1.0 take it for a refusal",
+)
 UNAUTHORIZED: Final = problem_response("no bearer token, or an unknown one")
 NO_OPERATOR: Final = problem_response("the token's caller does not have the role operator")
 

@@ -48,6 +48,9 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     for parent in ("/v1/sessions/{session_id}", "/v1/sessions/{session_id}/runs/{run_id}"):
         router.add_get(f"{parent}/tool-calls", api.calls.calls)
         router.add_get(f"{parent}/tool-calls/{{idem_key}}", api.calls.call)
+        router.add_get(f"{parent}/artifacts", api.artifacts.artifacts)
+    router.add_get("/v1/sessions/{session_id}/execution", api.execution.execution)
+    router.add_get("/v1/sessions/{session_id}/conversation", api.messages.conversation)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
     router.add_get("/v1/rules", rules.list_rules)

@@ -42,6 +42,8 @@ class SessionQuestion(NamedTuple):
     refused_after: int  # offset up to which refusals are known; -1: none is
     after: int | None  # offset of an event whose verdict is wanted if there is no such session
     document: Mapping[str, Any]  # as it was asked
+    producer_id: str | None = None  # the client's, in this session
+    last_seq: int = 0  # the last number that it has given out
 
 
 class SessionPolls:
@@ -99,22 +101,26 @@ class SessionPolls:
     def _parse_question(self, tenant_id: str, n: int, document: Any) -> SessionQuestion:
         values = document if isinstance(document, dict) else {}
         session_id, state, epoch = values.get("session_id"), values.get("state"), values.get("epoch", 1)
+        producer_id, last_seq = values.get("producer_id"), values.get("last_seq", 0)
         refused_after, holder, after = values.get("refused_after", -1), values.get("holder"), values.get("after")
-        is_malformed = type(epoch) is not int or type(refused_after) is not int
+        is_malformed = any(type(number) is not int for number in (epoch, refused_after, last_seq))
         if is_malformed or not isinstance(session_id, str) or not isinstance(state, str):
-            detail = f"sessions[{n}]: session_id and state must be texts, epoch and refused_after whole numbers"
-            raise Problem(400, "invalid_value", "Bad sessions", detail)
-        if not all(isinstance(text, str | None) for text in (holder, after)):
-            raise Problem(
-                400, "invalid_value", "Bad sessions", f"sessions[{n}]: holder and after must be texts or null"
+            detail = (
+                f"sessions[{n}]: session_id and state must be texts, epoch, refused_after and last_seq whole numbers"
             )
+            raise Problem(400, "invalid_value", "Bad sessions", detail)
+        if not all(isinstance(text, str | None) for text in (holder, after, producer_id)):
+            detail = f"sessions[{n}]: holder, producer_id and after must be texts or null"
+            raise Problem(400, "invalid_value", "Bad sessions", detail)
         try:
             key = SessionKey(tenant_id, checked_session_id(session_id))
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", f"sessions[{n}]: {error.detail}") from None
         partition = partition_of(key.encoded(), self._settings.partitions)
         place = parse_after(after, partition)
-        return SessionQuestion(key, partition, state, epoch, holder, refused_after, place, values)
+        return SessionQuestion(
+            key, partition, state, epoch, holder, refused_after, place, values, producer_id, last_seq
+        )
 
 
 def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
@@ -169,13 +175,16 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
 
     `state` is null if the tenant has no such session. The verdict on the event at `after` is given
     only if the session does not exist, or is archived; it is null if that event is not judged yet.
+    `producer_seq` is above the number that the client has given out if another process uses its id.
     """
     key, state = question.key.encoded(), owner.state
     row = state.rows.get(key)
     if isinstance(row, SessionState):
         refusals = [each._asdict() for each in row.refusals if each.offset > question.refused_after]
         is_other = question.holder is not None and row.holder not in ("", question.holder)
-        if not refusals and not is_other and (row.state, row.epoch) == (question.state, question.epoch):
+        seq = _last_number(row, question.producer_id)
+        is_same = (row.state, row.epoch) == (question.state, question.epoch) and seq <= question.last_seq
+        if not refusals and not is_other and is_same:
             return None
         return {
             "session_id": question.key.session_id,
@@ -185,6 +194,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
             "reason_code": row.reason_code,
             "refusals": refusals,
             "verdict": None,
+            "producer_seq": seq,
         }
     is_archived = isinstance(row, Gravestone) or state.is_packed(key)
     verdict = None
@@ -200,7 +210,15 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
         "reason_code": row.reason_code if isinstance(row, Gravestone) else None,
         "refusals": [],
         "verdict": verdict,
+        "producer_seq": 0,
     }
+
+
+def _last_number(row: SessionState, producer_id: str | None) -> int:
+    """Return the last number of a producer that a session has seen; 0 if it has seen none."""
+    if producer_id is None:
+        return 0
+    return next((ledger.last_seq for ledger in row.producers if ledger.producer_id == producer_id), 0)
 
 
 __all__ = [

@@ -1,12 +1,12 @@
 """Requests about one session: who may ask, which partition answers, and from which record on."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task, run_key, task_key
+from sessionary.schemas.records import Gravestone, RunGravestone, SessionState
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
 from sessionary.stream_processors.api.session_poll import parse_after, require_tenant
@@ -26,6 +26,7 @@ class Question(NamedTuple):
     partition: int  # the session's
     after: int | None  # offset in that partition that must have been folded
     wait_s: float  # how long to wait for that
+    reads_not_kept: bool  # the client knows this outcome, which came after 0.1.0
 
 
 class AskedOwner(NamedTuple):
@@ -57,7 +58,8 @@ class SessionQuestions:
     async def ask_task(self, request: Request, task_id: str) -> AskedOwner | Response:
         """Return what `ask_owner` does, for the session of a task that is named by its id alone.
 
-        Raises `Problem`, 404 if the partition has no such task of the caller's tenant.
+        Raises `Problem`: 404 if the partition has no such task of the caller's tenant, 410 if the
+        task has vanished.
         """
         tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
         unknown = Problem(404, "unknown_task", "Unknown task", f"tenant {tenant_id} has no task {task_id}")
@@ -69,7 +71,10 @@ class SessionQuestions:
             return asked
         session = asked.owner.state.tasks.find_session(tenant_id, task_id)
         if session is None:
-            raise unknown
+            is_gone = asked.owner.state.is_packed(task_key(tenant_id, task_id))
+            raise gone_problem("task", task_id) if is_gone else unknown
+        if isinstance(asked.owner.state.rows.get(run_key(*session, task_id)), RunGravestone):
+            raise gone_problem("task", task_id)
         return AskedOwner(asked.question._replace(key=session), asked.owner)
 
     async def _ask(self, request: Request, question: Question) -> AskedOwner | Response:
@@ -93,7 +98,10 @@ class SessionQuestions:
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
-        return Question(key, partition, after, wait_ms / 1_000)
+        not_kept = request.query.get("not_kept")
+        if not_kept not in (None, "true"):
+            raise Problem(400, "invalid_value", "Bad not_kept", "not_kept must be true, or absent")
+        return Question(key, partition, after, wait_ms / 1_000, not_kept is not None)
 
     async def _require_folded(self, owner: PartitionOwner, question: Question) -> None:
         after = -1 if question.after is None else question.after
@@ -105,6 +113,11 @@ class SessionQuestions:
         if not self._others.has_heard(owner.committed_s):
             # Another worker may own the partition by now and have a newer state.
             raise not_ready("this worker has had no answer of its group for a session time-out")
+
+
+def gone_problem(what: Literal["run", "task"], name: str) -> Problem:
+    """Return the answer about a finished run or task that is no longer kept."""
+    return Problem(410, "run_gone", "Run gone", f"{what} {name} finished and is no longer kept")
 
 
 def require_session(asked: AskedOwner) -> SessionState:
@@ -143,4 +156,12 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
     }
 
 
-__all__ = ["WAIT_MS_DEFAULT", "AskedOwner", "Question", "SessionQuestions", "log_document", "require_session"]
+__all__ = [
+    "WAIT_MS_DEFAULT",
+    "AskedOwner",
+    "Question",
+    "SessionQuestions",
+    "gone_problem",
+    "log_document",
+    "require_session",
+]

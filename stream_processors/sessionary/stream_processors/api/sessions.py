@@ -2,6 +2,8 @@
 
     GET /v1/sessions/{session_id}?after=<partition>:<offset>&wait_ms=<ms>     bearer token → tenant
     GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
+    GET /v1/sessions/{session_id}/execution    GET …/artifacts    see `runs`
+    GET /v1/sessions/{session_id}/conversation its last turns: see `conversations`
     GET /v1/tasks/{task_id}                    a task by its id alone: see `runs`
     GET /v1/sessions   GET /v1/runs            those of a tenant: see `lists`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
@@ -18,11 +20,14 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.api.conversations.message_pages import MessagePages
 from sessionary.stream_processors.api.lists.list_pages import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import json_response, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.runs.artifact_pages import ArtifactPages
 from sessionary.stream_processors.api.runs.call_pages import CallPages
+from sessionary.stream_processors.api.runs.execution_page import ExecutionPage
 from sessionary.stream_processors.api.runs.run_pages import RunPages
 from sessionary.stream_processors.api.runs.step_pages import StepPages
 from sessionary.stream_processors.api.runs.task_pages import TaskPages
@@ -35,6 +40,7 @@ from sessionary.stream_processors.api.session_questions import (
 )
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.unknown_ids import UnknownIds
+from sessionary.stream_processors.api.verdicts import former_verdict
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -43,7 +49,8 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 class ControlApi:
     """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
-    `runs`, `steps` and `calls` those for runs and what belongs to them, `tasks` those for tasks.
+    `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and what belongs to them,
+    `tasks` those for tasks, `messages` those for conversations.
     `unknown_ids` is told of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
@@ -78,7 +85,10 @@ class ControlApi:
         self.runs = RunPages(self._questions)
         self.steps = StepPages(self._questions)
         self.calls = CallPages(self._questions)
+        self.artifacts = ArtifactPages(self._questions)
+        self.execution = ExecutionPage(self._questions)
         self.tasks = TaskPages(self._questions)
+        self.messages = MessagePages(self._questions)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
@@ -142,7 +152,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     It holds the committed state, its epoch and version, owner, content, limits, data classes and
     next deadline (ms of log time since the epoch), the last refused events, and `log_document`.
     """
-    return {
+    document = {
         "session_id": row.session_id,
         "tenant_id": row.tenant_id,
         "state": row.state,
@@ -162,6 +172,9 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "refusals": [refusal._asdict() for refusal in row.refusals],
         **log_document(asked),
     }
+    if not asked.question.reads_not_kept:
+        document["verdict"] = former_verdict(document["verdict"], row.state)
+    return document
 
 
 __all__ = ["ControlApi", "session_document"]

@@ -31,6 +31,15 @@ def verdict_document(
     return {"partition": partition, "offset": offset, "outcome": outcome, "reason": reason}
 
 
+def former_verdict(verdict: dict[str, Any] | None, state: str) -> dict[str, Any] | None:
+    """Return a verdict for a client of 0.1.0, which takes `not_kept` for a refusal.
+
+    It asks about an event that makes a session Active. If the session is, it gets None, which it
+    takes for success, as newer clients take `not_kept`.
+    """
+    return None if verdict is not None and verdict["outcome"] == "not_kept" and state == "Active" else verdict
+
+
 def _row_judgement(row: SessionState, offset: int) -> _Judgement | None:
     refusals = row.refusals
     for refusal in refusals:
@@ -60,4 +69,4 @@ def _recent_judgement(found: RecordOutcome | None, row: SessionState | None) -> 
     return _APPLIED if len(row.refusals) < REFUSALS_KEPT else _NOT_KEPT
 
 
-__all__ = ["verdict_document"]
+__all__ = ["former_verdict", "verdict_document"]

@@ -12,12 +12,14 @@
     overlay          one batch on top of it
     partition        a partition's state: load, begin, merge
     recent_outcomes  what became of the last records
-    dependants/      what the rows of runs, steps and calls share
+    dependants/      what the rows that depend on a session share
     gravestones/     packed gravestones, in chunks
     session/         the session's machine
     run/             the machine of runs
     step/            the machine of steps
     call/            the machine of reserved tool calls
+    artifact/        the machine of artifacts
+    message/         the machine of the turns of a conversation
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.
 """

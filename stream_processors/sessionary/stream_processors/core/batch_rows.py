@@ -9,7 +9,9 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from sessionary.schemas.codec import Event
-from sessionary.schemas.ids import run_key
+from sessionary.schemas.events import MessageAppended
+from sessionary.schemas.ids import message_key, run_key, split_child_key
+from sessionary.schemas.records import RunGravestone, SessionState
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.dependants.child_index import ChildChanges
@@ -42,7 +44,7 @@ class BatchRows:
         self._output_bytes = 0
         position = committed.position
         self._clock = Clock(position.clock_ms, position.quiet_until_ms)
-        self._repairs = position.clock_repairs
+        self._repairs, self._decisions = position.clock_repairs, position.decisions
         self._rules = position.rules
         self.children = ChildChanges(committed.child_index)
         self._chunks_due_ms = committed.chunks.earliest_ms
@@ -65,12 +67,22 @@ class BatchRows:
         return self._committed.repair_times(row, self._repairs) if self._repairs else row
 
     def _load_named_rows(self, arrival: Arrival, event: Event) -> Arrival:
-        """Return an arrival with the rows of the run, and of the step or call, that it names."""
+        """Return an arrival with the rows of the run, and of the child, that it names.
+
+        A message names the turn after its session's last one.
+        """
         run_id, child_key = event.envelope.run_id, named_child(arrival.session, event)
         if run_id:
-            arrival = arrival._replace(run=self._row(run_key(*arrival.session, run_id)))
+            run = self._row(run_key(*arrival.session, run_id))
+            arrival = arrival._replace(run=None if isinstance(run, RunGravestone) else run)
+        if type(event.payload) is MessageAppended:
+            session = self._row(arrival.session.encoded())
+            if type(session) is SessionState:
+                child_key = message_key(arrival.session.encoded(), session.turns + 1)
         if child_key is not None:
-            arrival = arrival._replace(child_key=child_key, child=self._row(child_key))
+            child, split = self._row(child_key), split_child_key(child_key)
+            siblings = self.children.count(split[0]) if child is None and split is not None else 0
+            arrival = arrival._replace(child_key=child_key, child=child, siblings=siblings)
         return arrival
 
     def _judged_row(self, key: bytes) -> Any:
@@ -176,10 +188,20 @@ class BatchRows:
                 self._drop_row(key, row)
                 self._drop_children(key)
                 self._vanishing -= 1
-                self.unpacked -= expiries is self._committed.unpacked_expiries
+                self.unpacked -= type(row) in self._families.unpacked_classes
+                self._leave_gravestone(key, row)
             elif self._rules.version >= 2:  # the entry is from before these rules
                 heapq.heappush(expiries, (due_ms, key))
         return True
+
+    def _leave_gravestone(self, key: bytes, row: Any) -> None:
+        """Put what remains of a row that vanished in its place, if its time is not over too."""
+        remains = self._families.remains.get(type(row))
+        grave = None if remains is None else remains(row)
+        if grave is not None and (ends_ms := self._expiry_ms(grave)) > self._clock.now_ms:
+            self.rows[key] = grave
+            self._vanishing += 1
+            heapq.heappush(self._committed.expiries, (ends_ms, key))
 
     def _drop_row(self, key: bytes, row: Any) -> None:
         if key not in self.rows:

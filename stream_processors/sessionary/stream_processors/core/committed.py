@@ -45,6 +45,7 @@ class Families(NamedTuple):
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
     openings: Mapping[type[Any], Callable[[Any], int | None]]  # of the rows that hold connections open
+    remains: Mapping[type[Any], Callable[[Any], Any]]  # of the rows that leave a gravestone when they vanish
 
 
 def arrange_families(machines: Sequence[AnyMachine]) -> Families:
@@ -86,6 +87,7 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
         expiries_ms,
         labels,
         openings,
+        {kind.row_class: kind.remains for kind in kinds if kind.remains is not None},
     )
 
 
@@ -218,6 +220,10 @@ class CommittedState:
     def due_ms(self, row: Any, hole_end_ms: int = 0) -> int:
         """Return when a row is due, in ms of log time; without the hole's end, not later."""
         return self.families.by_row_class[type(row)].due_ms(row, hole_end_ms)
+
+    def has_vanishing(self, now_ms: int) -> bool:
+        """Whether a row waits to be dropped that vanishes by `now_ms`, of log time."""
+        return any(heap and heap[0][0] <= now_ms for heap in (self.expiries, self.unpacked_expiries))
 
     def expiries_of(self, row_class: type[Any]) -> list[tuple[int, bytes]]:
         """Return the heap for rows of a class that only vanish."""

@@ -17,13 +17,23 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, TimedStep, ToolCallState
+from sessionary.schemas.records import (
+    ArtifactState,
+    EndedToolCall,
+    FinishedRun,
+    MessageState,
+    RunState,
+    StepState,
+    TimedStep,
+    ToolCallState,
+)
 from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, RowFate, Stream
 
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
 NO_SESSION = SessionKey("", "")
+ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState
 
 
 class Remains(Enum):
@@ -59,8 +69,9 @@ class Arrival(NamedTuple):
     may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
     last repair of the partition's clock, which a new row's times include; 0 if there was none.
     `run` is the row of the run that the event's envelope names; None if there is none, or if the
-    rules know no runs. `child` is the row under `child_key`: the step or the reserved call that the
-    event names; the key is None if it names none.
+    rules know no runs. `child` is the row under `child_key`: the step, the reserved call or the
+    artifact that the event names, or the turn whose row a message takes; the key is None if it
+    names none. `siblings` is how many children the parent of a child that is not there has.
     """
 
     record: LogRecord
@@ -74,7 +85,8 @@ class Arrival(NamedTuple):
     clock_repair: int = 0
     run: RunState | FinishedRun | None = None
     child_key: bytes | None = None
-    child: StepState | TimedStep | ToolCallState | EndedToolCall | None = None
+    child: ChildRow | None = None
+    siblings: int = 0
 
 
 class ForRow(NamedTuple):
@@ -134,6 +146,8 @@ class RowKind(NamedTuple):
     is_child: bool = False
     # since when a row holds a connection open, ms of log time; None: rows of this kind hold none
     open_since_ms: Callable[[Any], int | None] | None = None
+    # what remains under the key of a row that vanishes, and is not live; None: nothing does
+    remains: Callable[[Any], Any] | None = None
 
     @property
     def fate(self) -> RowFate:
@@ -255,6 +269,7 @@ __all__ = [
     "REMAINS",
     "AnyMachine",
     "Arrival",
+    "ChildRow",
     "Decision",
     "Fault",
     "ForRow",

@@ -139,6 +139,13 @@ class DueRow(NamedTuple):
     fate: RowFate
 
 
+class DueRows(NamedTuple):
+    """Rows of one fate: when each is due, as in `DueRow`, and its key; in any order."""
+
+    fate: RowFate
+    due: list[tuple[int, bytes]]
+
+
 class Counts(NamedTuple):
     """What became of a batch's records; applied + duplicate + refused + ticks = records.
 
@@ -191,6 +198,7 @@ __all__ = [
     "ClockSetting",
     "Counts",
     "DueRow",
+    "DueRows",
     "Emitted",
     "EventLog",
     "LogRecord",

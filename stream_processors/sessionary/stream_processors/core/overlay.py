@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.records import Position
+from sessionary.schemas.ids import is_run_key
+from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.dependants.child_naming import CALL_PAYLOADS
+from sessionary.stream_processors.core.dependants.child_naming import PAYLOADS_OF_SESSIONS
 from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
@@ -33,10 +34,11 @@ from sessionary.stream_processors.core.model import (
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.core.trail import (
-    decision_record,
+    add_decision,
     failure_record,
     rejected_record,
     repair_record,
+    rules_record,
     skip_record,
 )
 from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
@@ -122,15 +124,13 @@ class Overlay(BatchRows):
     def announce_rules(self, rules: RuleSet, principal: str) -> None:
         """Let `rules` begin with the next record that says so; it leaves an audit record.
 
-        `principal`: who activated them. Raises `ValueError` unless they are newer than those in
-        force.
+        `principal`: who activated them. Raises `ValueError` if those in force are newer, or these.
         """
-        if rules.version <= self._rules.version:
+        if rules.version < self._rules.version or rules == self._rules:
             raise ValueError(f"rules {self._rules.version} are in force, so {rules.version} cannot begin")
         self._announced = AnnouncedRules(*rules, self._next_offset, principal)
         place = self._next_place()
-        reason = f"rules {rules.version} begin, after rules {self._rules.version}"
-        self._emitted.append(Emitted("audit", None, decision_record("rules_announced", reason, principal, place)))
+        self._emitted.append(Emitted("audit", None, rules_record(rules, self._rules, principal, place)))
 
     def skip_offsets(self, skip: SkippedOffsets) -> None:
         """Go on at `skip.next_offset`; what lies before is not folded, and leaves an audit record.
@@ -142,9 +142,7 @@ class Overlay(BatchRows):
             raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")
         committed, rules = self._committed, rules_to_write(self._rules, self._announced)
         self._move_clock(skip.clock_ms)
-        self._emitted.append(
-            Emitted("audit", None, skip_record(committed.log, skip, self._next_place(), rules)),
-        )
+        self._report_decision(skip_record(committed.log, skip, self._next_place(), rules), rules)
         for record in skip.records if rules > FIRST_RULES.version else ():
             self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
         if skip.replaced is None:
@@ -165,20 +163,20 @@ class Overlay(BatchRows):
         if back_ms := self._repairs[-1].back_ms:
             committed.timers.move_earlier(back_ms)
         record = repair_record(committed.log, setting, former_ms, self._next_place())
-        self._emitted.append(Emitted("audit", None, record))
+        self._report_decision(record, self._rules.version)
 
     @property
     def _may_repair_clock(self) -> bool:
-        """Whether no timer of the next record has fired, and the clock was not repaired just now.
+        """Whether the next record has changed nothing, and the clock was not repaired just now.
 
-        Other decisions leave outcomes at the next record's offset too; then no row is due.
+        A record that is written in parts may have moved the clock alone: then rows are due or over.
         """
-        if not self._outcome_n:
-            return True
-        if stands_at_repair(self._clock.now_ms, self._repairs):
+        if self._outcome_n and stands_at_repair(self._clock.now_ms, self._repairs):
             return False
-        due = self._committed.timers.next_due(self._live_due_ms, self._clock.now_ms)
-        return due is None or self._clock.is_quiet
+        committed, now_ms = self._committed, self._clock.now_ms
+        if committed.has_vanishing(now_ms):
+            return False
+        return self._clock.is_quiet or committed.timers.next_due(self._live_due_ms, now_ms) is None
 
     @property
     def final_position(self) -> Position:
@@ -193,6 +191,7 @@ class Overlay(BatchRows):
             rules=self._rules,
             announced=self._announced,
             clock_repairs=self._repairs,
+            decisions=self._decisions,
         )
 
     @property
@@ -257,15 +256,18 @@ class Overlay(BatchRows):
         self._count_output(record.whole_bytes + EMITTED_BYTES)
         return arrival
 
+    def _report_decision(self, record: AuditRecord, rules: int) -> None:
+        self._emitted.append(Emitted("audit", None, record))
+        self._decisions = add_decision(self._decisions, record, rules)
+
     def _begin_rules(self, announced: AnnouncedRules) -> None:
-        self._rules, self._announced = RuleSet(announced.version, announced.row_bytes_max), None
+        self._rules, self._announced = announced.rules, None
         self._decoder = self._committed.decoder.as_of(announced.version)
 
     def _next_place(self) -> Place:
         # `apply` has moved `_next_offset` to its record.
-        place = Place(
-            self._committed.partition, self._next_offset, self._outcome_n, self._clock.now_ms, self._batch_number
-        )
+        partition, now_ms = self._committed.partition, self._clock.now_ms
+        place = Place(partition, self._next_offset, self._outcome_n, now_ms, self._batch_number)
         self._outcome_n += 1
         return place
 
@@ -341,7 +343,7 @@ class Overlay(BatchRows):
         committed, families = self._committed, self._families
         key = record.key or b""
         row = self._judged_row(key) if key else None
-        if type(row) in families.foreign_classes:
+        if type(row) in families.foreign_classes or is_run_key(key):
             row = None  # a record's key is never that of another family's row
         known = None if row is REMAINS else row
         arrival = read_arrival(
@@ -353,7 +355,7 @@ class Overlay(BatchRows):
         event = arrival.event
         if (
             event is not None
-            and (event.envelope.run_id or type(event.payload) in CALL_PAYLOADS)
+            and (event.envelope.run_id or type(event.payload) in PAYLOADS_OF_SESSIONS)
             and arrival.rules.version >= 2
         ):
             arrival = self._load_named_rows(arrival, event)

@@ -23,7 +23,7 @@ from sessionary.stream_processors.core.committed import CommittedState, Partitio
 from sessionary.stream_processors.core.dependants.child_index import ChildIndex
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import DueRow
+from sessionary.stream_processors.core.model import DueRows, RowFate
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.run.task_index import TaskIndex
 
@@ -58,34 +58,35 @@ class PartitionState(CommittedState):
         """Take the changelog's position record."""
         self.position = position
 
-    def finish_loading(self, due_rows: Iterable[DueRow] | None = None) -> None:
+    def finish_loading(self, due_rows: Iterable[DueRows] | None = None) -> None:
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
-        due: list[tuple[int, bytes]] = []
+        live: list[tuple[int, bytes]] = []
         self.expiries, self.unpacked_expiries = [], []
         self.chunks, self.child_index, self.tasks = ChunkIndex(), ChildIndex(), TaskIndex()
         counted: list[bytes] = []
-        back_ms = sum(repair.back_ms for repair in self.position.clock_repairs)
-        for key, due_ms, fate in due_rows if due_rows is not None else map(self._due_row, self.rows.items()):
+        for fate, due in self._list_due_rows() if due_rows is None else due_rows:
             if fate.is_counted:
-                counted.append(key)
+                counted.extend(key for _, key in due)
             if fate.is_child:
-                self.child_index.add(key)
-            elif is_run_key(key):
-                self.tasks.add_run(key)
+                for _, key in due:
+                    self.child_index.add(key)
+            else:
+                for key in [key for _, key in due if is_run_key(key)]:
+                    self.tasks.add_run(key)
             if fate.live:
-                # If the clock was set back since the row was written, the row may be due earlier.
-                due.append((due_ms - back_ms, key))
+                live.extend(due)
             elif fate.is_packed:
-                self.expiries.append((due_ms, key))
-            elif is_chunk_key(key):
-                self.chunks.put_chunk(key, self.rows[key])
+                self.expiries.extend(due)
             elif not fate.is_child:
-                self.unpacked_expiries.append((due_ms, key))
+                self._add_unpacked(due)
+        if back_ms := sum(repair.back_ms for repair in self.position.clock_repairs):
+            # The clock was set back, maybe since a row was written: the row may be due earlier.
+            live = [(due_ms - back_ms, key) for due_ms, key in live]
         heapq.heapify(self.expiries)
         heapq.heapify(self.unpacked_expiries)
-        self.timers.fill(due)
+        self.timers.fill(live)
         self.unpacked = len(self.unpacked_expiries)
-        self.live, self.vanishing = len(due), len(self.expiries) + self.unpacked
+        self.live, self.vanishing = len(live), len(self.expiries) + self.unpacked
         self.tally.start_again(counted)
 
     def begin(self) -> Overlay:
@@ -143,14 +144,14 @@ class PartitionState(CommittedState):
 
     @property
     def may_repair_clock(self) -> bool:
-        """Whether no timer of the next record has fired, and the clock was not repaired just now.
+        """Whether the next record has changed nothing, and the clock was not repaired just now.
 
-        Other decisions leave outcomes at the next record's offset too; then no row is due.
+        A record that is written in parts may have moved the clock alone: then rows are due or over.
         """
         position, deadline_ms = self.position, self.next_deadline_ms
-        if not position.outcome_n:
-            return True
-        if stands_at_repair(position.clock_ms, position.clock_repairs):
+        if position.outcome_n and stands_at_repair(position.clock_ms, position.clock_repairs):
+            return False
+        if self.has_vanishing(position.clock_ms):
             return False
         return deadline_ms is None or deadline_ms > position.clock_ms
 
@@ -172,9 +173,18 @@ class PartitionState(CommittedState):
         deadlines = map(self._committed_due_ms, self.timers.keys_until(now_ms, rows_max))
         return sum(due_ms is not None and due_ms <= now_ms for due_ms in deadlines)
 
-    def _due_row(self, item: tuple[bytes, Any]) -> DueRow:
-        key, row = item
-        return DueRow(key, self.due_ms(row), self.families.fates[type(row)])
+    def _add_unpacked(self, due: Iterable[tuple[int, bytes]]) -> None:
+        for due_ms, key in due:
+            if is_chunk_key(key):
+                self.chunks.put_chunk(key, self.rows[key])
+            else:
+                self.unpacked_expiries.append((due_ms, key))
+
+    def _list_due_rows(self) -> list[DueRows]:
+        found: dict[RowFate, list[tuple[int, bytes]]] = {}
+        for key, row in self.rows.items():
+            found.setdefault(self.families.fates[type(row)], []).append((self.due_ms(row), key))
+        return [DueRows(*rows) for rows in found.items()]
 
     def _committed_due_ms(self, key: bytes) -> int | None:
         return self._live_due_ms(self.rows.get(key))

@@ -7,7 +7,7 @@ built from the rows.
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 DueOf = Callable[[bytes], int | None]
 
@@ -26,10 +26,10 @@ class Timers:
         """Return the keys of all entries, in any order."""
         return list(self._entries)
 
-    def fill(self, deadlines: Iterable[tuple[int, bytes]]) -> None:
-        """Replace all entries by these."""
-        self._heap = list(deadlines)
-        heapq.heapify(self._heap)
+    def fill(self, deadlines: list[tuple[int, bytes]]) -> None:
+        """Replace all entries by these; the list becomes the timers' own."""
+        self._heap = deadlines
+        heapq.heapify(deadlines)
         self._entries = {key: due_ms for due_ms, key in self._heap}
 
     def schedule(self, key: bytes, due_ms: int) -> None:

@@ -13,7 +13,15 @@ from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.rules import FIRST_RULES
-from sessionary.schemas.types import AuditKind, DataClass, Envelope, RefusalReason, SessionStateName
+from sessionary.schemas.types import (
+    AuditKind,
+    DataClass,
+    Envelope,
+    PartitionDecision,
+    RefusalReason,
+    RuleSet,
+    SessionStateName,
+)
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import (
     ClockSetting,
@@ -33,6 +41,7 @@ SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
 # From here on accesses are numbered among the outputs of a batch's last record: it never has as
 # many. So they take no number that a replay, which does not know them, gives to another output.
 ACCESS_N = 1 << 19
+_DECISIONS_KEPT = 8
 
 
 class Access(NamedTuple):
@@ -144,6 +153,21 @@ def decision_record(event_type: str, reason: str, principal: str, place: Place) 
     )
 
 
+def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) -> AuditRecord:
+    """Return the record that `rules` were announced while `former` are in force.
+
+    A replay reads from its reason which rules they are, with all of their settings: a later release
+    may begin with others.
+    """
+    days = f"{rules.finished_run_days} day{'s' if rules.finished_run_days != 1 else ''}"
+    reason = (
+        f"rules {rules.version} begin, after rules {former.version}; rows have at most {rules.row_bytes_max} bytes, "
+        f"outputs {rules.output_bytes_max}, rejected records {rules.rejected_bytes_max}; finished runs are kept for "
+        f"{days}"
+    )
+    return decision_record("rules_announced", reason, principal, place)
+
+
 def with_accesses(outcome: Outcome, partition: int, accesses: Sequence[Access]) -> Outcome:
     """Return what a batch of at least one record writes, with an audit record of each access.
 
@@ -196,6 +220,26 @@ def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: P
     return record._replace(gap_first=first, gap_last=last) if unmoved else record
 
 
+def add_decision(
+    decisions: Sequence[PartitionDecision], record: AuditRecord, rules: int
+) -> Sequence[PartitionDecision]:
+    """Return a partition's last decisions with the one that `record` reports.
+
+    The first rules, whose position record has no decisions, add none.
+    """
+    if rules == FIRST_RULES.version:
+        return decisions
+    decision = PartitionDecision(
+        record.event_type,
+        record.source_offset,
+        record.gap_first,
+        record.gap_last,
+        record.appended_at // 1000,
+        record.actor or "",
+    )
+    return (*decisions, decision)[-_DECISIONS_KEPT:]
+
+
 def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
     """Return the record of an event on which a machine failed; its session is not changed by it."""
     record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, place, "refusal")
@@ -244,6 +288,7 @@ __all__ = [
     "Numbered",
     "Subject",
     "access_record",
+    "add_decision",
     "audit_record",
     "decision_record",
     "event_offset",
@@ -251,6 +296,7 @@ __all__ = [
     "next_number",
     "rejected_record",
     "repair_record",
+    "rules_record",
     "skip_record",
     "with_accesses",
 ]

@@ -94,7 +94,7 @@ def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder)
         value = decoder.as_of(announced.version).decode_event(record.value)
     except DecodeError:
         return False
-    return isinstance(value, RulesActivation) and value[:2] == announced[:2]
+    return isinstance(value, RulesActivation) and value.rules == announced.rules
 
 
 __all__ = ["begins_rules", "read_arrival", "unread_arrival"]

@@ -11,6 +11,12 @@ from sessionary.schemas.telemetry.log_fields import key_fields
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.runtime.decisions.broker_time import read_broker_time
+from sessionary.stream_processors.runtime.decisions.own_repair import (
+    find_own_repair,
+    waits_for_repair,
+    with_way_out,
+)
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
@@ -58,6 +64,7 @@ class Assignment:
         self._retiring: dict[int, PartitionOwner] = {}
         self._pauses_s: dict[int, float] = {}  # before the last new start after a failure, by partition
         self._halts: dict[int, _Halt] = {}  # also while the partition is opened again
+        self._clock_checks: set[asyncio.Task[None]] = set()
         self.is_rebalancing = False  # whether the group gives another assignment soon
         self._closed = False
 
@@ -104,30 +111,51 @@ class Assignment:
     def halt_partition(self, partition: int, fault: Halted, offset: int | None = None) -> None:
         """Halt an open partition before the record at `offset`, by default at its position."""
         if (owner := self.owners.get(partition)) is not None:
-            owner.request_halt(fault, offset)
+            owner.request_halt(with_way_out(fault, partition, owner.position), offset)
 
     def reopen_partition(self, partition: int, decision: Decision | None = None) -> None:
-        """End a partition's owner and begin a new one, which carries out an operator's decision."""
+        """End a partition's owner and begin a new one, which carries out an operator's decision.
+
+        Nothing happens while the worker ends.
+        """
+        if self._closed:
+            return
         owner = self.owners.pop(partition)
         owner.request_end()
         self._retiring[partition] = owner
         self._start_owner(partition, decision)
         self._update_gauges()
 
-    async def close(self) -> dict[int, int]:
-        """End all owners, waiting at most 15 s. Return their `next_offsets`."""
+    async def prepare_leaving(self) -> dict[int, int]:
+        """Prepare to leave the group: open no partition any more, and answer no reader.
+
+        Open partitions are folded until another worker fences them, or until `close`. Waits at most
+        15 s for all other owners to end: one that fenced later would fence a successor. Returns the
+        `next_offsets`.
+        """
         self._closed = True
-        opened = [owner for owner in self.owners.values() if owner.is_open]
+        for owner in self.owners.values():
+            owner.stop_answering()
+            if not owner.is_open:
+                owner.request_end()
+        await _wait_for_ends(owner for owner in self._all_owners() if owner.end_requested)
+        return self.next_offsets
+
+    async def wait_until_taken(self, timeout_s: float) -> None:
+        """Wait until other workers have taken the open partitions, at most `timeout_s`."""
+        if tasks := [owner.task for owner in self.owners.values()]:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    async def close(self) -> None:
+        """End all owners, waiting at most 15 s."""
+        self._closed = True
+        for check in self._clock_checks:
+            check.cancel()
         for owner in self.owners.values():
             owner.request_end()
-        tasks = [owner.task for owner in (*self.owners.values(), *self._retiring.values())]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
-            for task in late:
-                _log.warning("%(task)s did not end within %(limit_s)g s", task=task.get_name(), limit_s=_CLOSE_S)
+        await _wait_for_ends(self._all_owners())
         self.owners = {}
         self._stores.close()
-        return {owner.partition: owner.position.next_offset for owner in opened}
 
     def is_open(self, partition: int) -> bool:
         """Return whether this worker has the partition open."""
@@ -154,6 +182,9 @@ class Assignment:
         """Whether the group gave an assignment and all of its partitions are open, or halted."""
         opened = (owner.is_open or partition in self._halts for partition, owner in self.owners.items())
         return self.has_assignment and all(opened)
+
+    def _all_owners(self) -> list[PartitionOwner]:
+        return [*self.owners.values(), *self._retiring.values()]
 
     def _start_owner(self, partition: int, decision: Decision | None = None) -> None:
         former = self._retiring.pop(partition, None)
@@ -226,7 +257,34 @@ class Assignment:
                 **error_fields(fault),
             )
             self._update_gauges()
-        asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
+        if waits_for_repair(fault, owner.position):
+            self._check_clock_later(owner, fault)
+        else:
+            asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)
+
+    def _check_clock_later(self, owner: PartitionOwner, fault: Halted) -> None:
+        """Look again after a pause if the broker's clock is right; a look opens nothing."""
+
+        def begin_check() -> None:
+            if not self._closed and self.owners.get(owner.partition) is owner:
+                check = asyncio.create_task(self._check_clock(owner, fault))
+                self._clock_checks.add(check)
+                check.add_done_callback(self._clock_checks.discard)
+
+        asyncio.get_running_loop().call_later(HALT_RETRY_S, begin_check)
+
+    async def _check_clock(self, owner: PartitionOwner, fault: Halted) -> None:
+        """Open a halted partition with a repair of its clock, if this is the time for it."""
+        context, partition, setting = self._context, owner.partition, None
+        try:
+            broker = await context.run_blocking(read_broker_time, context.settings, partition)
+            setting = find_own_repair(fault, owner.position, broker)
+        except Lost as error:
+            _log.info("the time of a broker is not known: %(error)s", partition=partition, **error_fields(error))
+        if setting is None:
+            self._check_clock_later(owner, fault)
+        else:
+            self._reopen_if_current(owner, setting)
 
     def _check_halt(self, owner: PartitionOwner) -> None:
         """Forget a partition's halt once it works again."""
@@ -239,7 +297,9 @@ class Assignment:
         _log.warning("partition %(partition)d is no longer halted", partition=owner.partition)
         self._update_gauges()
 
-    def _reopen_if_current(self, owner: PartitionOwner, *, waited: bool = False) -> None:
+    def _reopen_if_current(
+        self, owner: PartitionOwner, decision: Decision | None = None, *, waited: bool = False
+    ) -> None:
         """Open the partition again unless it has another owner; first wait for the group's answer.
 
         Without an answer for a session time-out, another worker may have the partition, which a new
@@ -249,7 +309,7 @@ class Assignment:
             return  # during a rebalance, the assignment decides
         unheard_s = time.monotonic() - self._heartbeat_s()
         if unheard_s <= self._context.settings.session_timeout_ms / 1_000:
-            self.reopen_partition(owner.partition)
+            self.reopen_partition(owner.partition, decision)
             return
         if not waited:
             _log.warning(
@@ -258,7 +318,7 @@ class Assignment:
                 unheard_s=unheard_s,
                 partition=owner.partition,
             )
-        look_again = functools.partial(self._reopen_if_current, owner, waited=True)
+        look_again = functools.partial(self._reopen_if_current, owner, decision, waited=True)
         asyncio.get_running_loop().call_later(_HEARTBEAT_LOOK_S, look_again)
 
     def _update_gauges(self) -> None:
@@ -267,6 +327,13 @@ class Assignment:
         metrics.halted.clear()
         for fault in self.halted_partitions.values():
             metrics.halted.labels(fault.reason).inc()
+
+
+async def _wait_for_ends(owners: Iterable[PartitionOwner]) -> None:
+    if tasks := [owner.task for owner in owners]:
+        _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
+        for task in late:
+            _log.warning("%(task)s did not end within %(limit_s)g s", task=task.get_name(), limit_s=_CLOSE_S)
 
 
 __all__ = ["Assignment"]

@@ -3,35 +3,45 @@
 Only the partition's end (`_PARTITION_EOF`) ends the reading: a quiet moment does not. Committed
 records only; the former owner's open transaction was ended when this owner's producer was
 initialised, so the end is the true one.
+
+A reading that fails loses nothing: the store keeps how far it came, with the rows. And a client of
+librdkafka may lose its last broker for ever. So a reader that delivers nothing, although a new
+client hears the broker, is replaced by that one.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.headers import read_headers
+from sessionary.schemas.headers import Headers, read_each_headers
+from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.unreadable_batches import describe_unreadable_batch, is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.telemetry.role_logs import role_logger
-from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.core.model import POSITION_KEY, DueRows
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import require_known_rules
 from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.startup import require_roomy_topics
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
-from sessionary.stream_processors.store.stores import Store, is_usable
+from sessionary.stream_processors.store.saved_position import SavedPosition, is_usable
+from sessionary.stream_processors.store.stores import Store
 
 _log = role_logger(__name__)
 PREFETCH_KIB = 4_096
 _BATCH_RECORDS = 5_000
+RENEW_S = 10.0  # without a record, and a new client is asked: longer than any fetch takes
 _SILENCE_MAX_S = 60.0
 _TIMEOUT_S = 10.0
+_ASK_S = 5.0
 # Trouble on the way to the broker; librdkafka goes on trying by itself.
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
@@ -73,35 +83,42 @@ def recover(
 ) -> int:
     """Load `store` with what the changelog holds beyond it, and `state`; return the end.
 
-    `row_codec` makes of a record's value and its header `due` what the store keeps.
+    `row_codec` makes of a record's value and its header `due` what the store keeps. What is loaded
+    when it fails need not be read again: the store's `loading_mark` says how far it came.
 
     Blocks. Raises `Halted` for a record that cannot be read, for missing rows and for rules that
     this release does not know, `Lost` if the broker stays silent or the partition is no longer
     `wanted`.
     """
-    was_saved = store.saved_position is not None
-    changelog_next = _recover_rows(settings, state, store, row_codec, wanted, progress)
-    if not _holds_all_rows(store, state.position):
-        progress.found_damaged_store = was_saved
+    reading = _ChangelogReading(settings, state, store, row_codec, wanted, progress)
+    changelog_next = reading.load_rows()
+    due_rows = _find_due_rows(store, state.position)
+    if due_rows is None:
+        progress.found_damaged_store = reading.went_on
         _log.warning(
             "partition %(partition)d: its store differs from its changelog, which is read from the start",
             partition=state.partition,
             offset=state.position.next_offset,
         )
         store.wipe()
-        changelog_next = _recover_rows(settings, state, store, row_codec, wanted, progress)
-        if not _holds_all_rows(store, state.position):
-            raise _changelog_incomplete(state, store)
-    state.finish_loading(store.rows.due_rows())
+        changelog_next = reading.load_rows()
+        due_rows = _find_due_rows(store, state.position)
+        if due_rows is None:
+            fault = _changelog_incomplete(state, store)
+            store.wipe()  # the next attempt must not go on from these rows
+            raise fault
+    state.finish_loading(due_rows)
     return changelog_next
 
 
-def _holds_all_rows(store: Store, position: Position) -> bool:
-    """Return whether the store has the rows that the position record counts."""
+def _find_due_rows(store: Store, position: Position) -> list[DueRows] | None:
+    """Return when the rows are due; None if they are not those that the position record counts."""
     expected = position.row_count, position.row_checksum
     # A store that was filled from the start has no sum yet; one that a crash left ahead of its
     # position has the right rows, but not their sum.
-    return expected == (None, None) or store.row_sum == expected or store.count_again() == expected
+    counts = expected != (None, None) and store.row_sum != expected
+    due_rows = store.survey_rows(counts=counts).due_rows
+    return None if counts and store.row_sum != expected else due_rows
 
 
 def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
@@ -115,96 +132,154 @@ def _changelog_incomplete(state: PartitionState, store: Store) -> Halted:
     )
 
 
-def _recover_rows(
-    settings: ProcessorSettings,
-    state: PartitionState,
-    store: Store,
-    row_codec: RowCodec,
-    wanted: Callable[[], bool],
-    progress: RecoveryProgress,
-) -> int:
-    reader = reader_of(settings)
-    try:
-        topic = TopicPartition(settings.topics.changelog, state.partition)
-        low, end = reader.get_watermark_offsets(topic, timeout=_TIMEOUT_S)
-        saved = store.saved_position
+def _furthest_position(store: Store) -> SavedPosition | None:
+    """Return up to where a store holds the changelog, saved or only loaded; None if it is empty."""
+    known = [found for found in (store.saved_position, store.loading_mark) if found is not None]
+    return max(known, key=lambda found: found.changelog_next, default=None)
+
+
+class _ChangelogReading:
+    """Reads one changelog into a store and a state."""
+
+    def __init__(
+        self,
+        settings: ProcessorSettings,
+        state: PartitionState,
+        store: Store,
+        row_codec: RowCodec,
+        wanted: Callable[[], bool],
+        progress: RecoveryProgress,
+    ) -> None:
+        self.went_on = False  # whether the last reading went on from what the store had
+        self._settings = settings
+        self._state = state
+        self._store = store
+        self._row_codec = row_codec
+        self._wanted = wanted
+        self._progress = progress
+        self._first_position = state.position
+        self._since_s = 0.0  # since when all tombstones must be found, seconds since the epoch
+
+    def load_rows(self) -> int:
+        """Read from where the store stands to the changelog's end, and return that."""
+        self._reader = reader_of(self._settings)
+        try:
+            self._begin_reading()
+            changelog_next = self._read_to_end()
+            require_known_rules(self._state.partition, self._state.position)
+            require_roomy_topics(self._settings, self._state.partition, self._state.position)
+            self._store.finish_loading()
+        except KafkaException as error:
+            raise Lost(f"changelog of partition {self._state.partition}: {error.args[0]}") from error
+        finally:
+            self._reader.close()
+        return changelog_next
+
+    def _begin_reading(self) -> None:
+        store, now_s = self._store, time.time()
+        low, end = self._reader.get_watermark_offsets(self._place(), timeout=_TIMEOUT_S)
+        known = _furthest_position(store)
         store.rows.forget_unsaved()  # an owner elsewhere may have changed them since
-        if saved is not None and is_usable(saved, low, end):
-            state.load_position(saved.position)
-            topic.offset = saved.changelog_next
+        self.went_on = known is not None and is_usable(known, low, end)
+        if known is not None and self.went_on:
+            position, next_offset, self._since_s = known
         else:
             store.wipe()
-            topic.offset = OFFSET_BEGINNING
-        state.rows = store.rows
-        reader.assign([topic])
-        progress.next_offset, progress.end_offset = max(low, topic.offset), end
-        changelog_next = _read(reader, state, store, row_codec, wanted, progress)
-        require_known_rules(state.partition, state.position)
-        store.finish_loading()
-    except KafkaException as error:
-        raise Lost(f"changelog of partition {state.partition}: {error.args[0]}") from error
-    finally:
-        reader.close()
-    return changelog_next
+            position, next_offset, self._since_s = self._first_position, low, now_s
+        self._state.load_position(position)
+        self._state.rows = store.rows
+        self._reader.assign([self._place(next_offset if self.went_on else OFFSET_BEGINNING)])
+        self._progress.next_offset, self._progress.end_offset = next_offset, end
 
+    def _read_to_end(self) -> int:
+        heard_s = asked_s = time.monotonic()
+        while self._wanted():
+            # Only the first one is waited for: `consume` would wait until it has as many as it may
+            # take.
+            if (first := self._reader.poll(0.2)) is not None:
+                messages = (first, *self._reader.consume(_BATCH_RECORDS, 0))
+                end = self._load_messages(messages)
+                if end is not None:
+                    return end
+                if any(message.error() is None for message in messages):
+                    heard_s = asked_s = time.monotonic()
+            if time.monotonic() - heard_s > _SILENCE_MAX_S:
+                raise Lost(f"changelog of partition {self._state.partition}: silent for {_SILENCE_MAX_S:g} s")
+            if time.monotonic() - asked_s > RENEW_S:
+                self._renew_reader(time.monotonic() - heard_s)
+                asked_s = time.monotonic()
+        raise Lost("no longer wanted")
 
-def _read(
-    reader: Consumer,
-    state: PartitionState,
-    store: Store,
-    row_codec: RowCodec,
-    wanted: Callable[[], bool],
-    progress: RecoveryProgress,
-) -> int:
-    heard_s = time.monotonic()
-    while wanted():
-        # Only the first one is waited for: `consume` would wait until it has as many as it may
-        # take.
-        if (first := reader.poll(0.2)) is not None:
-            heard_s = time.monotonic()
-            messages = (first, *reader.consume(_BATCH_RECORDS, 0))
-            end = _load_messages(state, store, row_codec, messages)
-            if end is not None:
-                return end
-            if messages[-1].error() is None:
-                progress.next_offset = (messages[-1].offset() or 0) + 1
-        if time.monotonic() - heard_s > _SILENCE_MAX_S:
-            raise Lost(f"changelog of partition {state.partition}: silent for {_SILENCE_MAX_S:g} s")
-    raise Lost("no longer wanted")
+    def _renew_reader(self, silent_s: float) -> None:
+        """Replace the reader if a new client hears the broker; go on where it stands.
 
-
-def _load_messages(state: PartitionState, store: Store, row_codec: RowCodec, messages: Sequence[Message]) -> int | None:
-    """Load what the consumer returned. Return the changelog's end if that is reached.
-
-    A partition opens after one turn of this loop for each of its rows: a call less per row counts.
-    """
-    rows: dict[bytes, bytes | None] = {}
-    end: int | None = None
-    repack = row_codec.repack
-    for message in messages:
-        if (fault := message.error()) is not None:
-            if fault.code() == KafkaError._PARTITION_EOF:
-                end = message.offset() or 0
-            else:
-                _check_fault(state.partition, message, fault)
-            continue
-        key, value = message.key() or b"", message.value()
-        assert isinstance(key, bytes)
-        if value is None:
-            rows[key] = None
-            continue
-        assert isinstance(value, bytes)
+        Something is always left to be read, the changelog's end at least.
+        """
+        fresh = reader_of(self._settings)
         try:
-            if key == POSITION_KEY:
-                state.load_position(_position(value))
-            else:
-                rows[key] = repack(value, _due(message))
-        except DecodeError as error:
-            where = f"partition {state.partition}, offset {message.offset()}, key {key!r}"
-            advice = "if a newer release wrote it, upgrade this worker"
-            raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
-    store.load_rows(rows)
-    return end
+            _, end = fresh.get_watermark_offsets(self._place(), timeout=_ASK_S)
+        except KafkaException:
+            fresh.close()  # the reader is not to blame
+            return
+        stalled, self._reader = self._reader, fresh
+        close_in_background(stalled)
+        self._progress.end_offset = end
+        self._reader.assign([self._place(self._progress.next_offset)])
+        _log.warning(
+            "the reader of a changelog stood still at offset %(next_offset)d for %(silent_s).0f s, the log ends at "
+            "%(log_end)d; a new client goes on",
+            next_offset=self._progress.next_offset,
+            silent_s=silent_s,
+            log_end=end,
+            partition=self._state.partition,
+        )
+
+    def _place(self, offset: int = OFFSET_BEGINNING) -> TopicPartition:
+        return TopicPartition(self._settings.topics.changelog, self._state.partition, offset)
+
+    def _load_messages(self, messages: Sequence[Message]) -> int | None:
+        """Load what the consumer returned. Return the changelog's end if that is reached."""
+        end: int | None = None
+        if any(map(Message.error, messages)):
+            for message in messages:
+                if (fault := message.error()) is not None and fault.code() == KafkaError._PARTITION_EOF:
+                    end = message.offset() or 0
+                elif fault is not None:
+                    _check_fault(self._state.partition, message, fault)
+            messages = [message for message in messages if message.error() is None]
+        if messages:
+            rows = self._read_rows(messages)
+            self._progress.next_offset = (messages[-1].offset() or 0) + 1
+            mark = SavedPosition(self._state.position, self._progress.next_offset, self._since_s)
+            self._store.load_rows(rows, mark)
+        return end
+
+    def _read_rows(self, messages: Sequence[Message]) -> dict[bytes, bytes | None]:
+        """Return what the store is to keep of records, by key; take those of positions.
+
+        A partition opens after one turn of this loop for each of its rows: a call less per row
+        counts. A call that `map` makes takes half the time.
+        """
+        rows: dict[bytes, bytes | None] = {}
+        repack = self._row_codec.repack
+        keys = cast(Iterable[bytes | None], map(Message.key, messages))
+        values = cast(Iterable[bytes | None], map(Message.value, messages))
+        for message, key, value, headers in zip(messages, keys, values, read_each_headers(messages), strict=True):
+            if value is None:
+                rows[key or b""] = None
+                continue
+            try:
+                if key == POSITION_KEY:
+                    self._state.load_position(_position(value))
+                elif headers and len(headers) == 1 and headers[0][0] == DUE_HEADER:
+                    rows[key or b""] = repack(value, headers[0][1])
+                else:
+                    rows[key or b""] = repack(value, _find_due(headers or ()))
+            except DecodeError as error:
+                where = f"partition {self._state.partition}, offset {message.offset()}, key {key!r}"
+                advice = "if a newer release wrote it, upgrade this worker"
+                raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
+        return rows
 
 
 def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
@@ -238,11 +313,8 @@ def _position(value: bytes) -> Position:
     return record
 
 
-def _due(message: Message) -> bytes | None:
-    for name, value in read_headers(message) or ():
-        if name == DUE_HEADER and isinstance(value, bytes):
-            return value
-    return None
+def _find_due(headers: Headers) -> bytes | None:
+    return next((value for name, value in headers if name == DUE_HEADER and isinstance(value, bytes)), None)
 
 
 __all__ = ["PREFETCH_KIB", "RecoveryProgress", "reader_of", "recover", "seal_with"]

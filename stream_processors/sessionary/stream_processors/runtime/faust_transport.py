@@ -9,7 +9,7 @@ subscribes, assigns and heartbeats, and carries no record:
 - `RebalanceListener` is called first in a rebalance, before Faust does anything else. It passes its
   beginning and the assignment on; the owners go on meanwhile, and open new partitions as tasks.
 - `MemberThread` also records the group's heartbeats, commits the offsets that show the group's lag,
-  and leaves the group when it stops.
+  and leaves the group before Faust stops.
 - `FaustGroup` answers what the control API asks of the group.
 
 A worker with Faust agents of users has the transport of `stream_transport.py`.
@@ -41,6 +41,7 @@ _log = role_logger(__name__)
 # A service of Faust's logs under the name of the module that defines it; these log as Faust.
 _FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
+_LEAVE_S = 4.0
 
 
 class AssignmentListener(Protocol):
@@ -118,10 +119,19 @@ class MemberThread(driver.AIOKafkaConsumerThread):
             return False
         return True
 
+    async def leave_group(self) -> None:
+        """Leave the group, which a static member does not do by itself; the others would wait.
+
+        The member joins no group again. Nothing happens if it has not begun, or has left.
+        """
+        if self._consumer is not None and (coordinator := self._consumer._coordinator) is not None:
+            coordinator._group_instance_id = None
+            await coordinator.close()
+            await coordinator._maybe_leave_group()  # left to be done if a former `close` was cut short
+
     async def on_thread_stop(self) -> None:
-        """Stop and leave the group, which a static member does not do; the others would wait."""
-        if self._consumer is not None and self._consumer._coordinator is not None:
-            self._consumer._coordinator._group_instance_id = None
+        """Leave the group and stop."""
+        await self.leave_group()
         await super().on_thread_stop()
 
 
@@ -156,6 +166,21 @@ class MemberConsumer(driver.Consumer):
         except TimeoutError:
             return False  # a thread that has just ended does not answer
         return committed
+
+    async def leave_group(self) -> bool:
+        """Leave the group before Faust stops. Return False if that fails or takes more than 4 s.
+
+        First offsets are committed of what agents have handled: a member that left cannot.
+        """
+        member = cast(MemberThread, self._thread)
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self.commit()
+                await member.call_thread(member.leave_group)
+        except (KafkaError, TimeoutError) as error:
+            _log.warning("the worker leaves its group as it stops: %(error)r", **error_fields(error))
+            return False
+        return True
 
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Let Faust complain of a partition that stands still, unless it is one of the events."""

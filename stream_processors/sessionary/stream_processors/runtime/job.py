@@ -13,7 +13,7 @@ from sessionary.schemas.codec.record_sizes import encode_to_fit
 from sessionary.schemas.headers import TRACEPARENT
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.schemas.rules import rules_to_write
-from sessionary.schemas.topics import TopicNames, record_bytes_limits
+from sessionary.schemas.topics import TopicNames, bytes_limits
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import Emitted, Outcome
@@ -30,7 +30,6 @@ from sessionary.stream_processors.store.packed_rows import (
 )
 
 Headers = list[tuple[str, bytes | str | None]]
-_LIMITS = record_bytes_limits()
 _OVERHEAD_BYTES_MAX = 256  # of a record with a trace context, beside its key and value
 
 
@@ -115,23 +114,28 @@ def _make_transaction(
     started_at: int,
 ) -> Transaction:
     topics = settings.topics
-    rules = rules_to_write(outcome.position.rules, outcome.position.announced)
+    rules, limits = (
+        rules_to_write(outcome.position.rules, outcome.position.announced),
+        bytes_limits(outcome.position.rules),
+    )
     batch = make_batch_record(settings, partition, outcome, started_at)
     records = [
         *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
-        *(_emitted_record(topics, emitted, rules, outcome.traceparents) for emitted in outcome.emitted),
+        *(_emitted_record(topics, emitted, rules, limits, outcome.traceparents) for emitted in outcome.emitted),
         Produced(topics.batches, None, encode_record(batch, rules)),
     ]
     return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()})
 
 
-def _emitted_record(topics: TopicNames, emitted: Emitted, rules: int, traceparents: Mapping[int, bytes]) -> Produced:
+def _emitted_record(
+    topics: TopicNames, emitted: Emitted, rules: int, limits: Mapping[str, int], traceparents: Mapping[int, bytes]
+) -> Produced:
     stream, key, record = emitted
-    key, value = encode_to_fit(key, record, _LIMITS[stream], rules)
+    key, value = encode_to_fit(key, record, limits[stream], rules)
     offset = event_offset(stream, record) if traceparents else None
     context = None if offset is None else traceparents.get(offset)
     # A record that fits only without its trace is written without it.
-    if context is None or len(key or b"") + len(value) + _OVERHEAD_BYTES_MAX > _LIMITS[stream]:
+    if context is None or len(key or b"") + len(value) + _OVERHEAD_BYTES_MAX > limits[stream]:
         return Produced(getattr(topics, stream), key, value)
     return Produced(getattr(topics, stream), key, value, [(TRACEPARENT, context)])
 

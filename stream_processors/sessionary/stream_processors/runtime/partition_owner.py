@@ -31,7 +31,8 @@ from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
-from sessionary.stream_processors.store.stores import SavedPosition, Store
+from sessionary.stream_processors.store.saved_position import SavedPosition
+from sessionary.stream_processors.store.stores import Store
 
 _log = role_logger(__name__)
 _SEEK_PAUSE_S = 1.0
@@ -59,7 +60,7 @@ class PartitionOwner:
         self.state = context.job.new_state(partition)
         context.batch_limits.limit_batches(self.state)
         self.recent_outcomes = RecentOutcomes()
-        self.is_open = self.end_requested = self._over = False
+        self.is_open, self.end_requested, self._answers = False, False, True
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
@@ -109,7 +110,12 @@ class PartitionOwner:
         self.end_requested = True
         self._recovery_turn.give_up()
         self._arrived.set()
-        self._advanced.set()
+        self.stop_answering()
+
+    def stop_answering(self) -> None:
+        """Answer no reader from now on: another worker may have the partition at any time."""
+        self._answers = False
+        self._wake_readers()
 
     def require_confirmation(self) -> None:
         """Answer no reader until a transaction is committed that begins from now on.
@@ -123,7 +129,7 @@ class PartitionOwner:
     @property
     def is_readable(self) -> bool:
         """Whether readers may be answered: the partition is open, and surely this worker's."""
-        return self.is_open and self._is_confirmed
+        return self._answers and self.is_open and self._is_confirmed
 
     @property
     def tick_deadline_ms(self) -> int | None:
@@ -169,16 +175,13 @@ class PartitionOwner:
 
     async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
         """Wait for a committed position. Return False after `timeout_s`, or if the owner ends."""
-        deadline_s = time.monotonic() + timeout_s
-        while not (self.is_readable and is_reached(self.state.position)):
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or self.end_requested or self._over:
-                return False
-            try:
-                await asyncio.wait_for(self._advanced.wait(), left_s)
-            except TimeoutError:
-                return False
-        return True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._answers and not (self.is_readable and is_reached(self.state.position)):
+                    await self._advanced.wait()
+        except TimeoutError:
+            return False
+        return self._answers
 
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
@@ -188,7 +191,7 @@ class PartitionOwner:
         try:
             await self._open_partition()
             while not self.end_requested:
-                await self._wait_for_work()
+                await self._wait_for_arrival(self._ticks_wait_s() if self._open_batch else None)
                 while self._has_work() and not self.end_requested and not self._is_at_halt():
                     await self._context.wait_for_interval(self._begun_s)
                     await self._step()
@@ -202,7 +205,7 @@ class PartitionOwner:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
         finally:
-            self.is_open, self._over = False, True
+            self.is_open = self._answers = False
             self._context.open_partitions.discard(self.partition)
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
@@ -215,8 +218,7 @@ class PartitionOwner:
             self._writer.discard()
         self._writer = self._store = self._open_batch = None
         self.recent_outcomes = RecentOutcomes()
-        position = self.state.position
-        self.state = self._context.job.new_state(self.partition)
+        position, self.state = self.state.position, self._context.job.new_state(self.partition)
         self.state.load_position(position)
 
     async def _open_partition(self) -> None:
@@ -251,11 +253,11 @@ class PartitionOwner:
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self._wake_readers()
 
-    async def _wait_for_work(self) -> None:
-        """Wait for records; also until ticks that wait are to be committed."""
-        left_s = None if self._open_batch is None else self._ticks_wait_s()
+    async def _wait_for_arrival(self, timeout_s: float | None) -> None:
+        """Wait for records, requests, or `timeout_s`. No task is made: each tick comes through."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._arrived.wait(), left_s)
+            async with asyncio.timeout(timeout_s):
+                await self._arrived.wait()
         self._arrived.clear()
 
     def _ticks_wait_s(self) -> float:
@@ -303,10 +305,9 @@ class PartitionOwner:
 
         `started_at`: when its last records came (µs); now, if none came.
         """
-        writer = self._writer
-        assert writer is not None
+        assert self._writer is not None
         assert self._store is not None
-        assignments, stored = self._assignments, self._store.stored_row
+        writer, assignments, stored = self._writer, self._assignments, self._store.stored_row
         outcome = batch.finish(self._acknowledged_at, self.accesses)
         try:
             begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
@@ -363,9 +364,7 @@ class PartitionOwner:
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
         if pause_s > 0:
             self._pending.put_back(taken)
-            self._arrived.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), pause_s)
+            await self._wait_for_arrival(pause_s)
             return False
         self._sought_s = time.monotonic()
         log = await self._context.run_blocking(probe_log, self._context.settings, self.partition, position)

@@ -133,10 +133,10 @@ class Ticker:
         """
         for partition in self._activations_sent.keys() - announced.keys():
             del self._activations_sent[partition]
-        for partition, (version, row_bytes_max, _, principal) in announced.items():
+        for partition, begins in announced.items():
             sent = self._activations_sent.get(partition)
             if sent is None or not (sent.under_way or now_ms - sent.at_ms < STEADY_MS):
-                activation = RulesActivation(version, row_bytes_max, principal, self._settings.worker_name)
+                activation = RulesActivation(*begins.rules, begins.principal, self._settings.worker_name)
                 self._send(partition, now_ms, encode_record(activation), self._activations_sent)
 
     def send_acknowledgements(

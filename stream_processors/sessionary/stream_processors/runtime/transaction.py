@@ -18,7 +18,6 @@ from sessionary.schemas.codec import encode_position
 from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
@@ -34,6 +33,7 @@ _CALL_TIMEOUT_S = 10.0
 # After this long a producer is given up; a new one starts from the bootstrap servers.
 _PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
+_RECORD_BYTES_MAX = 1_000_000_000  # librdkafka's largest: the rules in force bound a record, and its topic
 _FULL_PAUSE_S = 0.01
 # The share of a batch's bounds after lost transactions: at least 19 records; it grows per commit.
 _SHARE_MIN = 1 / 256
@@ -131,14 +131,19 @@ class TransactionWriter:
                 # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default is 100 ms.
                 "retry.backoff.ms": 2,
                 "queue.buffering.max.messages": 1_000_000,
-                "message.max.bytes": CHANGELOG_BYTES_MAX,
+                "message.max.bytes": _RECORD_BYTES_MAX,
                 "partitioner": "murmur2_random",
                 "error_cb": _log_refusal,
             }
         )
 
     def fence_former_owner(self) -> None:
-        """Fence the partition's former producer and end its open transaction. Raises `Lost`."""
+        """Fence the partition's former producer and end its open transaction. Raises `Lost`.
+
+        Also if the owner is no longer wanted: then another worker's may be the rightful one.
+        """
+        if not self._wanted():
+            raise Lost(f"partition {self._partition}: no longer wanted")
         self._retry_in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
     def write_outcome(
@@ -216,6 +221,9 @@ class TransactionWriter:
                     self._producer.poll(_FULL_PAUSE_S)
                     continue
                 except KafkaException as error:
+                    if error.args[0].code() == KafkaError._STATE:
+                        # The broker has refused an earlier record: only a commit says why.
+                        self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
                     raise self._classify_error(error.args[0], f"{topic}, key {key!r}") from error
                 break
             size += len(key or b"") + len(value or b"")

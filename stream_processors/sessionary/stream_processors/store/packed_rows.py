@@ -13,13 +13,16 @@ store has. The header says nothing of it, and it is kept without a moment in fro
 """
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, Protocol
+from zlib import crc32
 
 from sessionary.schemas.errors import DecodeError
 from sessionary.stream_processors.core.machine import AnyMachine, RowKind
-from sessionary.stream_processors.core.model import DueRow
+from sessionary.stream_processors.core.model import DueRow, DueRows, RowFate
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.store.row_sum import CHECKSUM_MASK, RowSum
 
 DUE_HEADER = "due"  # of a changelog record: when its row is due
 # At the end of the key of a row's content; no key of a row may end so.
@@ -34,6 +37,10 @@ StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
 def nothing_stored(_key: bytes) -> None:
     """Return what an empty store keeps."""
+
+
+def _layer_of_fate(fate: RowFate) -> str:
+    return "rows" if fate.live or fate.is_child else "gravestones"
 
 
 class PackedRow(NamedTuple):
@@ -75,6 +82,18 @@ class RowCodec(Protocol):
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
         """Return when a packed row is due."""
         ...
+
+    def survey_rows(self, rows: Iterable[tuple[bytes, bytes]], *, counts: bool) -> "RowSurvey":
+        """Walk over packed rows and contents, given by key; `counts`: also count them."""
+        ...
+
+
+class RowSurvey(NamedTuple):
+    """What one walk over packed rows and contents tells."""
+
+    due_rows: list[DueRows]
+    layer_bytes: dict[str, int]  # with the keys
+    row_sum: RowSum | None  # None: they were not counted
 
 
 class MachineRows:
@@ -168,8 +187,41 @@ class MachineRows:
         if fate is None:
             kind = self._kind_of(stored, _DUE.size) or self._by_class[type(self._decode(stored[_DUE.size :]))][1]
             fate = kind.fate
-        # When a partition opens, a million of them are made: `DueRow(…)` takes twice the time.
-        return tuple.__new__(DueRow, (key, _DUE.unpack_from(stored)[0], fate))
+        return DueRow(key, _DUE.unpack_from(stored)[0], fate)
+
+    def survey_rows(self, rows: Iterable[tuple[bytes, bytes]], *, counts: bool) -> RowSurvey:
+        """Walk over packed rows and contents, given by key; `counts`: also count them.
+
+        Decodes rows of unknown schemas only. A partition opens after one turn of this loop for each
+        of its rows. Rows of a kind come one after the other, mostly: what follows from a row's
+        schema is looked up if that changes.
+        """
+        found: dict[RowFate, list[tuple[int, bytes]]] = {}
+        sizes: Counter[str] = Counter()
+        contents = content_bytes = checksum = size = 0
+        layer, header, read_due = "", None, _DUE.unpack_from
+        for key, stored in rows:
+            if counts:
+                checksum += crc32(stored, crc32(key))
+            if key.endswith(CONTENT_SUFFIX):
+                contents += 1
+                content_bytes += len(key) + len(stored)
+                continue
+            if stored[_RECORD_HEADER] != header:
+                sizes[layer] += size
+                fate, size = self.due_stored_row(key, stored).fate, 0
+                known = stored[_RECORD_HEADER]
+                header = known if known in self._fate_by_header else None
+                add, layer = found.setdefault(fate, []).append, _layer_of_fate(fate)
+            size += len(key) + len(stored)
+            add((read_due(stored)[0], key))
+        sizes[layer] += size
+        count = contents + sum(map(len, found.values()))
+        return RowSurvey(
+            [DueRows(*rows_of_fate) for rows_of_fate in found.items()],
+            {"rows": sizes["rows"], "contents": content_bytes, "gravestones": sizes["gravestones"]},
+            RowSum(count, checksum & CHECKSUM_MASK) if counts else None,
+        )
 
     def _pack_parts(self, row: Any, rules: int) -> tuple[PackedRow, bytes | None]:
         machine, kind = self._by_class[type(row)]
@@ -204,7 +256,7 @@ class CachedRows(MutableMapping[bytes, Any]):
     A row that is set stays in `unsaved` until its bytes are on the shelf. Of the rows used last, so
     many stay decoded that neither their number nor their packed bytes exceed a bound.
 
-    `layer_bytes`: the bytes on the shelf with their keys, by layer; empty until `due_rows` has
+    `layer_bytes`: the bytes on the shelf with their keys, by layer; empty until `survey_shelf` has
     counted them.
 
     One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row
@@ -257,25 +309,20 @@ class CachedRows(MutableMapping[bytes, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def due_rows(self) -> Iterator[DueRow]:
-        """Yield when each row is due; decodes none that is on the shelf. Counts `layer_bytes`."""
+    def due_rows(self) -> list[DueRows]:
+        """Return when each row is due; decodes none that is on the shelf. Counts `layer_bytes`."""
         unsaved = dict(self.unsaved)
-        for key, row in unsaved.items():
-            if row is not None:
-                yield self._codec.due_row(key, row)
-        due_stored_row, content_bytes, live_bytes, other_bytes = self._codec.due_stored_row, 0, 0, 0
-        for key, stored in self._shelf.items():
-            if key.endswith(CONTENT_SUFFIX):
-                content_bytes += len(key) + len(stored)
-                continue
-            row = due_stored_row(key, stored)
-            if row.fate.live or row.fate.is_child:
-                live_bytes += len(key) + len(stored)
-            else:
-                other_bytes += len(key) + len(stored)
-            if key not in unsaved:
-                yield row
-        self.layer_bytes = dict(zip(LAYERS, (live_bytes, content_bytes, other_bytes), strict=True))
+        due_rows = self.survey_shelf(counts=False).due_rows
+        if unsaved:
+            due_rows = [DueRows(fate, [row for row in due if row[1] not in unsaved]) for fate, due in due_rows]
+        changed = (self._codec.due_row(key, row) for key, row in unsaved.items() if row is not None)
+        return due_rows + [DueRows(fate, [(due_ms, key)]) for key, due_ms, fate in changed]
+
+    def survey_shelf(self, *, counts: bool) -> RowSurvey:
+        """Walk over all that is on the shelf; decodes nothing. Sets `layer_bytes`."""
+        survey = self._codec.survey_rows(self._shelf.items(), counts=counts)
+        self.layer_bytes = survey.layer_bytes
+        return survey
 
     def replace_bytes(self, rows: Mapping[bytes, bytes | None], former: StoredLookup) -> None:
         """Count the bytes of rows that are saved, by key, instead of the `former` ones."""
@@ -289,8 +336,7 @@ class CachedRows(MutableMapping[bytes, Any]):
     def _layer_of(self, key: bytes, stored: bytes) -> str:
         if key.endswith(CONTENT_SUFFIX):
             return "contents"
-        fate = self._codec.due_stored_row(key, stored).fate
-        return "rows" if fate.live or fate.is_child else "gravestones"
+        return _layer_of_fate(self._codec.due_stored_row(key, stored).fate)
 
     def forget_unsaved(self) -> None:
         """Keep nothing but what is on the shelf."""
@@ -338,6 +384,7 @@ __all__ = [
     "MachineRows",
     "PackedRow",
     "RowCodec",
+    "RowSurvey",
     "Shelf",
     "StoredLookup",
     "nothing_stored",

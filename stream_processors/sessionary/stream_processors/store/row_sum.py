@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
-_MASK = (1 << 63) - 1  # a `long` of the position record
+CHECKSUM_MASK = (1 << 63) - 1  # a `long` of the position record
 
 
 class RowSum(NamedTuple):
@@ -31,7 +31,7 @@ class RowSum(NamedTuple):
             if stored is not None:
                 count += 1
                 checksum += crc32(stored, crc32(key))
-        return RowSum(count, checksum & _MASK)
+        return RowSum(count, checksum & CHECKSUM_MASK)
 
 
 def sum_rows(rows: Iterable[tuple[bytes, bytes]]) -> RowSum:
@@ -40,7 +40,7 @@ def sum_rows(rows: Iterable[tuple[bytes, bytes]]) -> RowSum:
     for key, stored in rows:
         count += 1
         checksum += crc32(stored, crc32(key))
-    return RowSum(count, checksum & _MASK)
+    return RowSum(count, checksum & CHECKSUM_MASK)
 
 
-__all__ = ["RowSum", "sum_rows"]
+__all__ = ["CHECKSUM_MASK", "RowSum", "sum_rows"]

@@ -6,6 +6,7 @@ changelog from there. A store that is too old, or that belongs to a changelog th
 is emptied and filled from the beginning.
 
     store.saved_position    up to where the store holds the changelog; None: it is empty
+    store.loading_mark      how far a recovery has come that has not ended
     store.load_rows(…)      rows from the changelog, then store.finish_loading()
     store.rows              the mapping that the fold works on
     store.save_rows(…)      save merged rows, position and changelog offset atomically
@@ -16,13 +17,13 @@ is emptied and filled from the beginning.
 
 import json
 import shutil
+import struct
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
@@ -31,22 +32,18 @@ from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.full_disk import halt_if_disk_full
-from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec
+from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec, RowSurvey
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
+from sessionary.stream_processors.store.saved_position import SavedPosition
+from sessionary.stream_processors.store.shelves import MemoryShelf, RocksShelf
 
 _log = role_logger(__name__)
-# Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
-SAVED_AGE_MAX_S = 43_200
-_CHANGELOG = b"\x00changelog"
-
-
-class SavedPosition(NamedTuple):
-    """Up to where a store holds the changelog."""
-
-    position: Position
-    changelog_next: int  # the first changelog offset that the store does not hold
-    saved_s: float  # when it was saved, seconds since the epoch
+# What a store knows of its changelog. Releases that keep rows in another form have another key for
+# it: so none goes on with a database of the other, but fills it from the changelog.
+_CHANGELOG = b"\x00changelog 2"
+_LOADING = b"\x00loading"  # how far a recovery has come
+_LOADING_FORM = struct.Struct(">qd")  # changelog offset, time; the position record follows
 
 
 class Store(Protocol):
@@ -60,6 +57,7 @@ class Store(Protocol):
     blocks: bool  # whether `save_rows` waits for a disk
     row_sum: RowSum | None  # of the rows, and contents apart from them, that are loaded or saved; None: not counted
     has_failed: bool  # for a full disk: it must be closed, and opened again
+    loading_mark: SavedPosition | None  # how far a recovery has come that has not ended
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -70,8 +68,11 @@ class Store(Protocol):
         """Return what is loaded or saved under a key: a packed row, or its content. May block."""
         ...
 
-    def load_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Take packed rows from the changelog; None deletes one. May block."""
+    def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
+        """Take packed rows from the changelog; None deletes one. May block.
+
+        `mark` becomes the `loading_mark`, until rows are saved; None leaves it as it is.
+        """
         ...
 
     def finish_loading(self) -> None:
@@ -84,6 +85,10 @@ class Store(Protocol):
 
     def count_again(self) -> RowSum:
         """Set `row_sum` by reading every row, and return it. May block."""
+        ...
+
+    def survey_rows(self, *, counts: bool) -> RowSurvey:
+        """Read every row once: when each is due, and their `row_sum` if it `counts`. May block."""
         ...
 
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
@@ -111,6 +116,8 @@ class MemoryStore:
     def __init__(self, row_codec: RowCodec) -> None:
         self._codec = row_codec
         self._saved: SavedPosition | None = None
+        self.loading_mark: SavedPosition | None = None
+        self._former_rows: dict[bytes, bytes | None] = {}  # before those of the transaction under way
         self.row_sum: RowSum | None = None
         self.wipe()
 
@@ -123,11 +130,13 @@ class MemoryStore:
         """Return what is kept under a key: a packed row, or its content."""
         return self._shelf.get(key)
 
-    def load_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+    def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
         """Take packed rows from the changelog; None deletes one."""
         if self.row_sum is not None:
             self.row_sum = self.sum_with(rows)
-        self._put_rows(rows)
+            self._former_rows = {}
+        self._shelf.put(rows)
+        self.loading_mark = mark or self.loading_mark
 
     def finish_loading(self) -> None:
         """Do nothing: loaded rows are visible at once."""
@@ -135,53 +144,39 @@ class MemoryStore:
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved."""
         before = self.count_again() if self.row_sum is None else self.row_sum
-        return before.replace_rows(rows, self._shelf.get)
+        self._former_rows = {key: self._shelf.get(key) for key in rows}
+        return before.replace_rows(rows, self._former_rows.get)
 
     def count_again(self) -> RowSum:
         """Set `row_sum` by reading every row, and return it."""
         self.row_sum = sum_rows(self._shelf.items())
         return self.row_sum
 
+    def survey_rows(self, *, counts: bool) -> RowSurvey:
+        """Read every row once: when each is due, and their `row_sum` if it `counts`."""
+        survey = self.rows.survey_shelf(counts=counts)
+        self.row_sum = survey.row_sum or self.row_sum
+        return survey
+
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position. Does not block."""
         self.row_sum = _saved_sum(saved)
-        self.rows.replace_bytes(rows, self._shelf.get)
-        self._put_rows(rows)
+        is_known = self._former_rows.keys() == rows.keys()  # by `sum_with`
+        self.rows.replace_bytes(rows, self._former_rows.get if is_known else self._shelf.get)
+        self._former_rows = {}
+        self._shelf.put(rows)
         self.rows.mark_saved(rows)
-        self._saved = saved
+        self._saved, self.loading_mark = saved, None
 
     def wipe(self) -> None:
         """Remove all rows and the position."""
-        self._shelf: dict[bytes, bytes] = {}
+        self._shelf = MemoryShelf()
         self.rows = CachedRows(self._shelf, self._codec)
         self.row_sum = None
-        self._saved = None
+        self._saved = self.loading_mark = None
 
     def close(self) -> None:
         """Do nothing: memory goes with the object."""
-
-    def _put_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        shelf: dict[bytes, Any] = self._shelf
-        shelf.update(rows)
-        for key in [key for key, stored in rows.items() if stored is None]:
-            del shelf[key]
-
-
-class _RocksShelf(NamedTuple):
-    """The database's rows. Keys that begin with a zero byte are the store's own."""
-
-    db: Any
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return a row's bytes, or None."""
-        # Any client may send a record with a key of the store's own, and its row is looked up.
-        value: bytes | None = None if key.startswith(b"\x00") else self.db.get(key)
-        return value
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Return every row's key and bytes."""
-        items: Iterator[tuple[bytes, bytes]] = self.db.items(from_key=b"\x01")
-        return items
 
 
 class RocksStore:
@@ -205,12 +200,13 @@ class RocksStore:
         with self._note_full_disk():
             self._folder.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(self._folder), options=self._memory.database_options())
-        self._shelf = _RocksShelf(self._db)
+        self._shelf = RocksShelf(self._db)
         self.rows = CachedRows(self._shelf, self._codec)
         self._unwritten: dict[bytes, bytes | None] = {}
         self._former_rows: dict[bytes, bytes | None] = {}  # before those of the transaction under way
         self._unwritten_bytes = 0
-        self.row_sum = _saved_sum(self.saved_position)
+        self.loading_mark = self._read_mark()
+        self.row_sum = None if self.loading_mark else _saved_sum(self.saved_position)
 
     @property
     def saved_position(self) -> SavedPosition | None:
@@ -224,15 +220,16 @@ class RocksStore:
         """Return what is kept under a key: a packed row, or its content. Reads from disk."""
         return self._unwritten[key] if key in self._unwritten else self._shelf.get(key)
 
-    def load_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+    def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
         """Take packed rows from the changelog; None deletes one. Writes a batch now and then.
 
-        `saved_position` is left behind: after a crash the same rows are read again, and `row_sum`
-        is wrong until they are counted again.
+        `saved_position` is left behind. After a crash `loading_mark` is that of the last batch, and
+        `row_sum` is None.
         """
         if self.row_sum is not None:
             self.row_sum = self.sum_with(rows)
         self._unwritten.update(rows)
+        self.loading_mark = mark or self.loading_mark
         self._unwritten_bytes += sum(map(len, filter(None, rows.values())))
         if len(self._unwritten) >= self.BATCH_ROWS or self._unwritten_bytes >= self.BATCH_BYTES:
             self._write_rows(self._unwritten)
@@ -249,13 +246,25 @@ class RocksStore:
         self.row_sum = sum_rows(self._shelf.items())
         return self.row_sum
 
+    def survey_rows(self, *, counts: bool) -> RowSurvey:
+        """Read every row once: when each is due, and their `row_sum` if it `counts`. Reads from
+        disk.
+        """
+        self.finish_loading()
+        survey = self.rows.survey_shelf(counts=counts)
+        self.row_sum = survey.row_sum or self.row_sum
+        return survey
+
     def save_rows(self, rows: Mapping[bytes, bytes | None], saved: SavedPosition) -> None:
         """Save packed rows (None deletes) and position in one write batch. Blocks for the disk."""
         self.row_sum = _saved_sum(saved)
-        batch = self._to_write_batch({**self._unwritten, **rows})
+        batch = self._shelf.write_batch({**self._unwritten, **rows})
         batch.put(POSITION_KEY, encode_position(saved.position))
         batch.put(_CHANGELOG, json.dumps([saved.changelog_next, saved.saved_s]).encode())
+        if self.loading_mark is not None:
+            batch.delete(_LOADING)
         self._write_batch(batch)
+        self.loading_mark = None
         if self._former_rows.keys() == rows.keys():  # known by `sum_with`: to read them again costs too much
             self.rows.replace_bytes(rows, self._former_rows.get)
         self._former_rows = {}
@@ -283,7 +292,18 @@ class RocksStore:
                 )
 
     def _write_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
-        self._write_batch(self._to_write_batch(rows))
+        batch = self._shelf.write_batch(rows)
+        if (mark := self.loading_mark) is not None:
+            place = _LOADING_FORM.pack(mark.changelog_next, mark.saved_s)
+            batch.put(_LOADING, place + encode_position(mark.position))
+        self._write_batch(batch)
+
+    def _read_mark(self) -> SavedPosition | None:
+        written = self._db.get(_LOADING)
+        if written is None:
+            return None
+        position = Decoder().decode_record(written[_LOADING_FORM.size :])
+        return SavedPosition(cast(Position, position), *_LOADING_FORM.unpack_from(written))
 
     def _write_batch(self, batch: Any) -> None:
         with self._note_full_disk():
@@ -299,33 +319,11 @@ class RocksStore:
             self.has_failed = True
             raise
 
-    def _to_write_batch(self, rows: Mapping[bytes, bytes | None]) -> Any:
-        from rocksdict import WriteBatch
-
-        batch = WriteBatch(raw_mode=True)
-        for key, value in rows.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
-        return batch
-
 
 def _saved_sum(saved: SavedPosition | None) -> RowSum | None:
     if saved is None or saved.position.row_count is None or saved.position.row_checksum is None:
         return None
     return RowSum(saved.position.row_count, saved.position.row_checksum)
-
-
-def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:
-    """Return True if a store may be filled from its saved position on; otherwise it must be wiped.
-
-    `changelog_low` and `changelog_end` are the first offset and the next one of the changelog.
-    """
-    if saved is None:
-        return False
-    age_s = (time.time() if now_s is None else now_s) - saved.saved_s
-    return 0 <= age_s < SAVED_AGE_MAX_S and changelog_low <= saved.changelog_next <= changelog_end
 
 
 class PartitionStores:
@@ -386,12 +384,9 @@ def temporary_state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDi
 
 
 __all__ = [
-    "SAVED_AGE_MAX_S",
     "MemoryStore",
     "PartitionStores",
     "RocksStore",
-    "SavedPosition",
     "Store",
-    "is_usable",
     "temporary_state_folder",
 ]

@@ -69,7 +69,8 @@ def _session_keys(owner: PartitionOwner) -> list[str]:
     """Return the keys of a partition's sessions, without decoding a row."""
     # Gravestones are not live; the rows of other families have other keys.
     rows = cast(CachedRows, owner.state.rows)
-    return [row.key.decode() for row in rows.due_rows() if row.fate.live and _is_session_key(row.key)]
+    live = (key for fate, due in rows.due_rows() if fate.live for _, key in due)
+    return [key.decode() for key in live if _is_session_key(key)]
 
 
 def _is_session_key(key: bytes) -> bool:

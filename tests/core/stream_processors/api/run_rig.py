@@ -1,21 +1,26 @@
-"""The control API's pages of runs, steps and calls, over HTTP requests that no server reads."""
+"""The control API's pages of runs and conversations, over HTTP requests that no server reads."""
 
 import asyncio
 import json
 import time
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
 from aiohttp.test_utils import make_mocked_request
-from aiohttp.web import Response
+from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
 from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api.conversations.message_pages import MessagePages
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.runs.artifact_pages import ArtifactPages
 from sessionary.stream_processors.api.runs.call_pages import CallPages
+from sessionary.stream_processors.api.runs.execution_page import ExecutionPage
 from sessionary.stream_processors.api.runs.run_pages import RunPages
 from sessionary.stream_processors.api.runs.step_pages import StepPages
+from sessionary.stream_processors.api.runs.task_pages import TaskPages
 from sessionary.stream_processors.api.session_questions import SessionQuestions
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -25,6 +30,7 @@ from tests.core.oracle_rig import OracleRig, position_under
 from tests.core.stream_processors.api.test_sessions import FakeGroup
 from tests.support.event_factory import EventFactory
 
+Page = Callable[[Request], Coroutine[Any, Any, Response]]
 SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme", "other": "zeta"}), api_port=4242, partitions=1)
 
 
@@ -45,6 +51,8 @@ class RunRig:
         others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
         questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others)
         runs, steps, calls = RunPages(questions), StepPages(questions), CallPages(questions)
+        artifacts = ArtifactPages(questions)
+        self._tasks = TaskPages(questions)
         self._pages = {
             ("runs",): runs.open_runs,
             ("runs", "run_id"): runs.run,
@@ -52,6 +60,10 @@ class RunRig:
             ("runs", "run_id", "steps", "name"): steps.step,
             ("runs", "run_id", "tool-calls"): calls.calls,
             ("runs", "run_id", "tool-calls", "idem_key"): calls.call,
+            ("runs", "run_id", "artifacts"): artifacts.artifacts,
+            ("artifacts",): artifacts.artifacts,
+            ("execution",): ExecutionPage(questions).execution,
+            ("conversation",): MessagePages(questions).conversation,
             ("tool-calls",): calls.calls,
             ("tool-calls", "idem_key"): calls.call,
         }
@@ -66,7 +78,7 @@ class RunRig:
         return run_key(*self.agent.key, run_id)
 
     def load_child(self, key: bytes, row: Any) -> None:
-        """Put a step or a call into the committed state."""
+        """Put a row that belongs to a run or the session into the committed state."""
         self.rig.fold.load(key, row)
         self.rig.fold.child_index.add(key)
 
@@ -80,19 +92,22 @@ class RunRig:
         path = "/".join(["/v1/sessions", session_id, *parts])
         pattern = next(each for each in self._pages if _fits(each, parts))
         values = {name: part for name, part in zip(pattern, parts, strict=True) if name != part}
-        request = make_mocked_request(
-            "GET",
-            path + query,
-            headers={"Authorization": f"Bearer {token}"},
-            match_info={"session_id": session_id, **values},
-        )
-        try:
-            response = asyncio.run(self._pages[pattern](request))
-        except Problem as problem:
-            response = problem.to_response()
-        assert isinstance(response, Response)
-        assert isinstance(response.body, bytes)
-        return response.status, json.loads(response.body)
+        return _answer_of(self._pages[pattern], path + query, token, {"session_id": session_id, **values})
+
+    def ask_task(self, task_id: str, token: str = "token", query: str = "") -> tuple[int, Any]:
+        """Ask for a task by its id alone."""
+        return _answer_of(self._tasks.task, f"/v1/tasks/{task_id}{query}", token, {"task_id": task_id})
+
+
+def _answer_of(page: Page, path: str, token: str, match_info: dict[str, str]) -> tuple[int, Any]:
+    request = make_mocked_request("GET", path, headers={"Authorization": f"Bearer {token}"}, match_info=match_info)
+    try:
+        response = asyncio.run(page(request))
+    except Problem as problem:
+        response = problem.to_response()
+    assert isinstance(response, Response)
+    assert isinstance(response.body, bytes)
+    return response.status, json.loads(response.body)
 
 
 def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:

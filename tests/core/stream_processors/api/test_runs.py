@@ -1,7 +1,11 @@
 """What the control API answers about the runs of a session."""
 
+from sessionary.schemas.records import RunGravestone
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.run.machine import RUN_GRAVESTONE_MS
+from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.api.run_rig import RunRig
 
 
@@ -106,3 +110,28 @@ def test_a_step_with_a_limit_shows_when_its_attempt_fails() -> None:
     _, step = rig.ask("runs", "r1", "steps", "draft")
     assert (step["state"], step["deadline_ms"], step["limit_ms"]) == ("failed", None, None)
     assert step["error"]["code"] == "model_limit"
+
+
+def test_a_run_that_vanished_is_gone_for_its_tenant_alone_packed_or_not() -> None:
+    rig = RunRig()
+    for run_id in ("r1", "r2", "r3"):
+        rig.send("run_started", run_id, mode="detached")
+        rig.send("run_running", run_id, progress=None)
+    answers = {}
+    for run_id in ("r1", "r2", "r3"):  # gravestones are packed in twos
+        assert rig.send("run_completed", run_id, result_json=None, artifact_id=None) == "applied"
+    assert rig.ask_run("r1")[0] == 200
+    rig.rig.at += FINISHED_RUN_MS
+    rig.rig.tick()
+    states = {rig.rig.fold.is_packed(rig.run_key(run_id)) for run_id in ("r1", "r2", "r3")}
+    assert True in states
+    for run_id in ("r1", "r2", "r3"):
+        answers[run_id] = rig.ask_run(run_id), rig.ask("runs", run_id, "steps"), rig.ask_run(run_id, token="other")
+    for gone, steps, foreign in answers.values():
+        assert [(status, body["reason"]) for status, body in (gone, steps)] == [(410, "run_gone")] * 2
+        assert (foreign[0], foreign[1]["reason"]) == (404, "unknown_run")
+    rig.rig.fold.load(rig.run_key("r9"), RunGravestone(rig.rig.at + 1))
+    assert rig.ask_run("r9")[0] == 410
+    rig.rig.at += RUN_GRAVESTONE_MS + DAY_MS
+    rig.rig.tick()
+    assert [rig.ask_run(run_id)[0] for run_id in answers] == [404] * 3

@@ -90,9 +90,24 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
                 "reason_code": "manual",
                 "refusals": [],
                 "verdict": None,
+                "producer_seq": 0,
             }
             assert changes(await poll(server, known(paused, state="Paused"), known(ended, state="Terminated"))) == []
             assert changes(await poll(server, known(same, epoch=2)))[0]["epoch"] == 1
+
+    asyncio.run(story())
+
+
+def test_a_number_above_the_last_one_of_the_client_is_told(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory()
+    owner.rig.start(agent)
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            (document,) = changes(await poll(server, known(agent, producer_id="p", last_seq=3)))
+            assert (document["producer_seq"], document["state"]) == (4, "Active")
+            for own in ({"producer_id": "p", "last_seq": 4}, {"producer_id": "q"}, {"last_seq": 0}):
+                assert changes(await poll(server, known(agent, **own))) == []
 
     asyncio.run(story())
 
@@ -188,8 +203,10 @@ CASES: list[tuple[object, str]] = [
     ({"sessions": [{"session_id": new_session_id(), "state": "Active"}] * (SESSIONS_MAX + 1)}, "at most 1000"),
     ({"sessions": [5]}, "sessions[0]: session_id and state"),
     ({"sessions": [{"session_id": "x", "state": "Active"}]}, "sessions[0]: session id 'x' is not a UUID"),
-    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch and refused_after"),
-    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "holder": 5}]}, "holder and after"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch, refused_after and"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "last_seq": "1"}]}, "and last_seq whole"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "holder": 5}]}, "holder, producer_id and after"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "producer_id": 5}]}, "must be texts or null"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "after": "x"}]}, "use <partition>:<offset>"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "after": "9:1"}]}, "is in partition"),
     ([], "the body is no JSON object"),

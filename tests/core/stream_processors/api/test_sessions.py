@@ -200,7 +200,7 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
 def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
     """Return the deadline that the API tells of an agent's session."""
     owner: Any = SimpleNamespace(state=rig.fold)
-    asked = AskedOwner(Question(agent.key, 0, None, 0.0), owner)
+    asked = AskedOwner(Question(agent.key, 0, None, 0.0, reads_not_kept=True), owner)
     deadline: int = session_document(rig.row_of(agent), asked)["deadline_ms"]
     return deadline
 

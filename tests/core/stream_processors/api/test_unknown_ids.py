@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.ids import new_session_id
+from sessionary.schemas.ids import SessionKey, new_session_id, new_task_id
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
@@ -72,7 +72,7 @@ def test_other_problems_are_not_logged(caplog: pytest.LogCaptureFixture, problem
     assert lines_of(caplog) == []
 
 
-def test_unknown_sessions_runs_steps_and_calls_and_another_tenant_are_counted_together(
+def test_unknown_sessions_runs_steps_calls_and_tasks_and_another_tenant_are_counted_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[str] = []
@@ -95,6 +95,8 @@ def test_unknown_sessions_runs_steps_and_calls_and_another_tenant_are_counted_to
                 (f"{session}/runs/r/steps/s", 404),
                 (f"{session}/runs/r/tool-calls/k", 404),
                 (f"{session}/tool-calls", 404),
+                (f"/v1/tasks/{new_task_id(SessionKey('acme', new_session_id()))}", 404),
+                ("/v1/tasks/no-id", 404),
                 ("/v1/runs?tenant=zeta", 403),
             ):
                 answer = await server.ask(path.encode())
@@ -103,7 +105,8 @@ def test_unknown_sessions_runs_steps_and_calls_and_another_tenant_are_counted_to
     asyncio.run(story())
     runs = ["Bearer token unknown_run"] * 4
     sessions = ["Bearer token unknown_session"] * 2
-    assert noted == [*sessions, *runs, "Bearer token unknown_session", "Bearer token wrong_tenant"]
+    tasks = ["Bearer token unknown_task"] * 2
+    assert noted == [*sessions, *runs, "Bearer token unknown_session", *tasks, "Bearer token wrong_tenant"]
 
 
 class _ReadyOwner(FakeOwner):

@@ -7,7 +7,7 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import RefusalReason
-from sessionary.stream_processors.api.verdicts import verdict_document
+from sessionary.stream_processors.api.verdicts import former_verdict, verdict_document
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.core.sequencing import OFFSETS_KEPT
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
@@ -164,3 +164,11 @@ def test_another_sessions_record_has_no_verdict_here() -> None:
     rig, other = VerdictRig(), EventFactory("another")
     rig.start(other)
     assert rig.verdict(len(rig.log) - 1) == NOT_KEPT
+
+
+def test_a_client_of_0_1_0_gets_no_outcome_that_it_takes_for_a_refusal() -> None:
+    applied, refused, unknown = ({"outcome": outcome} for outcome in ("applied", "refused", "not_kept"))
+    assert former_verdict(unknown, "Active") is None
+    assert former_verdict(unknown, "Timeout") == unknown  # resumed it is not
+    for verdict in (applied, refused, None):
+        assert former_verdict(verdict, "Active") == verdict

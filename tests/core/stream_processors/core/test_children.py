@@ -44,6 +44,21 @@ def test_a_parent_that_comes_again_has_its_new_children_only() -> None:
     assert index.keys_of(RUN) == [STEP]
 
 
+def test_children_are_counted_with_those_of_the_batch() -> None:
+    index = ChildIndex()
+    index.add(STEP)
+    index.add(step_key(OTHER, "a"))
+    changes = ChildChanges(index)
+    changes.add(CALL)
+    assert (index.count(RUN), changes.count(RUN), changes.count(b"none")) == (1, 2, 0)
+    changes.drop(RUN)
+    assert changes.count(RUN) == 0
+    changes.add(STEP)
+    assert changes.count(RUN) == 1
+    changes.merge()
+    assert (index.count(RUN), index.count(OTHER)) == (1, 1)
+
+
 def test_only_children_are_taken() -> None:
     index = ChildIndex()
     with pytest.raises(ValueError, match="no key of a child"):

@@ -1,9 +1,20 @@
-"""Steps and reserved tool calls in cases that random agents rarely meet, by both judges."""
+"""Children of runs and sessions in cases that random agents rarely meet, by both judges."""
 
 from typing import Any
 
-from sessionary.schemas.ids import call_key, run_key, step_key
-from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, TimedStep, ToolCallState
+from sessionary.schemas.ids import artifact_key, call_key, message_key, run_key, step_key
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.records import (
+    ArtifactState,
+    EndedToolCall,
+    FinishedRun,
+    MessageState,
+    RunGravestone,
+    RunState,
+    StepState,
+    TimedStep,
+    ToolCallState,
+)
 from sessionary.schemas.types import ErrorInfo
 from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
@@ -106,7 +117,8 @@ def test_all_children_vanish_with_their_run_and_the_sessions_own_calls_with_the_
     assert call_key(one.agent.key.encoded(), "k") not in one.rig.fold.rows
     one.rig.at += 31 * 86_400_000
     one.rig.tick()
-    assert [key for key in one.rig.fold.rows if key.startswith(one.agent.key.encoded())] == []
+    left = {key: type(row) for key, row in one.rig.fold.rows.items() if key.startswith(one.agent.key.encoded())}
+    assert left == {one.run: RunGravestone}
 
 
 def test_a_call_becomes_unknown_after_its_session_was_archived() -> None:
@@ -159,3 +171,45 @@ def test_a_silent_agent_loses_its_run_at_the_last_checkpoint() -> None:
     assert one.say("checkpoint_saved", None) == "applied"
     one.rig.advance(1_000_000, step_ms=4_000)
     assert one.row(FinishedRun).checkpoint.checkpoint_id == "c2"
+
+
+def test_a_finished_runs_artifact_is_deleted_and_vanishes_with_the_run() -> None:
+    one = Children()
+    key, named = artifact_key(one.run, "f"), {"artifact_id": "f"}
+    assert one.say("artifact_created", **named, artifact_type="json", uri="file:///f") == "applied"
+    assert one.say("artifact_completed", **named, size_bytes=9, sha256="a" * 64) == "applied"
+    assert one.say("run_cancelled") == "applied"
+    assert one.say("artifact_completed", **named, size_bytes=9, sha256="a" * 64) == "refused illegal_transition"
+    assert one.say("artifact_soft_deleted", **named) == "applied"
+    assert one.say("artifact_purged", **named) == "applied"
+    row = one.row(ArtifactState, key)
+    assert (row.state, row.size_bytes, row.sha256) == ("purged", 9, "a" * 64)
+    one.rig.at += 31 * 86_400_000
+    one.rig.tick()
+    assert key not in one.rig.fold.rows
+
+
+def test_a_conversation_is_longer_than_its_rows() -> None:
+    one = Children()
+    for number in range(1, CONVERSATION_TURNS_MAX + 8):
+        content = '"' + "x" * 2_000 + '"' if number % 7 == 0 else f"no. {number}"
+        assert one.say("message_appended", None if number % 3 else "r", content=content) == "applied"
+    session = one.agent.key.encoded()
+    assert one.row(MessageState, message_key(session, 1)).turn == CONVERSATION_TURNS_MAX + 1
+    assert one.say("message_appended", content="x" * 16_385) == "refused invalid_value"
+    assert one.row(MessageState, message_key(session, 8)).turn == 8
+
+
+def test_a_missing_message_is_the_next_turn_if_it_is_replayed() -> None:
+    one = Children()
+    session = one.agent.key.encoded()
+    missed = [one.agent.event_bytes("message_appended", content=text) for text in ("a", "b", "x" * 16_385)]
+    lost = one.agent.event_bytes("artifact_created")
+    assert one.say("message_appended", content="later") == "applied"
+    assert one.say("session_paused") == "applied"
+    replayed = (("replayed_from", b'"events:0:1"'),)
+    for value, outcome in zip(missed, ("applied", "applied", "refused late_filler"), strict=True):
+        assert one.rig.append(session, value, replayed) == outcome
+    assert one.rig.append(session, lost, replayed) == "refused late_filler"
+    contents = [one.row(MessageState, message_key(session, turn)).content for turn in (1, 2, 3)]
+    assert contents == ["later", "a", "b"]

@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.schemas.codec import Decoder, encode_position, encode_record
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import ClockRepair, Limits
+from sessionary.schemas.types import ClockRepair, Limits, PartitionDecision
 from sessionary.stream_processors.core.clock import add_repair, believed_from
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
@@ -46,6 +46,8 @@ def test_a_clock_that_is_ahead_is_set_back_and_says_so_in_the_audit_trail() -> N
     position = outcome.position
     assert (position.clock_ms, position.quiet_until_ms) == (rig.at, rig.at + QUIET_MS)
     assert position.clock_repairs == (ClockRepair(1, 0, rig.at, 0, DAY_MS - 3_000),)
+    decided = PartitionDecision("clock_repaired", line.source_offset, None, None, rig.at, "alice")
+    assert position.decisions == (decided,)
     assert Decoder().decode_record(encode_position(position)) == position
     assert outcome.counts[:4] == (0, 0, 0, 1)
 
@@ -224,6 +226,24 @@ def test_the_first_rules_set_no_clock_and_no_rules_amid_the_timers_of_a_record()
     assert not few.fold.may_repair_clock
     with pytest.raises(ValueError, match="between two records"):
         few.fold.begin().set_clock(setting)
+
+
+def test_no_clock_is_set_after_a_record_that_moved_it_and_did_not_fit_into_the_batch() -> None:
+    few = OracleRig(position=position_under(2), settings=SETTINGS._replace(timers_max=1))
+    for name in ("one", "two"):
+        few.send(EventFactory(name), "session_created", limits=LIMITS)
+        few.at += SECOND_MS
+    few.advance(INIT_MS - 2 * SECOND_MS - 1)
+    offset, due_ms = few.fold.position.next_offset, few.at + 1
+    batch = few.fold.begin()
+    assert batch.apply(LogRecord(offset, due_ms, None, TICK))
+    assert not batch.apply(LogRecord(offset + 3, due_ms + SECOND_MS, None, TICK))
+    few.fold.merge(batch)
+    position = few.fold.position
+    assert (position.next_offset, position.clock_ms, position.outcome_n) == (offset + 3, due_ms + SECOND_MS, 0)
+    assert not few.fold.may_repair_clock
+    with pytest.raises(ValueError, match="between two records"):
+        few.fold.begin().set_clock(ClockSetting(few.at, 0, "why", "alice"))
 
 
 def test_a_clock_is_set_right_after_a_decision_that_folds_nothing() -> None:

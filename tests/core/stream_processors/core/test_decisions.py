@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from sessionary.schemas.codec import Decoder, encode_position
+from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import PartitionDecision
 from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.session.effects import SessionRow
@@ -41,6 +44,7 @@ def test_by_the_first_rules_skipped_offsets_leave_a_gap_in_the_audit_trail_and_n
     assert (outcome.position.next_offset, outcome.position.outcome_n) == (7, 0)
     assert (outcome.rows, outcome.records_on("rejected"), outcome.counts.refused) == ({}, [], 0)
     assert (outcome.counts.first_offset, outcome.counts.last_offset) == (4, 6)
+    assert outcome.position.decisions == (), "the position record of the first rules has no place for them"
     assert rig.send(agent, "session_activity") == "applied", "the session goes on"
 
 
@@ -63,6 +67,12 @@ def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> 
     assert letters[0].headers == {"a": b"b"}
     assert letters[0].detail == "skipped by alice: it is broken"
     assert (outcome.counts.refused, outcome.judged.refusals[first]) == (2, "skipped")
+    decision = PartitionDecision("records_skipped", first, first, first + 1, rig.at, "alice")
+    rig.send(agent, "session_activity")
+    assert [*rig.fold.position.decisions] == [decision], "it stays in the position record"
+    stored = Decoder().decode_record(encode_position(rig.fold.position))
+    assert isinstance(stored, Position)
+    assert [*stored.decisions] == [decision]
 
 
 def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_quiet() -> None:

@@ -22,13 +22,13 @@ from sessionary.schemas.records import (
     Gravestone,
     GravestoneChunk,
     Position,
+    RunGravestone,
     RunState,
     SessionState,
-    StepState,
-    TimedStep,
     ToolCallState,
 )
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
+from sessionary.stream_processors.core.machine import ChildRow
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
@@ -40,7 +40,6 @@ from tests.support.machines import MACHINES, STREAMS
 from tests.support.row_differences import gravestone_ends
 
 RUNS, STEPS = 30, 300
-CHILDREN = StepState | TimedStep | ToolCallState | EndedToolCall
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
 # wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
 REASONS = {
@@ -96,7 +95,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
             seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
-    assert {"unknown_call", "call_in_progress", "call_succeeded"} - seen == set()
+    assert {"unknown_call", "call_in_progress", "call_succeeded", "unknown_artifact"} - seen == set()
     assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal", "take_over"} - seen == set()
     assert {"run", "tool_call"} - seen == set()
 
@@ -111,7 +110,7 @@ def table_bytes(fold: PartitionState) -> tuple[dict[bytes, bytes], dict[bytes, i
 
     The borders of batches decide when they are packed.
     """
-    packed = (Gravestone, GravestoneChunk) if fold.position.rules.version >= 2 else ()
+    packed = (Gravestone, GravestoneChunk, RunGravestone) if fold.position.rules.version >= 2 else ()
     rows = {key: encode_record(row) for key, row in sorted(fold.rows.items()) if not isinstance(row, packed)}
     return rows, gravestone_ends(fold.rows)
 
@@ -194,7 +193,7 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
 def check_clock_only(batch: Overlay, fold: PartitionState) -> None:
     """Assert that a batch comes to nothing but a later offset and clock."""
     outcome, before = batch.finish(), fold.position
-    packed = (Gravestone, GravestoneChunk)  # these are another form of the same
+    packed = (Gravestone, GravestoneChunk, RunGravestone)  # these are another form of the same
     rows = [key for key, row in outcome.rows.items() if not isinstance(row or fold.rows[key], packed)]
     assert (rows, outcome.emitted, outcome.counts.timers) == ([], [], 0)
     assert outcome.counts.ticks == outcome.position.next_offset - before.next_offset
@@ -206,7 +205,9 @@ def reload_fold(fold: PartitionState) -> PartitionState:
     new = PartitionState(fold.partition, fold.settings, DECODER, MACHINES)
     for key, row in fold.rows.items():
         read = DECODER.decode_record(encode_record(row))
-        assert isinstance(read, SessionState | Gravestone | GravestoneChunk | RunState | FinishedRun | CHILDREN)
+        assert isinstance(
+            read, SessionState | Gravestone | GravestoneChunk | RunGravestone | RunState | FinishedRun | ChildRow
+        )
         new.load(key, read)
     position = DECODER.decode_record(encode_record(fold.position))
     assert isinstance(position, Position)
@@ -231,7 +232,8 @@ def check_consistency(rig: OracleRig) -> None:
             assert line.audit_seq == last.get(key, 0) + 1
             last[key] = line.audit_seq
         if line.fired_at is not None:
-            once = (key, line.transition, line.epoch, line.due_at)
+            child = (line.run_id, line.idem_key, line.step_name)  # several may be due at once
+            once = (key, line.transition, line.epoch, line.due_at, line.kind, child)
             assert once not in fired
             assert line.due_at is not None
             assert line.due_at <= line.fired_at == line.appended_at

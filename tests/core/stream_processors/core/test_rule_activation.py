@@ -37,6 +37,26 @@ def test_rules_begin_with_the_record_that_their_owner_announced() -> None:
         rig.announce(NEWEST_RULES)
 
 
+def test_a_setting_of_the_rules_in_force_is_changed_by_announcing_them_again() -> None:
+    rig, longer = FoldRig(), NEWEST_RULES._replace(finished_run_days=400)
+    rig.activate(NEWEST_RULES)
+    assert rig.append(None, activation_bytes(longer)) == "tick"  # nothing begins that was not announced
+    assert rig.fold.position.rules == NEWEST_RULES
+    rig.announce(longer, "on-call")
+    (decision,) = rig.audits()
+    assert (decision.actor, decision.reason) == (
+        "on-call",
+        "rules 2 begin, after rules 2; rows have at most 4194304 bytes, outputs 2097152, rejected records 2097152; "
+        "finished runs are kept for 400 days",
+    )
+    assert rig.append(None, activation_bytes(longer)) == "tick"
+    assert rig.fold.position.rules == longer
+    with pytest.raises(ValueError, match="are in force"):
+        rig.announce(longer)
+    with pytest.raises(ValueError, match="are in force"):
+        rig.announce(FIRST_RULES)
+
+
 def test_a_batch_is_judged_by_one_version_of_the_rules() -> None:
     rig = FoldRig()
     rig.announce(NEWEST_RULES)

@@ -82,6 +82,18 @@ class RecordingWriter(FakeWriter):
         return super().write_outcome(outcome, started_at, seal, stored)
 
 
+class GatedWriter(FakeWriter):
+    """A transaction writer whose commits each wait for `gate` to be released once."""
+
+    gate = threading.Semaphore(0)
+    under_way = 0
+
+    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+        GatedWriter.under_way += 1
+        assert self.gate.acquire(timeout=30)
+        return super().write_outcome(outcome, started_at, seal, stored)
+
+
 class RefusedWriter(FakeWriter):
     """A transaction writer whose partition cannot be fenced."""
 

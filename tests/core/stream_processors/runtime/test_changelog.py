@@ -1,17 +1,38 @@
 """How a changelog is read, without a broker."""
 
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from sessionary.stream_processors.errors import Halted
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import changelog
 from sessionary.stream_processors.runtime.changelog import PREFETCH_KIB, RecoveryProgress, reader_of, recover
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.stores import PartitionStores
+from sessionary.stream_processors.store.rocks_memory import RocksMemory
+from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S, SavedPosition
+from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores, RocksStore, Store
+from tests.core.oracle_rig import START_MS
+from tests.core.store_rig import JOB, SETTINGS, StoreRig
+from tests.core.stream_processors.runtime.scripted_changelog import PARTITION, ScriptedChangelog
+from tests.support.event_factory import EventFactory, snapshot
+from tests.support.waiting import wait_until
+
+SESSIONS = 12
+FAILED_AT = 20  # so many records the first reader delivers
+SAVED_AT = 18  # the end of a transaction
 
 
 def test_all_recoveries_of_a_worker_prefetch_less_than_one_reader_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,3 +71,211 @@ def test_a_damaged_changelog_halts_the_partition_by_name(monkeypatch: pytest.Mon
     with pytest.raises(Halted, match="partition 3: the batch that begins at offset 7 of ") as caught:
         recover(settings, job.new_state(3), store, job.row_codec, lambda: True, RecoveryProgress())
     assert caught.value.reason == "changelog_unreadable"
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return new_store(getattr(request, "param", "memory"), tmp_path)
+
+
+def new_store(kind: str, folder: Path) -> Store:
+    return (
+        MemoryStore(JOB.row_codec) if kind == "memory" else RocksStore(folder / "rows", JOB.row_codec, RocksMemory(1))
+    )
+
+
+@cache
+def folded_sessions(rules: RuleSet = NEWEST_RULES) -> StoreRig:
+    """Return a fold of a few sessions, which wrote a changelog of some 40 records."""
+    rig = StoreRig(rules=rules)
+    for number in range(SESSIONS):
+        agent = EventFactory(f"s{number}")
+        created = agent.event_bytes("session_created", snapshot=snapshot("first", "1" * 2_000))
+        rig.fold_records([LogRecord(number, START_MS + number, agent.key.encoded(), created)])
+    return rig
+
+
+def recover_from(
+    log: ScriptedChangelog,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: Callable[[], bool] = lambda: True,
+) -> tuple[PartitionState, RecoveryProgress]:
+    monkeypatch.setattr(changelog, "reader_of", log)
+    state, progress = JOB.new_state(PARTITION), RecoveryProgress()
+    end = recover(SETTINGS, state, store, JOB.row_codec, wanted, progress)
+    assert end == len(log.entries)
+    return state, progress
+
+
+def check_recovered(state: PartitionState, rig: StoreRig) -> None:
+    assert state.position == rig.state.position
+    assert {key: state.rows[key] for key in state.rows} == {key: rig.state.rows[key] for key in rig.state.rows}
+    assert (len(state.timers), state.next_deadline_ms) == (SESSIONS, rig.state.next_deadline_ms)
+
+
+@pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=["first rules", "newest rules"])
+@pytest.mark.parametrize(
+    ("store", "is_restarted"),
+    [("memory", False), ("rocksdb", False), ("rocksdb", True)],
+    indirect=["store"],
+    ids=["memory", "rocksdb", "rocksdb after a crash"],
+)
+def test_what_a_failed_recovery_has_loaded_is_not_read_again(
+    store: Store, is_restarted: bool, rules: RuleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RocksStore, "BATCH_ROWS", 0)  # each batch of records is written at once
+    rig = folded_sessions(rules)
+    log = ScriptedChangelog(rig.changelog, limits=[FAILED_AT, 1])
+    for _ in range(2):
+        with pytest.raises(Lost):
+            recover_from(log, store, monkeypatch)
+        if is_restarted:
+            store.close()
+            store = new_store("rocksdb", tmp_path)
+    state, progress = recover_from(log, store, monkeypatch)
+    assert log.read_offsets == [
+        list(range(FAILED_AT)),
+        [FAILED_AT],
+        list(range(FAILED_AT + 1, len(rig.changelog))),
+    ]
+    check_recovered(state, rig)
+    assert not progress.found_damaged_store
+    store.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "rocksdb"], indirect=True)
+def test_a_store_that_goes_on_from_what_was_saved_is_not_thrown_back_to_that(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, saved_s = folded_sessions(), time.time() - 100
+    first = ScriptedChangelog(rig.changelog[:SAVED_AT])
+    state, _ = recover_from(first, store, monkeypatch)
+    store.save_rows({}, SavedPosition(state.position, SAVED_AT, saved_s))
+    assert store.loading_mark is None
+    log = ScriptedChangelog(rig.changelog, limits=[5])
+    with pytest.raises(Lost):
+        recover_from(log, store, monkeypatch)
+    mark = store.loading_mark
+    assert mark is not None
+    assert (mark.changelog_next, mark.saved_s) == (SAVED_AT + 5, saved_s), "its tombstones are as old as before"
+    state, _ = recover_from(log, store, monkeypatch)
+    assert log.read_offsets == [
+        list(range(SAVED_AT, SAVED_AT + 5)),
+        list(range(SAVED_AT + 5, len(rig.changelog))),
+    ]
+    check_recovered(state, rig)
+    store.save_rows({}, SavedPosition(state.position, len(rig.changelog), time.time()))
+    assert (store.loading_mark, store.row_sum) == (None, store.count_again())
+    store.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "rocksdb"], indirect=True)
+@pytest.mark.parametrize("change", ["too old", "below the first offset", "beyond the end"])
+def test_a_recovery_begins_again_if_its_mark_is_of_no_use(
+    store: Store, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = folded_sessions()
+    log = ScriptedChangelog(rig.changelog, limits=[FAILED_AT])
+    with pytest.raises(Lost):
+        recover_from(log, store, monkeypatch)
+    assert store.loading_mark is not None
+    begun_s = store.loading_mark.saved_s
+    assert begun_s <= time.time()
+    if change == "too old":  # Kafka may have dropped tombstones in between
+        store.load_rows({}, store.loading_mark._replace(saved_s=begun_s - SAVED_AGE_MAX_S))
+    elif change == "below the first offset":
+        log.entries[:0] = [log.entries[0]] * len(log.entries)
+        log.low = FAILED_AT + 1
+    else:
+        store.load_rows({}, store.loading_mark._replace(changelog_next=len(rig.changelog) + 1))
+    state, _ = recover_from(log, store, monkeypatch)
+    assert log.read_offsets[1] == list(range(log.low, len(log.entries)))
+    check_recovered(state, rig)
+    store.close()
+
+
+def test_no_recovery_goes_on_from_rows_that_are_not_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = folded_sessions()
+    whole = ScriptedChangelog(rig.changelog)
+    lossy = ScriptedChangelog([entry for entry in rig.changelog if entry.key != rig.changelog[0].key])
+    with pytest.raises(Halted, match="changelog_incomplete"):
+        recover_from(lossy, store, monkeypatch)
+    assert store.loading_mark is None
+    state, progress = recover_from(whole, store, monkeypatch)
+    assert not progress.found_damaged_store
+    check_recovered(state, rig)
+
+
+@pytest.mark.parametrize("delivered", [0, FAILED_AT, 3 * SESSIONS], ids=["none", "some", "all but the end"])
+def test_a_reader_that_stands_still_is_replaced_where_it_stands(
+    delivered: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changelog, "RENEW_S", 0.01)
+    rig = folded_sessions()
+    assert len(rig.changelog) == 3 * SESSIONS
+    log = ScriptedChangelog(rig.changelog, limits=[delivered], is_silent=True)
+    state, _ = recover_from(log, store, monkeypatch)
+    assert log.read_offsets == [list(range(delivered)), list(range(delivered, len(rig.changelog)))]
+    check_recovered(state, rig)
+    wait_until(lambda: all(reader.is_closed for reader in log.readers), 10, "clients that are closed")
+
+
+def test_a_reader_is_kept_while_no_other_client_gets_an_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changelog, "RENEW_S", 0.01)
+    monkeypatch.setattr(changelog, "_SILENCE_MAX_S", 0.2)
+    log = ScriptedChangelog(folded_sessions().changelog, limits=[FAILED_AT], is_silent=True)
+
+    def go_away() -> bool:
+        log.is_away = bool(log.readers[0].delivered)
+        return True
+
+    with pytest.raises(Lost, match="silent"):
+        recover_from(log, store, monkeypatch, go_away)
+    assert len(log.readers) > 2
+    assert len(log.read_offsets) == 1
+    assert all(reader.is_closed for reader in log.readers)
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Return how many calls the product's own code makes, of functions in Python or in C."""
+    calls = 0
+
+    def count_call(frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        is_product = "stream_processors/sessionary/" in frame.f_code.co_filename
+        calls += is_product and event in {"call", "c_call"}
+
+    sys.setprofile(count_call)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_session_is_recovered_with_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them are: each call costs a hundredth of the time that one may take."""
+    row = next(entry for entry in folded_sessions(FIRST_RULES).changelog if entry.due is not None)
+    made: list[int] = []
+    for count in (100, 200):
+        log = ScriptedChangelog([row._replace(key=b"acme:%d" % number) for number in range(count)])
+        store = MemoryStore(JOB.row_codec)
+        made.append(calls_of(lambda log=log, store=store: recover_from(log, store, monkeypatch)))  # type: ignore[misc]
+    assert (made[1] - made[0]) / 100 < 16
+
+
+def test_records_of_every_form_are_kept_as_they_were(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = next(entry for entry in folded_sessions().changelog if entry.due is not None)
+    assert row.value is not None
+    assert row.due is not None
+    keys = [b"acme:%d" % number for number in range(9)]
+    log = ScriptedChangelog([row._replace(key=key) for key in keys])
+    log.entries[3:3] = [row._replace(key=keys[1], value=None, due=None)]
+    other: list[tuple[str, str | bytes | None]] = [("other", b"1"), ("due", None), ("due", bytes(8)), ("due", b"-")]
+    log.headers = {0: [], 4: other, 5: [("due", None)], 6: [("due", b"short")], 7: [("other", bytes(8))]}
+    state, _ = recover_from(log, store, monkeypatch)
+    whole = row.due + row.value
+    wanted = dict.fromkeys(keys, whole) | {keys[1]: None, keys[3]: bytes(8) + row.value}
+    assert {key: store.stored_row(key) for key in keys} == wanted
+    assert len(state.rows) == len(keys) - 1

@@ -42,6 +42,36 @@ def test_offsets_are_committed_as_kafka_has_them() -> None:
     assert member.committed == [{TopicPartition("events", 0): OffsetAndMetadata(7, "")}]
 
 
+class FakeCoordinator:
+    """A group's coordinator as aiokafka has it, of a static member."""
+
+    def __init__(self) -> None:
+        self._group_instance_id: str | None = "w1"
+        self.is_member, self.is_cut_short = True, False
+
+    async def close(self) -> None:
+        if not self.is_cut_short:
+            await self._maybe_leave_group()
+
+    async def _maybe_leave_group(self) -> None:
+        self.is_member = self.is_member and self._group_instance_id is not None
+
+
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_a_static_member_leaves_its_group(is_cut_short: bool) -> None:
+    coordinator = FakeCoordinator()
+    coordinator.is_cut_short = is_cut_short
+    thread: Any = SimpleNamespace(_consumer=SimpleNamespace(_coordinator=coordinator))
+    asyncio.run(MemberThread.leave_group(thread))
+    assert not coordinator.is_member
+
+
+def test_a_member_that_has_not_begun_has_nothing_to_leave() -> None:
+    for consumer in (None, SimpleNamespace(_coordinator=None)):
+        thread: Any = SimpleNamespace(_consumer=consumer)
+        asyncio.run(MemberThread.leave_group(thread))
+
+
 class FakeTransport:
     """Takes rebalances, in order."""
 

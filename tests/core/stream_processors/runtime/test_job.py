@@ -7,12 +7,12 @@ import pytest
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, CleanupRequest, Position, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import AnnouncedRules, CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import OracleRig
+from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 
 SETTINGS = ProcessorSettings(partitions=1)
@@ -115,6 +115,30 @@ def test_an_acknowledgement_is_reported_from_the_second_rules_on() -> None:
         reported,
         reported,
     ]
+
+
+def test_outputs_are_cut_to_the_sizes_that_the_rules_in_force_allow() -> None:
+    small = NEWEST_RULES._replace(output_bytes_max=600_000, rejected_bytes_max=700_000)
+    found: dict[str, tuple[int, int]] = {}
+    for name, rules in {"newest": NEWEST_RULES, "small": small}.items():
+        rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
+        rig.start(agent)
+        assert rig.append(agent.key.encoded(), b"A" * 690_000) == "refused undecodable"
+        kept = len(rig.letter().value or b"")
+        assert rig.append(agent.key.encoded(), b"A" * 700_000) == "refused undecodable"
+        found[name] = kept, len(rig.letter().value or b"")
+    assert found == {"newest": (690_000, 700_000), "small": (690_000, 0)}
+
+
+def test_an_audit_record_is_cut_to_the_size_that_the_rules_in_force_allow() -> None:
+    long = ErrorInfo("retryable", "boom", "m" * 700_000)
+    found: list[int] = []
+    for rules in (FIRST_RULES, FIRST_RULES._replace(output_bytes_max=600_000)):
+        rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
+        rig.start(agent)
+        assert rig.send(agent, "session_errored", error=long) == "applied"
+        found.append(len(rig.audit().reason))
+    assert found == [700_006, 1_001]
 
 
 TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -5,7 +5,6 @@ import functools
 import gc
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner, transaction
-from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
@@ -23,6 +21,7 @@ from sessionary.stream_processors.store.packed_rows import StoredLookup
 from tests.core.stream_processors.runtime.owner_doubles import (
     FakeRecovery,
     FakeWriter,
+    GatedWriter,
     OwnerBench,
     RecordingWriter,
     RefusedWriter,
@@ -33,16 +32,6 @@ from tests.support.event_factory import TICK
 from tests.support.waiting import wait_until
 
 PARTITIONS = range(4)
-
-
-@pytest.fixture
-def no_collection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Collect no cycles: a worker nearly never does. Failed owners are replaced at once."""
-    monkeypatch.setattr(assignment, "_BACK_OFF_S_MAX", 0.0)
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def count_objects(kind: type[Any]) -> int:
@@ -71,24 +60,6 @@ def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.M
     asyncio.run(story())
     # A thread of the executor lets go of a call a moment after its caller has the answer.
     wait_until(lambda: count_objects(PartitionOwner) + count_objects(RefusedWriter) <= others, 10, "all to be freed")
-
-
-@pytest.mark.usefixtures("no_collection")
-def test_an_absent_broker_costs_no_more_threads_and_descriptors_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "_CALL_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(transaction, "_PATIENCE_S", 0.02)
-
-    async def story() -> None:
-        threads, descriptors = count_threads(), count_descriptors()
-        bench = OwnerBench()
-        bench.assignment.take_assignment(PARTITIONS)
-        await bench.seen(lambda: bench.count_errors("reopened") >= 40)
-        bench.assignment.take_assignment([])
-        await bench.assignment.close()
-        idle = 2 * len(PARTITIONS)  # threads of the executor
-        await bench.seen(lambda: count_threads() <= threads + idle and count_descriptors() <= descriptors + 2)
-
-    asyncio.run(story())
 
 
 class FencedProducer:
@@ -155,16 +126,6 @@ def test_a_halted_owner_keeps_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(story())
 
 
-@pytest.fixture
-def recovery(monkeypatch: pytest.MonkeyPatch) -> FakeRecovery:
-    """Let partitions open without a broker; `gate` of the recovery lets one end."""
-    recovery = FakeRecovery()
-    monkeypatch.setattr(partition_owner, "TransactionWriter", FakeWriter)
-    monkeypatch.setattr(partition_owner, "recover", recovery.recover)
-    monkeypatch.setattr(partition_owner, "probe_log", lambda settings, partition, offset: LogProbe(0, 0))
-    return recovery
-
-
 def test_four_partitions_recover_at_a_time_and_all_open(recovery: FakeRecovery) -> None:
     async def story() -> None:
         bench = OwnerBench(partitions=64)
@@ -214,18 +175,6 @@ def test_a_failed_recovery_gives_its_turn_back(recovery: FakeRecovery, monkeypat
         await bench.assignment.close()
 
     asyncio.run(story())
-
-
-class GatedWriter(FakeWriter):
-    """A transaction writer whose commits each wait for `gate` to be released once."""
-
-    gate = threading.Semaphore(0)
-    under_way = 0
-
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
-        GatedWriter.under_way += 1
-        assert self.gate.acquire(timeout=30)
-        return super().write_outcome(outcome, started_at, seal, stored)
 
 
 def test_a_partition_that_stays_is_open_all_along_and_answers_readers_after_a_commit(
@@ -308,33 +257,6 @@ def test_owners_count_as_open_until_they_end_and_pace_each_other(
         await bench.seen(lambda: bench.context.open_partitions == {0})
         await bench.assignment.close()
         assert not bench.context.open_partitions
-
-    asyncio.run(story())
-
-
-class SlowWriter(FakeWriter):
-    """A transaction writer whose broker takes 400 ms for each transaction, by its own account."""
-
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
-        return super().write_outcome(outcome, started_at, seal, stored)._replace(elapsed_s=0.4)
-
-
-def test_owners_begin_transactions_further_apart_if_they_take_long(
-    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partition_owner, "TransactionWriter", SlowWriter)
-
-    async def story() -> None:
-        bench = OwnerBench(partitions=50, commit_interval_ms=1, tick_commit_interval_ms=0)
-        bench.assignment.take_assignment(range(50))
-        recovery.gate.release(50)
-        await bench.seen(lambda: len(bench.context.open_partitions) == 50)
-        quick_s = bench.context.commit_interval_s
-        for owner in bench.assignment.owners.values():
-            owner.offer_records(0, [LogRecord(0, 1_000, None, TICK)])
-        await bench.seen(lambda: all(owner.commits for owner in bench.assignment.owners.values()))
-        assert bench.context.commit_interval_s > 2 * quick_s
-        await bench.assignment.close()
 
     asyncio.run(story())
 

@@ -42,13 +42,16 @@ class Message:
 
 
 class FakeProducer:
-    """A transactional producer with room for `room` records until polled; refuses some values."""
+    """A transactional producer with room for `room` records until polled; refuses some values.
 
-    def __init__(self, room: int = 1_000, refused: bytes | None = None, code: int = 0) -> None:
+    `cause`: why an earlier record was refused, which only a commit tells.
+    """
+
+    def __init__(self, room: int = 1_000, refused: bytes | None = None, code: int = 0, cause: int = 0) -> None:
         self.written: list[Produced] = []
         self.calls: list[str] = []
         self._room = self._left = room
-        self._refused, self._code = refused, code
+        self._refused, self._code, self._cause = refused, code, cause
         self._reports: list[Callable[[KafkaError | None, Any], None]] = []
 
     def begin_transaction(self) -> None:
@@ -56,6 +59,8 @@ class FakeProducer:
 
     def commit_transaction(self, timeout_s: float) -> None:
         self.calls.append("commit")
+        if self._cause:
+            raise KafkaException(KafkaError(self._cause, "told so"))
         for report in self._reports:
             report(None, Message(41))
 
@@ -123,7 +128,6 @@ def test_all_is_written_in_order_and_once_and_the_position_last(
     ("code", "fault", "calls"),
     [
         (KafkaError.MSG_SIZE_TOO_LARGE, Halted, ["begin", "abort"]),
-        (KafkaError._STATE, Lost, ["begin"]),
         (KafkaError._UNKNOWN_PARTITION, Lost, ["begin"]),
     ],
 )
@@ -136,6 +140,22 @@ def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
         writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
     at = [record.value for record in RECORDS].index(refused)
     assert producer.written == RECORDS[:at]
+    assert producer.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("cause", "fault", "calls"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, Halted, ["begin", "commit", "abort"]),
+        (KafkaError._FENCED, Lost, ["begin", "commit"]),
+    ],
+)
+def test_the_cause_of_a_record_that_was_refused_before_is_found(
+    cause: int, fault: type[Exception], calls: list[str]
+) -> None:
+    producer = FakeProducer(refused=RECORDS[-1].value, code=KafkaError._STATE, cause=cause)
+    with pytest.raises(fault, match="commit_transaction: told so"):
+        writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
     assert producer.calls == calls
 
 
@@ -175,6 +195,13 @@ def test_an_aborted_transaction_can_be_written_again() -> None:
     made.write_outcome(OUTCOME, 0)
     assert producer.calls == ["begin", "abort", "begin", "commit"]
     assert producer.written == 2 * [*RECORDS, producer.written[-1]]
+
+
+def test_who_is_no_longer_wanted_fences_nobody() -> None:
+    """The partition may be another worker's by then, which would be the one that is fenced."""
+    made = retrying_writer(wanted=False)
+    with pytest.raises(Lost, match="no longer wanted"):
+        made.fence_former_owner()
 
 
 def test_what_is_written_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, CachedRows, MachineRows, PackedRow
+from sessionary.stream_processors.store.row_sum import sum_rows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -31,6 +32,10 @@ ROWS = MachineRows([MACHINE])
 CONTENT_KEY = b"k" + CONTENT_SUFFIX
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 SESSION_FATE, GRAVE_FATE = RowFate(live=True, is_counted=True), RowFate(live=False, is_packed=True)
+
+
+def due_rows_of(kept: CachedRows) -> list[DueRow]:
+    return [DueRow(key, due_ms, fate) for fate, due in kept.due_rows() for due_ms, key in due]
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +144,7 @@ def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow
     kept[first] = GRAVE
     del kept[second]
     assert (kept[first], kept.get(second), len(kept)) == (GRAVE, None, 2)
-    assert set(kept.due_rows()) == {DueRow(first, 99_000, GRAVE_FATE), DueRow(third, 99_000, GRAVE_FATE)}
+    assert set(due_rows_of(kept)) == {DueRow(first, 99_000, GRAVE_FATE), DueRow(third, 99_000, GRAVE_FATE)}
     shelf[first] = ROWS.pack(GRAVE, RULES).stored
     del shelf[second]
     kept.mark_saved({first: None, second: None})
@@ -189,7 +194,7 @@ def test_a_content_is_no_row_of_its_own(rows: dict[bytes, SessionRow]) -> None:
     packed = ROWS.pack_changes({b"k": row, b"grave": GRAVE}, RULES)
     kept = CachedRows({key: value.stored for key, value in packed.items() if value is not None}, ROWS)
     assert sorted(kept) == [b"grave", b"k"]
-    assert set(kept.due_rows()) == {
+    assert set(due_rows_of(kept)) == {
         DueRow(b"k", MACHINE.due_ms(row), SESSION_FATE),
         DueRow(b"grave", 99_000, GRAVE_FATE),
     }
@@ -231,6 +236,24 @@ class ChangedMachine(SessionMachine):
         return super().decode(record_format(SessionState, RULES).header + value[10:] if is_new else value)
 
 
+def test_one_walk_tells_what_three_would(rows: dict[bytes, SessionRow]) -> None:
+    many = {b"%b%d" % (key, number): row for number in range(3) for key, row in rows.items()}
+    packed = ROWS.pack_changes({**many, b"k": large_row(rows)}, RULES)
+    shelf = {key: value.stored for key, value in packed.items() if value is not None}
+    survey = ROWS.survey_rows(shelf.items(), counts=True)
+    assert survey.row_sum == sum_rows(shelf.items())
+    assert ROWS.survey_rows(shelf.items(), counts=False) == survey._replace(row_sum=None)
+    found = {DueRow(key, due_ms, fate) for fate, due in survey.due_rows for due_ms, key in due}
+    assert found == {ROWS.due_stored_row(key, shelf[key]) for key in shelf if key != CONTENT_KEY}
+    sizes = {key: len(key) + len(stored) for key, stored in shelf.items()}
+    graves = sum(size for key, size in sizes.items() if key.startswith(b"grave"))
+    assert survey.layer_bytes == {
+        "rows": sum(sizes.values()) - sizes[CONTENT_KEY] - graves,
+        "contents": sizes[CONTENT_KEY],
+        "gravestones": graves,
+    }
+
+
 def row_example() -> SessionRow:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
@@ -248,7 +271,7 @@ def recovery_calls(codec: MachineRows, packed: PackedRow) -> int:
 
     sys.setprofile(count_call)
     try:
-        codec.due_stored_row(b"k", codec.repack(packed.value, packed.due))
+        codec.survey_rows([(b"k", codec.repack(packed.value, packed.due))], counts=False)
     finally:
         sys.setprofile(None)
     return calls

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from rocksdict import Rdict
 
+from sessionary.schemas.codec import encode_position
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.types import RuleSet
@@ -15,14 +17,12 @@ from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
+from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S, SavedPosition, is_usable
 from sessionary.stream_processors.store.stores import (
-    SAVED_AGE_MAX_S,
     MemoryStore,
     PartitionStores,
     RocksStore,
-    SavedPosition,
     Store,
-    is_usable,
     temporary_state_folder,
 )
 from tests.core.oracle_rig import START_MS
@@ -84,6 +84,21 @@ def test_rocksdb_keeps_only_what_was_saved(tmp_path: Path) -> None:
     assert again.saved_position == SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
     assert list(again.rows) == [b"kept"]
     again.close()
+
+
+def test_a_database_of_the_form_of_release_0_1_0_is_filled_anew(tmp_path: Path) -> None:
+    former = Rdict(str(tmp_path), options=RocksMemory(1).database_options())
+    former[POSITION_KEY] = encode_position(SAVED.position)
+    former[b"\x00changelog"] = b"[21, 5.0]"
+    former.close()
+    store = RocksStore(tmp_path, ROWS, RocksMemory(1))
+    assert not is_usable(store.saved_position, 0, 100, now_s=6.0)
+    store.wipe()
+    store.save_rows({b"a": None}, SAVED)
+    store.close()
+    former = Rdict(str(tmp_path), options=RocksMemory(1).database_options())
+    assert (former.get(POSITION_KEY), former.get(b"\x00changelog")) == (encode_position(SAVED.position), None)
+    former.close()
 
 
 def test_a_key_of_the_store_s_own_has_no_row(store: Store) -> None:

@@ -26,7 +26,7 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.decisions.broker_time import read_broker_time
+from sessionary.stream_processors.runtime.decisions.broker_time import CLOCKS_APART_S_MAX, read_broker_time
 from sessionary.stream_processors.runtime.decisions.pending_decision import (
     Decision,
     GapAcceptance,
@@ -38,7 +38,6 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
 _OPEN_S = 5.0
-_CLOCKS_APART_S_MAX = 5.0  # of the broker and the worker, for a repair: less than what is taken for a hole
 _AHEAD_S_MIN = 1.0  # of an open partition's clock that is worth a repair
 REASON_CHARS_MAX = 1_000
 # What is not known of a partition is null.
@@ -55,6 +54,7 @@ _UNKNOWN: Mapping[str, Any] = dict.fromkeys(
         "batch_number",
         "live_rows",
         "clock_ms",
+        "decisions",
     )
 )
 
@@ -131,7 +131,7 @@ class PartitionApi:
             broker = await asyncio.to_thread(read_broker_time, self._settings, partition)
         except Lost as error:
             raise not_ready(str(error)) from None
-        if abs(broker.ahead_s) > _CLOCKS_APART_S_MAX:
+        if abs(broker.ahead_s) > CLOCKS_APART_S_MAX:
             detail = (
                 f"partition {partition}: the clock of its leader is {broker.ahead_s:+,.1f} s from this worker's: "
                 "correct the wrong one first"
@@ -275,7 +275,8 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
 
     `state` is open, opening or halted; only a halted partition has `reason`, `detail` and
     `halted_at_ms` (wall clock, ms since the epoch). Position and live rows are null as long as the
-    changelog is not read. `clock_ms` is the log clock of an open partition.
+    changelog is not read. `clock_ms` is the log clock of an open partition. `decisions` are the
+    last eight about it, oldest first.
     """
     halted, position = owner.halted, owner.position
     is_recovered = has_known_position(owner)
@@ -292,6 +293,7 @@ def partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> di
         "batch_number": owner.state.position.batch_number if is_recovered else None,
         "live_rows": owner.state.live if owner.is_open else None,
         "clock_ms": position.clock_ms or None if owner.is_open else None,
+        "decisions": [decision._asdict() for decision in position.decisions] if is_recovered else None,
     }
 
 

@@ -1,7 +1,7 @@
 """The operators' pages of the rules: which are in force, and the activation of newer ones.
 
     GET   /v1/rules    of every partition of the group; which rules each of its workers knows
-    POST  /v1/rules    let newer rules begin, in all partitions
+    POST  /v1/rules    let newer rules begin, or change a setting of those in force, everywhere
 
 Both need the role operator. A worker answers for its own partitions and asks all other workers of
 the group, also those without a partition: any of them may own one in a moment.
@@ -9,20 +9,22 @@ the group, also those without a partition: any of them may own one in a moment.
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from aiohttp.web import Request, Response
 
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.telemetry.role_logs import role_logger
-from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
 from sessionary.stream_processors.api.operators.worker_facts import worker_facts
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
-from sessionary.stream_processors.rules_change import RulesRequest
+from sessionary.stream_processors.rules_change import RulesRequest, is_in_force, last_decided
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -30,7 +32,10 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _log = role_logger(__name__)
 _BEGIN_S = 5.0
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
-_PARTITION_FIELDS = ("partition", "state", "instance", "rules", "announced", "principal", "detail")
+_PARTITION_FIELDS = (
+    *("partition", "state", "instance", "rules", "finished_run_days"),
+    *("announced", "principal", "detail"),
+)
 _WORKER_FIELDS = ("instance", "url", "newest", "detail", "release", "time_ms", "state_dir", "state_free_bytes")
 
 
@@ -45,6 +50,19 @@ class _Listing(NamedTuple):
             "partitions": [self.partitions[partition] for partition in sorted(self.partitions)],
             "workers": sorted(self.workers, key=lambda worker: (worker["url"] or "", worker["instance"] or "")),
         }
+
+
+class _Wanted(NamedTuple):
+    """What a request asks for."""
+
+    version: int
+    finished_run_days: int | None  # None: as it is in each partition
+    principal: str
+
+    def begun_in(self, position: Position) -> RulesRequest:
+        """Return what the owner of a partition at `position` is asked for."""
+        days = self.finished_run_days or last_decided(position).finished_run_days
+        return RulesRequest(_RULES[self.version]._replace(finished_run_days=days), self.principal)
 
 
 class RulesApi:
@@ -77,37 +95,36 @@ class RulesApi:
         open. Raises `Problem`: 409 then, 503 if the group may have changed.
         """
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
-        rules = await _parse_rules(request)
+        wanted = await _parse_wanted(request, caller.principal)
         self._others.require_membership()
-        wanted = RulesRequest(rules, caller.principal)
         if was_passed_on(request):
             await self._announce(wanted)
             return json_response(self._own_listing().to_document())
         urls = self._others.urls()
         found = self._joined(self._own_listing(), await self._others.ask_all(request, urls))
-        _require_support(rules, found.workers)
-        _require_open_partitions(rules, found.partitions.values())
+        _require_support(wanted.version, found.workers)
+        _require_open_partitions(wanted.version, found.partitions.values())
         _log.warning(
             "rules %(rules)d are activated because %(principal)s asked for it",
-            rules=rules.version,
-            principal=caller.principal,
+            rules=wanted.version,
+            principal=wanted.principal,
         )
-        body = json.dumps({"version": rules.version}).encode()
+        body = json.dumps({"version": wanted.version, "finished_run_days": wanted.finished_run_days}).encode()
         answers, _ = await asyncio.gather(
             self._others.ask_all(request, urls, method="POST", body=body, timeout_s=2 * _BEGIN_S),
             self._announce(wanted),
         )
         return json_response(self._joined(self._own_listing(), answers).to_document())
 
-    async def _announce(self, wanted: RulesRequest) -> None:
+    async def _announce(self, wanted: _Wanted) -> None:
         """Have this worker's open partitions announce rules; wait up to 5 s until they begin."""
-        owners = [owner for owner in self._assignment.owners.values() if owner.is_open]
-        for owner in owners:
-            owner.request_rules(wanted)
-        version = wanted.rules.version
-        await asyncio.gather(
-            *(owner.wait_until(lambda position: position.rules.version >= version, _BEGIN_S) for owner in owners)
-        )
+        waits: list[Awaitable[bool]] = []
+        for owner in self._assignment.owners.values():
+            if owner.is_open:
+                request = wanted.begun_in(owner.position)
+                owner.request_rules(request)
+                waits.append(owner.wait_until(partial(is_in_force, rules=request.rules), _BEGIN_S))
+        await asyncio.gather(*waits)
 
     def _own_listing(self) -> _Listing:
         settings = self._settings
@@ -147,6 +164,7 @@ def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> d
         "state": state_of_owner(owner),
         "instance": settings.worker_name,
         "rules": position.rules.version if is_known else None,
+        "finished_run_days": position.rules.finished_run_days if is_known else None,
         "announced": announced and announced.version,
         "principal": announced and announced.principal,
         "detail": halted and str(halted),
@@ -170,34 +188,40 @@ def _no_answer_text(answer: Any) -> str:
     return str(answer) if isinstance(answer, NoAnswer) else "the worker's answer is of another form"
 
 
-async def _parse_rules(request: Request) -> RuleSet:
-    """Return the rules that the body names. Raises `Problem`: 400 or, if they are unknown, 409."""
+async def _parse_wanted(request: Request, principal: str) -> _Wanted:
+    """Return what the body asks for. Raises `Problem`: 400 or, if the rules are unknown, 409."""
+    version = days = None
     try:
-        version = json.loads(await request.read())["version"]
-    except (ValueError, TypeError, KeyError):
-        version = None
+        body = json.loads(await request.read())
+        version, days = body["version"], body.get("finished_run_days")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
     if type(version) is not int:
         raise Problem(400, "invalid_value", "Bad body", 'the body must be JSON such as {"version": 2}')
-    rules = _RULES.get(version)
-    if rules is None:
+    if days is not None and not (type(days) is int and 1 <= days <= FINISHED_RUN_DAYS_MAX):
+        detail = f"finished_run_days is a number from 1 to {FINISHED_RUN_DAYS_MAX}, not {days!r}"
+        raise Problem(400, "invalid_value", "Bad number of days", detail)
+    if version not in _RULES:
         detail = f"this worker knows rules {', '.join(map(str, _RULES))}, not {version}: upgrade all workers first"
         raise Problem(409, "unknown_rules", "Unknown rules", detail)
-    return rules
+    if days is not None and version == FIRST_RULES.version:
+        raise Problem(400, "invalid_value", "No such setting", f"rules {version} know no runs")
+    return _Wanted(version, days, principal)
 
 
-def _require_support(rules: RuleSet, workers: Iterable[Mapping[str, Any]]) -> None:
+def _require_support(version: int, workers: Iterable[Mapping[str, Any]]) -> None:
     """Raise `Problem` 409 unless each worker is known to know the rules."""
     lacking = [
         f"{worker['instance'] or worker['url']} ({worker['detail'] or 'it knows rules {newest}'.format_map(worker)})"
         for worker in workers
-        if not isinstance(worker["newest"], int) or worker["newest"] < rules.version
+        if not isinstance(worker["newest"], int) or worker["newest"] < version
     ]
     if lacking:
-        detail = f"not every worker is known to know rules {rules.version}: {'; '.join(lacking)}. Upgrade or stop these"
+        detail = f"not every worker is known to know rules {version}: {'; '.join(lacking)}. Upgrade or stop these"
         raise Problem(409, "unsupported_rules", "Unsupported rules", detail)
 
 
-def _require_open_partitions(rules: RuleSet, partitions: Iterable[Mapping[str, Any]]) -> None:
+def _require_open_partitions(version: int, partitions: Iterable[Mapping[str, Any]]) -> None:
     """Raise `Problem` 409 unless each partition is open, and judged by no later rules."""
     closed = [
         f"partition {found['partition']} is {found['state']}" + (f": {found['detail']}" if found["detail"] else "")
@@ -207,8 +231,8 @@ def _require_open_partitions(rules: RuleSet, partitions: Iterable[Mapping[str, A
     if closed:
         detail = f"rules begin in all partitions or in none, and not all are open: {'; '.join(closed)}"
         raise Problem(409, "partitions_not_open", "Partitions not open", detail)
-    if any((found["rules"] or 0) > rules.version for found in partitions):
-        detail = f"there is no way back to rules {rules.version}: later ones are in force"
+    if any((found["rules"] or 0) > version for found in partitions):
+        detail = f"there is no way back to rules {version}: later ones are in force"
         raise Problem(409, "later_rules", "Later rules in force", detail)
 
 

@@ -14,14 +14,8 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.ids import call_key
 from sessionary.schemas.records import EndedToolCall, ToolCallState
 from sessionary.stream_processors.api.problems import Problem, json_response
-from sessionary.stream_processors.api.runs.children import read_children
-from sessionary.stream_processors.api.runs.run_pages import require_run
-from sessionary.stream_processors.api.session_questions import (
-    AskedOwner,
-    SessionQuestions,
-    log_document,
-    require_session,
-)
+from sessionary.stream_processors.api.runs.children import read_children, require_parent
+from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document
 from sessionary.stream_processors.core.call.transitions import CallRow
 from sessionary.stream_processors.core.partition import PartitionState
 
@@ -44,9 +38,9 @@ class CallPages:
         asked = await self._questions.ask_owner(request)
         if isinstance(asked, Response):
             return asked
-        parent, state = _require_parent(asked, request), asked.owner.state
+        parent, state = require_parent(asked, request.match_info.get("run_id")), asked.owner.state
         log = log_document(asked)  # rows may be newer than the position, never older
-        rows: list[CallRow] = await read_children(state, parent, ToolCallState, EndedToolCall)
+        rows: list[CallRow] = await read_children(state, parent, call_key, ToolCallState, EndedToolCall)
         rows.sort(key=lambda row: (row.started_at, row.idem_key))
         return json_response({"tool_calls": [call_head(row, state) for row in rows], **log})
 
@@ -56,21 +50,12 @@ class CallPages:
         if isinstance(asked, Response):
             return asked
         idem_key, state = request.match_info["idem_key"], asked.owner.state
-        row = state.rows.get(call_key(_require_parent(asked, request), idem_key))
+        row = state.rows.get(call_key(require_parent(asked, request.match_info.get("run_id")), idem_key))
         if not isinstance(row, CallRow):
             run_id = request.match_info.get("run_id")
             parent = f"session {asked.question.key.session_id}" if run_id is None else f"run {run_id}"
             raise Problem(404, "unknown_call", "Unknown call", f"{parent} has no reserved tool call {idem_key}")
         return json_response({**call_document(row, state), **log_document(asked)})
-
-
-def _require_parent(asked: AskedOwner, request: Request) -> bytes:
-    """Return the key of the run or the session whose calls are meant. Raises `Problem`."""
-    run_id = request.match_info.get("run_id")
-    if run_id is not None:
-        return require_run(asked, run_id)
-    require_session(asked)
-    return asked.question.key.encoded()
 
 
 def call_head(row: CallRow, state: PartitionState) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The part of the OpenAPI document that is about runs, their steps and reserved tool calls."""
+"""The part of the OpenAPI document that is about runs, their steps, tool calls and artifacts."""
 
 from typing import Any, Final, get_args
 
-from sessionary.schemas.types import CheckpointKind, ErrorInfo, StepStateName, ToolCallStateName
+from sessionary.schemas.types import ArtifactStateName, CheckpointKind, ErrorInfo, StepStateName, ToolCallStateName
 from sessionary.stream_processors.api.openapi_parts import (
     LOG_PLACE,
     NUMBER,
@@ -106,6 +106,19 @@ _CALL_HEAD: Final = object_schema(
     artifact_id={**TEXT_OR_NULL, "description": "the artifact that holds the result"},
 )
 _CALL: Final = object_schema(**_CALL_HEAD["properties"], result_json=TEXT_OR_NULL)
+_ARTIFACT: Final = object_schema(
+    run_id={**TEXT_OR_NULL, "description": "null if the artifact belongs to the session"},
+    session_id=_SESSION_ID,
+    step_id={**TEXT_OR_NULL, "description": "the attempt of a step that created it"},
+    artifact_id={**TEXT, "description": "unique in its run, or in its session"},
+    artifact_type=TEXT,
+    uri={**TEXT, "description": "where its body is"},
+    state={**TEXT, "enum": _known(ArtifactStateName)},
+    size_bytes={**NUMBER, "description": "of the chunks so far, or of the complete body"},
+    sha256={**TEXT_OR_NULL, "description": "of the complete body, as hex; null before it is complete"},
+    created_ms={**NUMBER, "description": "in ms of log time"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+)
 
 
 def _list_of(schema: str) -> dict[str, Any]:
@@ -125,30 +138,46 @@ RUN_SCHEMAS: Final[dict[str, Any]] = {
     "ToolCallList": object_schema(tool_calls=_list_of("ToolCallHead"), **LOG_PLACE),
     "ToolCallHead": _CALL_HEAD,
     "ToolCall": object_schema(**_CALL["properties"], **LOG_PLACE),
+    "Execution": object_schema(
+        runs={**_list_of("RunInExecution"), "maxItems": 64}, tool_calls=_list_of("ToolCallHead"), **LOG_PLACE
+    ),
+    "RunInExecution": object_schema(
+        **{name: schema for name, schema in _RUN["properties"].items() if name not in RUN_CONTENTS},
+        steps=_list_of("StepHead"),
+        tool_calls=_list_of("ToolCallHead"),
+    ),
+    "ArtifactList": object_schema(artifacts=_list_of("Artifact"), **LOG_PLACE),
+    "Artifact": _ARTIFACT,
 }
+
+
+_GONE: Final = problem_response(
+    "the run finished and is kept no longer (30 days, a setting of the rules); 14 days later the answer is 404"
+)
 
 
 def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown: str) -> dict[str, Any]:
     """Return a page about a run, or about what belongs to it or to a session.
 
     `names`: parameters of the path beside the session; `unknown`: when there is a 404. Finished
-    runs outlive their session, so only a session's own pages answer 410.
+    runs outlive their session, so the pages of a run answer 410 for the run, not for the session.
     """
     parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names]
-    answers = {code: each for code, each in SESSION_ANSWERS.items() if code != "410" or "run_id" not in names}
-    responses = {"200": answer, **answers, "404": problem_response(unknown)}
+    gone = {"410": _GONE} if "run_id" in names else {}
+    responses = {"200": answer, **SESSION_ANSWERS, **gone, "404": problem_response(unknown)}
     return {"get": {"summary": summary, "parameters": [*SESSION_PARAMETERS, *parameters], "responses": responses}}
 
 
 _TASK_PAGE: Final = {
-    "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days",
+    "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days, a setting",
     "parameters": [
         {"name": "task_id", "in": "path", "required": True, "schema": TEXT},
         query_parameter("seen", TEXT, "a task's version: wait up to `wait_ms` while the task has it"),
         *SESSION_PARAMETERS[1:],
     ],
     "responses": {
-        **{code: answer for code, answer in SESSION_ANSWERS.items() if code != "410"},
+        **SESSION_ANSWERS,
+        "410": _GONE,
         "200": json_answer("the task's committed state", "Task"),
         "404": problem_response("the tenant has no such task"),
     },
@@ -166,7 +195,7 @@ RUN_PATHS: Final[dict[str, Any]] = {
         _NO_SESSION,
     ),
     _RUN_PATH: _page(
-        "The committed state of one run of a session; a finished one is there for 30 days",
+        "The committed state of one run of a session; a finished one is there for 30 days, a setting",
         ("run_id",),
         json_answer("the run's committed state", "Run"),
         _NO_RUN,
@@ -206,6 +235,24 @@ RUN_PATHS: Final[dict[str, Any]] = {
         ("idem_key",),
         json_answer("the call", "ToolCall"),
         f"{_NO_SESSION}, or the session no such call",
+    ),
+    f"{_SESSION}/execution": _page(
+        "What a session is at: its open runs with their steps and tool calls, and its calls outside of runs",
+        (),
+        json_answer("the runs and calls, in the order in which they began, without contents", "Execution"),
+        _NO_SESSION,
+    ),
+    f"{_RUN_PATH}/artifacts": _page(
+        "The artifacts of a run, in the order in which they were created",
+        ("run_id",),
+        json_answer("the artifacts, without their bodies", "ArtifactList"),
+        _NO_RUN,
+    ),
+    f"{_SESSION}/artifacts": _page(
+        "The artifacts of a session outside of its runs, in the order in which they were created",
+        (),
+        json_answer("the artifacts, without their bodies", "ArtifactList"),
+        _NO_SESSION,
     ),
 }
 

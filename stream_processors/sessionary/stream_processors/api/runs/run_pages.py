@@ -12,12 +12,13 @@ from typing import Any
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.records import FinishedRun, RunGravestone, RunState
 from sessionary.schemas.types import Checkpoint
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
     SessionQuestions,
+    gone_problem,
     log_document,
     require_session,
 )
@@ -58,13 +59,17 @@ class RunPages:
 
 
 def require_run(asked: AskedOwner, run_id: str) -> bytes:
-    """Return the key of the session's run. Raises `Problem` 404 if there is none.
+    """Return the key of the session's run. Raises `Problem`: 404 if there is none, 410 if it went.
 
-    A finished run is there for 30 days, also if its session was archived.
+    A finished run is there for 30 days, also if its session was archived; it is gone for 14 more.
     """
     session = asked.question.key
     key = run_key(*session, run_id)
-    if not isinstance(asked.owner.state.rows.get(key), RunState | FinishedRun):
+    state = asked.owner.state
+    row = state.rows.get(key)
+    if isinstance(row, RunGravestone) or (row is None and state.is_packed(key)):
+        raise gone_problem("run", run_id)
+    if not isinstance(row, RunState | FinishedRun):
         detail = f"session {session.session_id} of tenant {session.tenant_id} has no run {run_id}"
         raise Problem(404, "unknown_run", "Unknown run", detail)
     return key

@@ -35,7 +35,7 @@ class StepPages:
             return asked
         run = require_run(asked, request.match_info["run_id"])
         log = log_document(asked)  # rows may be newer than the position, never older
-        rows: list[StepRow] = await read_children(asked.owner.state, run, StepState, TimedStep)
+        rows: list[StepRow] = await read_children(asked.owner.state, run, step_key, StepState, TimedStep)
         rows.sort(key=lambda row: (row.started_at, row.name))
         return json_response({"steps": [step_head(row) for row in rows], **log})
 

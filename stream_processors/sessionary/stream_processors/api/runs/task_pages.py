@@ -27,7 +27,7 @@ class TaskPages:
         """Answer `GET /v1/tasks/{task_id}` with `run_document`, and the task's `version`.
 
         A finished task is there for 30 days. With `seen`, waits up to `wait_ms` while that is still
-        the version. Raises `Problem`: 404 if the tenant has no such task.
+        the version. Raises `Problem`: 404 if the tenant has no such task, 410 if it vanished.
         """
         task_id, seen = request.match_info["task_id"].lower(), request.query.get("seen")
         deadline_s: float | None = None

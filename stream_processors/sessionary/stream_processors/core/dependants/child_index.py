@@ -30,6 +30,10 @@ class ChildIndex:
         starts = range(0, len(packed), _SUFFIX_BYTES)
         return [parent + _unpack_suffix(packed[start : start + _SUFFIX_BYTES]) for start in starts]
 
+    def count(self, parent: bytes) -> int:
+        """Return how many children a row has."""
+        return len(self._suffixes.get(parent, b"")) // _SUFFIX_BYTES
+
     def drop(self, parent: bytes) -> None:
         """Forget the children of a row."""
         self._suffixes.pop(parent, None)
@@ -54,6 +58,11 @@ class ChildChanges:
         """Return the keys of a row's children, with those of the batch."""
         committed = [] if parent in self._dropped else self._index.keys_of(parent)
         return committed + self._added.get(parent, [])
+
+    def count(self, parent: bytes) -> int:
+        """Return how many children a row has, with those of the batch."""
+        committed = 0 if parent in self._dropped else self._index.count(parent)
+        return committed + len(self._added.get(parent, ()))
 
     def drop(self, parent: bytes) -> None:
         """Forget the children of a row."""

@@ -1,9 +1,15 @@
-"""Which child of a run or a session an event names: the key of a step, or of a reserved call."""
+"""Which child of a run or a session an event names: the key of its row."""
 
 from typing import Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
+    ArtifactChunkAppended,
+    ArtifactCompleted,
+    ArtifactCreated,
+    ArtifactPurged,
+    ArtifactSoftDeleted,
+    MessageAppended,
     StepFailed,
     StepSkipped,
     StepStarted,
@@ -13,11 +19,19 @@ from sessionary.schemas.events import (
     ToolCallStarted,
     ToolCallSucceeded,
 )
-from sessionary.schemas.ids import SessionKey, call_key, run_key, step_key
+from sessionary.schemas.ids import SessionKey, artifact_key, call_key, run_key, step_key
 
 StepPayload = StepStarted | StepSucceeded | StepFailed | StepSkipped
 CallPayload = ToolCallStarted | ToolCallSucceeded | ToolCallFailed | ToolCallResolved
-CALL_PAYLOADS: Final = frozenset({ToolCallStarted, ToolCallSucceeded, ToolCallFailed, ToolCallResolved})
+ArtifactPayload = ArtifactCreated | ArtifactChunkAppended | ArtifactCompleted | ArtifactSoftDeleted | ArtifactPurged
+# Those of events that may have a row although they name no run.
+PAYLOADS_OF_SESSIONS: Final = frozenset(
+    {
+        *(ToolCallStarted, ToolCallSucceeded, ToolCallFailed, ToolCallResolved),
+        *(ArtifactCreated, ArtifactChunkAppended, ArtifactCompleted, ArtifactSoftDeleted, ArtifactPurged),
+        MessageAppended,
+    }
+)
 
 
 def named_child(session: SessionKey, event: Event) -> bytes | None:
@@ -25,16 +39,22 @@ def named_child(session: SessionKey, event: Event) -> bytes | None:
 
     A step has a row if it is of a run and its attempts are counted: attempt 0 is work that is only
     reported, such as the call of a model. A call is reserved, and so has a row, if its idempotency
-    key is not empty and is not just the call's id.
+    key is not empty and is not just the call's id. A message names no row: it takes the next turn.
     """
     payload, run_id = event.payload, event.envelope.run_id
     if isinstance(payload, CallPayload):
         if not payload.idem_key or payload.idem_key == payload.tool_call_id:
             return None
-        return call_key(run_key(*session, run_id) if run_id else session.encoded(), payload.idem_key)
+        return call_key(_parent_of(session, run_id), payload.idem_key)
+    if isinstance(payload, ArtifactPayload):
+        return artifact_key(_parent_of(session, run_id), payload.artifact_id)
     if run_id and isinstance(payload, StepPayload) and (isinstance(payload, StepSkipped) or payload.attempt):
         return step_key(run_key(*session, run_id), payload.name)
     return None
 
 
-__all__ = ["CALL_PAYLOADS", "CallPayload", "StepPayload", "named_child"]
+def _parent_of(session: SessionKey, run_id: str | None) -> bytes:
+    return run_key(*session, run_id) if run_id else session.encoded()
+
+
+__all__ = ["PAYLOADS_OF_SESSIONS", "ArtifactPayload", "CallPayload", "StepPayload", "named_child"]

@@ -1,4 +1,4 @@
-"""What the machines of runs, steps and tool calls share: they decide and report nothing.
+"""What the machines of all that depends on a session share: they decide and report nothing.
 
 The session's machine does both: it asks their judges, and reports what it is told.
 """
@@ -8,11 +8,14 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.records import RunGravestone
+from sessionary.schemas.types import ClockRepair
+from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.dependants.row_size import DependantRow, estimate_row_bytes
 from sessionary.stream_processors.core.machine import Arrival, Decision, RowKind
 from sessionary.stream_processors.core.model import Emitted, Place, Stream
 
-RowT = TypeVar("RowT", bound=DependantRow)
+RowT = TypeVar("RowT", bound=DependantRow | RunGravestone)
 
 
 class DependantMachine(Generic[RowT]):
@@ -59,4 +62,24 @@ class DependantMachine(Generic[RowT]):
     estimate_bytes = staticmethod(estimate_row_bytes)
 
 
-__all__ = ["DependantMachine"]
+class UnclockedMachine(DependantMachine[RowT]):
+    """The part of a `Machine` that dependants without a clock have: their rows never fire."""
+
+    def due_ms(self, row: RowT, hole_end_ms: int = 0) -> int:
+        """Return a time that never comes."""
+        return NEVER_MS
+
+    def repair_times(self, row: RowT, repairs: Sequence[ClockRepair]) -> RowT:
+        """Return the row: only the times of live rows are repaired."""
+        return row
+
+    def is_only_postponed(self, row: RowT, after: RowT) -> bool:
+        """Return True: no row is ever due."""
+        return True
+
+    def fire(self, row: RowT, now_ms: int, hole_end_ms: int = 0) -> Sequence[Any]:
+        """Raise `NotImplementedError`: no row is ever due."""
+        raise NotImplementedError(f"no {self.name} has a clock")
+
+
+__all__ = ["DependantMachine", "UnclockedMachine"]

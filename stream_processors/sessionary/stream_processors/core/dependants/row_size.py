@@ -3,14 +3,19 @@
 The bound is the one of a session's row (`RuleSet.row_bytes_max`): key and whole row.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import (
+    ArtifactState,
     EndedToolCall,
     FinishedRun,
+    MessageContent,
+    MessageState,
     RunContent,
+    RunGravestone,
     RunState,
     StepContent,
     StepState,
@@ -18,13 +23,24 @@ from sessionary.schemas.records import (
     ToolCallContent,
     ToolCallState,
 )
-from sessionary.stream_processors.core.machine import Arrival, Objection, RowParts
+from sessionary.stream_processors.core.machine import Arrival, ChildRow, Objection, RowParts
 
-DependantRow = RunState | FinishedRun | StepState | TimedStep | ToolCallState | EndedToolCall
+DependantRow = RunState | FinishedRun | ChildRow
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
 _FIXED_BYTES = 200  # about what a row takes beside its texts, and its record beside the row
 _BYTES_PER_CHARACTER_MAX = 4
 _DECODER = Decoder()
+_ROWS_WITH_ERROR = RunState | FinishedRun | StepState | EndedToolCall
+_NAMES: Final[Mapping[type[Any], str]] = {
+    RunState: "run",
+    FinishedRun: "run",
+    StepState: "step",
+    TimedStep: "step",
+    ToolCallState: "tool call",
+    EndedToolCall: "tool call",
+    ArtifactState: "artifact",
+    MessageState: "message",
+}
 
 
 def object_to_row_size(key: bytes, after: DependantRow, arrival: Arrival) -> Objection | None:
@@ -36,16 +52,17 @@ def object_to_row_size(key: bytes, after: DependantRow, arrival: Arrival) -> Obj
     size = len(key) + len(encode_record(after, arrival.rules.version))
     if size <= limit:
         return None
-    what = {RunState: "run", FinishedRun: "run", StepState: "step", TimedStep: "step"}.get(type(after), "tool call")
-    return Objection("state_too_large", f"the {what}'s row would have {size} bytes, more than {limit}")
+    return Objection("state_too_large", f"the {_NAMES[type(after)]}'s row would have {size} bytes, more than {limit}")
 
 
-def estimate_row_bytes(row: DependantRow) -> int:
+def estimate_row_bytes(row: DependantRow | RunGravestone) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
+    if isinstance(row, RunGravestone):
+        return _FIXED_BYTES
     return _FIXED_BYTES + sum(len(text.encode()) for text in _texts(row))
 
 
-def content_parts(content_class: type[RunContent | StepContent | ToolCallContent]) -> RowParts:
+def content_parts(content_class: type[RunContent | StepContent | ToolCallContent | MessageContent]) -> RowParts:
     """Return how rows whose content has the fields of a class are split; a small one stays."""
     names = content_class._fields
 
@@ -70,7 +87,7 @@ def content_parts(content_class: type[RunContent | StepContent | ToolCallContent
 
 def _texts(row: DependantRow) -> list[str]:
     texts = [value for value in row if isinstance(value, str)]
-    if not isinstance(row, TimedStep | ToolCallState) and row.error is not None:
+    if isinstance(row, _ROWS_WITH_ERROR) and row.error is not None:
         texts += row.error
     if isinstance(row, RunState | FinishedRun) and row.checkpoint is not None:
         texts += (value for value in row.checkpoint if isinstance(value, str))

@@ -5,4 +5,5 @@
 
 A gravestone is a row of its own at first. Once some hundreds wait, they become a chunk: a row under
 a key that no client's record can have. So a chunk is written, counted and recovered as any row.
+Vanished runs leave gravestones too; of a task a second hash is packed, by which its id is found.
 """

@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from sessionary.schemas.ids import SessionKey, is_run_key, is_task_id, split_run_key, task_key
 from sessionary.schemas.records import GravestoneChunk
 
 # With this the key of each chunk begins. It is no UTF-8, so no key of a session does.
@@ -27,6 +28,16 @@ _IS_LITTLE_ENDIAN = struct.pack("=I", 1)[0] == 1  # whether an array's numbers a
 def hash_key(key: bytes) -> bytes:
     """Return what a chunk has of a key."""
     return hashlib.blake2b(key, digest_size=HASH_BYTES).digest()
+
+
+def key_hashes(key: bytes) -> tuple[bytes, ...]:
+    """Return what a chunk has of a row's key: of a task a second hash, by which its id is found."""
+    if not is_run_key(key):
+        return (hash_key(key),)
+    tenant_id, session_id, run_id = split_run_key(key)
+    if not is_task_id(run_id, SessionKey(tenant_id, session_id)):
+        return (hash_key(key),)
+    return hash_key(key), hash_key(task_key(tenant_id, run_id))
 
 
 def end_of_day(moment_ms: int) -> int:
@@ -145,5 +156,6 @@ __all__ = [
     "hash_key",
     "is_chunk_key",
     "join_hashes",
+    "key_hashes",
     "split_hashes",
 ]

@@ -16,9 +16,9 @@ from sessionary.stream_processors.core.gravestones.chunk_index import (
     ChunkIndex,
     chunk_key,
     count_hashes,
-    hash_key,
     is_chunk_key,
     join_hashes,
+    key_hashes,
     split_hashes,
 )
 
@@ -82,7 +82,7 @@ def pack_gravestones(
         for expires_ms, keys in days.items():
             number = numbers.get(expires_ms, index.next_number(expires_ms))
             numbers[expires_ms] = number + 1
-            hashes = join_hashes(map(hash_key, keys))
+            hashes = join_hashes(one for key in keys for one in key_hashes(key))
             changes[chunk_key(expires_ms, number)] = GravestoneChunk(expires_ms, hashes)
     for entry in others:
         heapq.heappush(waiting, entry)

@@ -3,7 +3,7 @@
 run id ─▶ row ─▶ pair of state and event ─▶ values ─▶ room in the session ─▶ size
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
@@ -25,6 +25,10 @@ from sessionary.stream_processors.core.run.transitions import (
     RunMoment,
     RunRow,
 )
+
+# Events of a child that a finished run takes too: the outcome of a reserved call is always welcome,
+# and an artifact is deleted long after it was made.
+_OUTLASTING: Final = COMPLETIONS | {"artifact_soft_deleted", "artifact_purged"}
 
 
 class RunJudgement(NamedTuple):
@@ -114,14 +118,15 @@ def _new_run(
         input_json=change.input_json,
         plan_json=change.plan_json,
         clock_repair=arrival.clock_repair,
+        kept_days=arrival.rules.finished_run_days,
     )
 
 
 def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arrival) -> RunJudgement | Objection:
     envelope = event.envelope
     name, moment = envelope.event_type, RunMoment(arrival.now_ms, envelope.actor)
-    if run.state in FINISHED and arrival.child_key is not None and name in COMPLETIONS:
-        return RunJudgement(RunHeard(moment.now_ms))  # the outcome of a reserved call is always welcome
+    if run.state in FINISHED and arrival.child_key is not None and name in _OUTLASTING:
+        return RunJudgement(RunHeard(moment.now_ms))
     transition = BY_EVENT.get((run.state, name))
     if transition is None and (run.state in FINISHED or (name in RUN_EVENTS and name not in ACCEPTED)):
         return Objection("illegal_transition", f"{name} is not possible for a run in {run.state}")

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import encode_record, record_headers
 from sessionary.schemas.ids import SessionKey, run_key
-from sessionary.schemas.limits import FINISHED_RUN_MS
-from sessionary.schemas.records import FinishedRun, RunContent, RunState, SessionState
+from sessionary.schemas.records import FinishedRun, RunContent, RunGravestone, RunState, SessionState
 from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
 from sessionary.stream_processors.core.dependants.machine import DependantMachine
 from sessionary.stream_processors.core.dependants.row_size import content_parts
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.machine import Arrival, ForRow, RowKind
 from sessionary.stream_processors.core.run.clocks import attached_since_ms, repair_run_times, run_deadline, run_due_ms
 from sessionary.stream_processors.core.run.effects import apply_run_fact
@@ -37,6 +37,7 @@ _PAUSED_BY_TIMEOUT = "session_timed_out"
 _PAUSED_BY_CALL = "call_unresolved"
 _RELEASED_BY_CALL = "call_resolved"
 _FAILED_BY_END = "session_ended"
+RUN_GRAVESTONE_MS = 1_209_600_000  # 14 days, as a session's gravestone stays
 
 
 class RunLabel(NamedTuple):
@@ -46,11 +47,24 @@ class RunLabel(NamedTuple):
     mode: RunMode
 
 
+def run_end_ms(row: FinishedRun) -> int:
+    """Return when a finished run vanishes but for its gravestone (ms of log time)."""
+    return row.entered_at + row.kept_days * DAY_MS
+
+
+def _bury_run(row: FinishedRun) -> RunGravestone:
+    return RunGravestone(run_end_ms(row) + RUN_GRAVESTONE_MS)
+
+
+def _grave_end_ms(row: RunGravestone) -> int:
+    return row.expires_at
+
+
 def _label_of(row: RunRow) -> RunLabel:
     return RunLabel(row.state, row.mode)
 
 
-class RunMachine(DependantMachine[RunRow]):
+class RunMachine(DependantMachine[RunRow | RunGravestone]):
     """Implements `Machine` for runs; their limits are part of the rules."""
 
     name = "run"
@@ -71,6 +85,14 @@ class RunMachine(DependantMachine[RunRow]):
             encode=encode_record,
             parts=_CONTENT,
             label=_label_of,
+            remains=_bury_run,
+        ),
+        RowKind(
+            RunGravestone,
+            live=False,
+            prefixes=record_headers(RunGravestone),
+            encode=encode_record,
+            expiry_ms=_grave_end_ms,
         ),
     )
 
@@ -79,15 +101,17 @@ class RunMachine(DependantMachine[RunRow]):
         run_id = arrival.event.envelope.run_id if arrival.event is not None else None
         return run_key(*arrival.session, run_id or "")
 
-    evolve = staticmethod(apply_run_fact)
+    def evolve(self, row: RunRow | RunGravestone | None, fact: RunFact) -> RunRow:
+        """Apply a fact. A gravestone counts as no row, so its id may be used again."""
+        return apply_run_fact(None if isinstance(row, RunGravestone) else row, fact)
 
-    def receive_fact(self, row: RunRow | None, fact: ReceivedFact) -> Sequence[RunFact | ForRow]:
+    def receive_fact(self, row: RunRow | RunGravestone | None, fact: ReceivedFact) -> Sequence[RunFact | ForRow]:
         """Return what a fact of the session or of a call comes to for a run.
 
         What happens to the run without an event of its own is told to the session.
         """
         if isinstance(fact, CallUnresolved | CallSettled):
-            return () if row is None else _receive_call(row, fact)
+            return _receive_call(row, fact) if isinstance(row, RunState | FinishedRun) else ()
         if not isinstance(fact, SessionTimedOut | SessionEnded):
             return (fact,)
         if not isinstance(row, RunState) or row.mode != "attached":
@@ -102,19 +126,21 @@ class RunMachine(DependantMachine[RunRow]):
         told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", code, reason)
         return RunHeld(fact.at_ms, code), _tell_session(row, told)
 
-    def due_ms(self, row: RunRow, hole_end_ms: int = 0) -> int:
-        """Return an open run's deadline, or when a finished one vanishes (ms of log time)."""
-        return run_due_ms(row, hole_end_ms) if isinstance(row, RunState) else row.entered_at + FINISHED_RUN_MS
+    def due_ms(self, row: RunRow | RunGravestone, hole_end_ms: int = 0) -> int:
+        """Return an open run's deadline, or when what is left of one vanishes (ms of log time)."""
+        if isinstance(row, RunState):
+            return run_due_ms(row, hole_end_ms)
+        return run_end_ms(row) if isinstance(row, FinishedRun) else row.expires_at
 
-    def repair_times(self, row: RunRow, repairs: Sequence[ClockRepair]) -> RunRow:
+    def repair_times(self, row: RunRow | RunGravestone, repairs: Sequence[ClockRepair]) -> RunRow | RunGravestone:
         """Return a row with its times as they are after repairs of the partition's clock."""
         return repair_run_times(row, repairs) if isinstance(row, RunState) else row
 
-    def is_only_postponed(self, row: RunRow, after: RunRow) -> bool:
+    def is_only_postponed(self, row: RunRow | RunGravestone, after: RunRow | RunGravestone) -> bool:
         """Return True if the limit is the same, or if there is none: time only goes forward."""
         return isinstance(row, RunState) and isinstance(after, RunState) and row.due_at == after.due_at
 
-    def fire(self, row: RunRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[RunFact | ForRow]:
+    def fire(self, row: RunRow | RunGravestone, now_ms: int, hole_end_ms: int = 0) -> Sequence[RunFact | ForRow]:
         """Return the failure of a run whose clock is due."""
         assert isinstance(row, RunState)
         due_ms, reason_code, reason = run_deadline(row, hole_end_ms)
@@ -152,4 +178,4 @@ def _tell_session(row: RunState, fact: RunChanged) -> ForRow:
     return ForRow(SessionKey(row.tenant_id, row.session_id).encoded(), SessionState, fact)
 
 
-__all__ = ["RunLabel", "RunMachine"]
+__all__ = ["RUN_GRAVESTONE_MS", "RunLabel", "RunMachine", "run_end_ms"]

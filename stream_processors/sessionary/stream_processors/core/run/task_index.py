@@ -1,6 +1,6 @@
 """Which sessions the tasks of a partition belong to: tasks are asked for by their id alone."""
 
-from sessionary.schemas.ids import SessionKey, is_task_id
+from sessionary.schemas.ids import SessionKey, is_task_id, split_run_key
 
 
 class TaskIndex:
@@ -14,7 +14,7 @@ class TaskIndex:
 
     def add_run(self, key: bytes) -> None:
         """Take the key of a run's row; does nothing if the run is no task."""
-        tenant_id, session_id, run_id = _parts_of(key)
+        tenant_id, session_id, run_id = split_run_key(key)
         if self._sessions.get((tenant_id, run_id)) == session_id:
             return  # as for each further event of a task
         if is_task_id(run_id, SessionKey(tenant_id, session_id)):
@@ -22,7 +22,7 @@ class TaskIndex:
 
     def drop_run(self, key: bytes) -> None:
         """Forget the run whose row had this key."""
-        tenant_id, session_id, run_id = _parts_of(key)
+        tenant_id, session_id, run_id = split_run_key(key)
         if self._sessions.get((tenant_id, run_id)) == session_id:
             del self._sessions[tenant_id, run_id]
 
@@ -30,12 +30,6 @@ class TaskIndex:
         """Return the session of a tenant's task; None if there is no such task."""
         session_id = self._sessions.get((tenant_id, task_id))
         return None if session_id is None else SessionKey(tenant_id, session_id)
-
-
-def _parts_of(key: bytes) -> tuple[str, str, str]:
-    # A run's id may have colons itself.
-    tenant_id, session_id, run_id = key[:-1].decode().split(":", 2)
-    return tenant_id, session_id, run_id
 
 
 __all__ = ["TaskIndex"]

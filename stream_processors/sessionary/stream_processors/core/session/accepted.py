@@ -1,18 +1,28 @@
-"""Events that a session accepts without a change of state: what each of them comes to."""
+"""Events that a session accepts without a change of state: what each of them comes to.
+
+A replayed record that fills a gap is one of them.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from sessionary.schemas.events import SnapshotCreated, StateUpdated
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import MessageAppended, SnapshotCreated, StateUpdated
+from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.core.clock import format_seconds
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
+from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
+from sessionary.stream_processors.core.sequencing import fill_gap
+from sessionary.stream_processors.core.session.dependants import take_turn
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
     ContentUpdated,
+    DataClassified,
+    GapFilled,
     HeartbeatSeen,
     PhaseMoved,
     SessionFact,
@@ -20,10 +30,12 @@ from sessionary.stream_processors.core.session.facts import (
     TakenOver,
     WorkDone,
 )
-from sessionary.stream_processors.core.session.transitions import PHASES, Objection
+from sessionary.stream_processors.core.session.transitions import PHASES, WORK, Objection
+from sessionary.stream_processors.core.session.values import invalid_payload
 
 STATE_BYTES_MAX = VALUE_BYTES_MAX
 _BEATS_MISSED = 2
+_FILLING = WORK - RUN_EVENTS  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
@@ -81,6 +93,36 @@ def take_over_session(state: SessionState, envelope: Envelope, arrival: Arrival)
     return TakenOver(envelope.service_id, envelope.agent_id, envelope.producer_id, arrival.now_ms)
 
 
+def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
+    """Let a replayed record fill its own gap; None if it is refused as any late filler.
+
+    Only what does not depend on the order of events may: work, which changes nothing but the
+    clocks, and no step, reserved call or artifact. They stay, because the work was done long ago;
+    for the same reason the session's state and a lower epoch do not matter. A message may too, so
+    that the conversation has it: it is the next turn, as turns are numbered in the log's order.
+    """
+    envelope = event.envelope
+    if arrival.rules.version < 2 or envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
+        return None
+    is_message = isinstance(event.payload, MessageAppended)
+    if arrival.child_key is not None and not is_message:
+        return None  # a reservation that is applied is one that is granted
+    if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
+        return None
+    producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
+    if producers is None:
+        return None
+    facts: list[SessionFact | ForRow] = [GapFilled(producers, envelope.producer_seq)]
+    if envelope.data_classes:
+        facts.insert(0, DataClassified(envelope.data_classes))
+    if is_message and arrival.child_key is not None:
+        turn = take_turn(row, event, arrival, arrival.child_key)
+        if isinstance(turn, Objection):
+            return None
+        facts += turn
+    return Decision(facts)
+
+
 _SPECIAL_RULES: dict[str, AcceptRule] = {
     "session_phase_changed": _move_phase,
     "state_updated": _update_content,
@@ -95,4 +137,4 @@ def rule_for(event_type: str) -> AcceptRule:
     return _SPECIAL_RULES.get(event_type, _do_work)
 
 
-__all__ = ["STATE_BYTES_MAX", "AcceptRule", "rule_for", "take_over_session"]
+__all__ = ["STATE_BYTES_MAX", "AcceptRule", "decide_replayed", "rule_for", "take_over_session"]

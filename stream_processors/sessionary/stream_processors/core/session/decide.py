@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
-from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
@@ -25,17 +24,15 @@ from sessionary.stream_processors.core.sequencing import (
     check_sequence,
     check_with_memory,
     epoch_refusal,
-    fill_gap,
     hash_event_id,
 )
 from sessionary.stream_processors.core.session import dependants
-from sessionary.stream_processors.core.session.accepted import rule_for, take_over_session
+from sessionary.stream_processors.core.session.accepted import decide_replayed, rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
     ContextExceeded,
     ContextMeasured,
     Created,
     DataClassified,
-    GapFilled,
     GapFound,
     LimitsOverridden,
     OwnerHeard,
@@ -52,7 +49,6 @@ from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
     OWNER_ONLY,
-    WORK,
     Objection,
     Transition,
     clock_reasons,
@@ -69,7 +65,6 @@ from sessionary.stream_processors.core.session.values import (
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
-_FILLING = WORK - RUN_EVENTS  # work that may fill a gap later, because it changes nothing but clocks
 DUPLICATE = Decision((), duplicate=True)
 
 
@@ -243,7 +238,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         sequence = _check_number(row, envelope, arrival)
         if sequence.duplicate:
             return DUPLICATE
-        if sequence.refusal == "late_filler" and (replayed := _decide_replayed(row, event, arrival)):
+        if sequence.refusal == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
             return replayed
         if sequence.refusal is not None:
             detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
@@ -304,27 +299,6 @@ def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> Se
         return check_sequence(row.producers, producer_id, seq)
     at = LogMoment(row.epoch, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     return check_with_memory(row.producers, row.forgotten, producer_id, seq, at)
-
-
-def _decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
-    """Let a replayed record fill its own gap; None if it is refused as any late filler.
-
-    Only what does not depend on the order of events may: work, which changes nothing but the
-    clocks, and no step or reserved call. They stay, because the work was done long ago; for the
-    same reason the session's state and a lower epoch do not matter.
-    """
-    envelope = event.envelope
-    if arrival.rules.version < 2 or envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
-        return None
-    if arrival.child_key is not None:
-        return None  # a reservation that is applied is one that is granted
-    if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
-        return None
-    producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
-    if producers is None:
-        return None
-    filled = GapFilled(producers, envelope.producer_seq)
-    return Decision((DataClassified(envelope.data_classes), filled) if envelope.data_classes else (filled,))
 
 
 def _refuse_kept(

@@ -1,16 +1,22 @@
-"""What an event comes to for its run, step or call, and a transition for the open runs."""
+"""What an event comes to for its run and its child, and a transition for the open runs."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.codec import Event
+from sessionary.schemas.events import MessageAppended
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.records import RunState, SessionState, StepState, ToolCallState
+from sessionary.schemas.limits import CHILDREN_MAX
+from sessionary.schemas.records import ArtifactState, MessageState, RunState, SessionState, StepState, ToolCallState
 from sessionary.schemas.types import OpenRun
+from sessionary.stream_processors.core.artifact.facts import ArtifactMoved
+from sessionary.stream_processors.core.artifact.judge import judge_artifact
 from sessionary.stream_processors.core.call.facts import CallMoved
 from sessionary.stream_processors.core.call.judge import judge_call
-from sessionary.stream_processors.core.dependants.child_naming import StepPayload
-from sessionary.stream_processors.core.machine import Arrival, ForRow
+from sessionary.stream_processors.core.dependants.child_naming import ArtifactPayload, StepPayload
+from sessionary.stream_processors.core.machine import Arrival, ForRow, split_facts
+from sessionary.stream_processors.core.message.facts import MessageTaken
+from sessionary.stream_processors.core.message.judge import judge_message
 from sessionary.stream_processors.core.run.facts import CallSettled, SessionEnded, SessionTimedOut
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
 from sessionary.stream_processors.core.run.transitions import RunRow
@@ -21,6 +27,7 @@ from sessionary.stream_processors.core.session.facts import (
     RunOpened,
     SessionFact,
     Transitioned,
+    TurnTaken,
     WorkDone,
 )
 from sessionary.stream_processors.core.session.row_size import object_to_size
@@ -40,7 +47,7 @@ def outlives_state(row: SessionState, event: Event, run: RunRow | None) -> bool:
 def judge_dependants(
     row: SessionState, event: Event, arrival: Arrival, fact: SessionFact | Objection
 ) -> tuple[SessionFact | Objection, Sequence[SessionFact | ForRow]]:
-    """Judge an event against its run, and its step or call, if the session has nothing against it.
+    """Judge an event against its run and its child, if the session has nothing against it.
 
     `fact` is what the event comes to for the session. Returns it, or an objection, and the further
     facts: first those for the session, then those for the other rows.
@@ -61,18 +68,49 @@ def judge_dependants(
         child = _judge_child(row, event, arrival, arrival.child_key)
         if isinstance(child, Objection):
             return child, ()
-        further += child
+        if arrival.siblings >= CHILDREN_MAX and not isinstance(event.payload, MessageAppended):
+            parent = f"run {run_id}" if run_id else "session"
+            return Objection(
+                "too_many_children", f"the {parent} has {arrival.siblings} children, which is the most"
+            ), ()
+        own, others = split_facts(child)
+        further = [*own, *further, *others]
     return fact, further
 
 
-def _judge_child(row: SessionState, event: Event, arrival: Arrival, child_key: bytes) -> Sequence[ForRow] | Objection:
-    """Return what an event is for its step or call, and for a run that waited for the call."""
-    if isinstance(event.payload, StepPayload):
+def _judge_child(
+    row: SessionState, event: Event, arrival: Arrival, child_key: bytes
+) -> Sequence[SessionFact | ForRow] | Objection:
+    """Return what an event is for its child: facts for the session, then those for other rows."""
+    payload = event.payload
+    if isinstance(payload, StepPayload):
         assert arrival.run is not None
         step = judge_step(arrival.run, event, arrival)
         if isinstance(step, Objection):
             return step
         return () if step is None else (ForRow(child_key, StepState, StepMoved(step)),)
+    if isinstance(payload, ArtifactPayload):
+        artifact = judge_artifact(row, event, arrival)
+        if isinstance(artifact, Objection):
+            return artifact
+        return () if artifact is None else (ForRow(child_key, ArtifactState, ArtifactMoved(artifact)),)
+    if isinstance(payload, MessageAppended):
+        return take_turn(row, event, arrival, child_key)
+    return _judge_call(row, event, arrival, child_key)
+
+
+def take_turn(
+    row: SessionState, event: Event, arrival: Arrival, child_key: bytes
+) -> Sequence[SessionFact | ForRow] | Objection:
+    """Return what a message comes to: the next turn of its session, and the row of that."""
+    message = judge_message(row, event, arrival)
+    if isinstance(message, Objection):
+        return message
+    return TurnTaken(message.turn), ForRow(child_key, MessageState, MessageTaken(message))
+
+
+def _judge_call(row: SessionState, event: Event, arrival: Arrival, child_key: bytes) -> Sequence[ForRow] | Objection:
+    """Return what an event is for its call, and for a run that waited for the call."""
     judged = judge_call(row, event, arrival)
     if isinstance(judged, Objection):
         return judged
@@ -105,4 +143,4 @@ def facts_for_runs(row: SessionState, fact: Transitioned) -> Sequence[ForRow]:
     return [ForRow(run_key(*session, run.run_id), RunState, told) for run in row.open_runs if not run.detached]
 
 
-__all__ = ["facts_for_runs", "judge_dependants", "outlives_state"]
+__all__ = ["facts_for_runs", "judge_dependants", "outlives_state", "take_turn"]

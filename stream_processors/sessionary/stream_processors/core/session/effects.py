@@ -37,6 +37,7 @@ from sessionary.stream_processors.core.session.facts import (
     SnapshotTaken,
     TakenOver,
     Transitioned,
+    TurnTaken,
     WorkDone,
 )
 from sessionary.stream_processors.core.step.facts import StepTimedOut
@@ -61,6 +62,7 @@ _replace_entered = make_replacer(
     "snapshot",
     "error_class",
 )
+_replace_turns = make_replacer(SessionState, "turns")
 _replace_producers = make_replacer(SessionState, "producers")
 
 
@@ -204,6 +206,10 @@ def _keep_row(row: SessionState, fact: RunEventTaken) -> SessionState:
     return row
 
 
+def _take_turn(row: SessionState, fact: TurnTaken) -> SessionState:
+    return _replace_turns(row, fact.turn)
+
+
 def _open_run(row: SessionState, fact: RunOpened) -> SessionState:
     return row._replace(open_runs=(*row.open_runs, fact.run))
 
@@ -242,6 +248,7 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     SnapshotTaken: _take_snapshot,
     TakenOver: _take_over,
     Transitioned: _move_state,
+    TurnTaken: _take_turn,
     WorkDone: _do_work,
 }
 

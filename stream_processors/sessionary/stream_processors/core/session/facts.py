@@ -162,6 +162,12 @@ class RunEventTaken(NamedTuple):
     """An event of a detached run was applied outside Active, where it moves no clock."""
 
 
+class TurnTaken(NamedTuple):
+    """A message is this turn of the conversation."""
+
+    turn: int
+
+
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -208,6 +214,7 @@ SessionFact = (
     | RunOpened
     | RunClosed
     | RunEventTaken
+    | TurnTaken
     | RunChanged
     | CallBecameUnknown
     | StepTimedOut
@@ -240,5 +247,6 @@ __all__ = [
     "SnapshotTaken",
     "TakenOver",
     "Transitioned",
+    "TurnTaken",
     "WorkDone",
 ]

@@ -1,7 +1,7 @@
 """What time it is for the leader of a partition: it stamps a tick that is sent to the partition."""
 
 import time
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 
@@ -11,6 +11,8 @@ from sessionary.schemas.records import Tick
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.settings import ProcessorSettings
 
+# Between broker and worker, for a repair: less than what is taken for a hole.
+CLOCKS_APART_S_MAX: Final = 5.0
 _TIMEOUT_S = 8.0
 
 
@@ -58,4 +60,4 @@ def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
     return BrokerTime(message.offset() or 0, stamp_ms, ahead_ms / 1_000)
 
 
-__all__ = ["BrokerTime", "read_broker_time"]
+__all__ = ["CLOCKS_APART_S_MAX", "BrokerTime", "read_broker_time"]

@@ -149,17 +149,13 @@ def _clock_ahead(message: Message, wall_s: float, clock_ahead_s_max: float) -> F
     """Return the fault of a message whose time lies too far ahead of `wall_s`, and its offset."""
     offset, stamp_s = message.offset() or 0, message.timestamp()[1] / _MS_PER_S
     ahead_s = stamp_s - wall_s
-    clears_in_s = ahead_s - clock_ahead_s_max
     return Halted(
         "clock_ahead",
         f"partition {message.partition()}: the broker stamped the record at offset {offset} with "
         f"{_format_utc(stamp_s)}, {ahead_s:,.1f} s ahead of this worker's clock, {_format_utc(wall_s)}; at most "
         f"{clock_ahead_s_max:g} s are allowed (SESSIONARY_CLOCK_AHEAD_S_MAX). Correct the broker's clock; or this "
-        "worker's, if all of its partitions are ahead by as much and those of other workers are not. Then set the "
-        f"partition's clock right with `sessionary partition repair-clock {message.partition()}`: it goes on at once, "
-        "and no deadline fires early. The stamp stays in the log: without a repair the partition goes on by itself in "
-        f"{clears_in_s:,.0f} s, when this worker's clock has caught up, and deadlines may fire early then",
-        clears_in_s,
+        "worker's, if all of its partitions are ahead by as much and those of other workers are not",
+        ahead_s - clock_ahead_s_max,
         offset,
         message.key(),
     ), offset

@@ -56,8 +56,10 @@ _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a par
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
 _WAITING_BYTES_MAX = 16 << 20  # of these; the records of one fetch may exceed it
 # A record ends the waiting, so it costs no latency. But a partition that was resumed or added is
-# left out until then. Each fetch names all partitions, so that 100 idle ones a second are costly.
+# left out until then. Each fetch names all partitions, for librdkafka has no fetch sessions: so the
+# more there are, the longer one waits.
 _FETCH_WAIT_MS = 100
+_FETCH_WAIT_MS_MAX = 250
 _POLL_S = 0.02
 RENEW_S = 10.0  # a partition stands still for this long, although others can read its log: longer than any fetch
 
@@ -339,6 +341,11 @@ class Fetcher:
                 self._halt(partition, *fault)
 
 
+def fetch_wait_ms(partitions: int) -> int:
+    """Return how long a fetch may wait for a record, if the topic has so many partitions."""
+    return min(_FETCH_WAIT_MS_MAX, max(_FETCH_WAIT_MS, partitions))
+
+
 def fetcher_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
     """Return the librdkafka configuration of a worker's fetching."""
     # If the log no longer holds the position, fetching must not go on elsewhere as if nothing were
@@ -349,8 +356,8 @@ def fetcher_config(settings: ProcessorSettings) -> dict[str, str | int | float |
         "queued.min.messages": 20_000,
         "queued.max.messages.kbytes": 16_384,
         "fetch.max.bytes": FETCH_BYTES_MAX,
-        "fetch.wait.max.ms": _FETCH_WAIT_MS,
+        "fetch.wait.max.ms": fetch_wait_ms(settings.partitions),
     }
 
 
-__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher", "fetcher_config"]
+__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher", "fetch_wait_ms", "fetcher_config"]

@@ -57,7 +57,7 @@ class StateAssignment(FakeAssignment):
 
 
 class ServedState:
-    """A session with runs, steps, calls and a task; one that is archived; one of another tenant.
+    """A session with runs, turns and a task; one that is archived; one of another tenant.
 
     `values`: for each name in a path, ids of what is there, of what was there, and of what is not.
     """
@@ -86,7 +86,7 @@ class ServedState:
         }
 
     def _fill(self, agent: EventFactory) -> None:
-        """Let a session have an open and a finished run with steps, and calls of all kinds."""
+        """Let a session have two runs with steps, and calls, artifacts and turns of all kinds."""
         error = ErrorInfo("retryable", "broken", "It broke")
         for run_id in ("open", "done"):
             run = {"run_id": run_id}
@@ -97,6 +97,9 @@ class ServedState:
                 ("step_started", step, {"name": "plan", "attempt": 1}),
                 ("step_succeeded", step, {"name": "plan", "attempt": 1, "output_json": "[1]"}),
                 ("step_started", {**run, "step_id": f"{run_id}-read-1"}, {"name": "read", "attempt": 1}),
+                ("artifact_created", run, {"artifact_id": "a1"}),
+                ("artifact_chunk_appended", run, {"artifact_id": "a1", "offset": 0, "length": 5}),
+                ("message_appended", run, {"role": "tool", "content": "5 bytes"}),
                 ("tool_call_started", run, {"idem_key": "k1", "side_effect": True, "queryable": True}),
                 ("tool_call_started", run, {"idem_key": "k2", "side_effect": False}),
                 ("tool_call_failed", run, {"idem_key": "k2", "error": error}),
@@ -105,6 +108,9 @@ class ServedState:
                 self._apply(agent, event_type, envelope, **fields)
         self._apply(agent, "tool_call_succeeded", {"run_id": "done"}, idem_key="k1", result_json='"paid"')
         self._apply(agent, "run_completed", {"run_id": "done"}, result_json="1", artifact_id="a1")
+        self._apply(agent, "artifact_created", {}, artifact_id="a2")
+        self._apply(agent, "artifact_completed", {}, artifact_id="a2", size_bytes=7, sha256="ab" * 32)
+        self._apply(agent, "message_appended", {}, role="user", content=None, artifact_id="a2")
         for idem_key in ("k1", "k2"):
             self._apply(agent, "tool_call_started", {}, idem_key=idem_key)
         self._apply(agent, "tool_call_failed", {}, idem_key="k2", error=error)

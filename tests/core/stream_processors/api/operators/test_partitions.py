@@ -13,6 +13,7 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import PartitionDecision
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.operators import partitions as partition_pages
 from sessionary.stream_processors.core.model import ClockSetting
@@ -28,6 +29,7 @@ from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, 
 
 PARTITIONS = b"/v1/partitions"
 FIELDS = set(DOCUMENT["components"]["schemas"]["Partition"]["properties"])
+SKIP = PartitionDecision("records_skipped", 4, 4, 6, 1_700_000_000_000, "alice")
 GAP = Halted("log_gap", "partition 1: next is offset 5, but the log holds 7 to 9")
 
 
@@ -37,7 +39,7 @@ class FakeOwner:
     def __init__(self, partition: int, halted: Halted | None = None, is_open: bool = True) -> None:
         self.partition, self.halted, self.is_open = partition, halted, is_open and halted is None
         self.halted_at_ms = 1_700_000_000_000 if halted else None
-        self.state, self.live, self.position = self, 3, Position(70, 0, 0, 7, 0)
+        self.state, self.live, self.position = self, 3, Position(70, 0, 0, 7, 0, decisions=(SKIP,))
         self.waited: list[float] = []
 
     async def wait_until(self, is_reached: Callable[[Position], bool], timeout_s: float) -> bool:
@@ -107,6 +109,7 @@ def test_a_worker_lists_its_own_partitions_and_those_of_the_others(tmp_path: Pat
             assert await list_partitions(second) == listed
             is_open, halted, opening, unreachable = listed
             assert (is_open["next_offset"], is_open["batch_number"], is_open["live_rows"]) == (70, 7, 3)
+            assert (is_open["decisions"], opening["decisions"]) == ([SKIP._asdict()], None)
             assert (halted["reason"], halted["detail"]) == (GAP.reason, GAP.detail)
             assert (halted["halted_at_ms"], halted["next_offset"]) == (1_700_000_000_000, 70)
             assert opening["url"] == second.url
@@ -146,6 +149,7 @@ def test_of_an_unread_changelog_no_position_is_told(tmp_path: Path) -> None:
         async with running_server(tmp_path, RetryAssignment(halted)) as server:
             document = (await list_partitions(server))[0]
             assert (document["state"], document["next_offset"], document["batch_number"]) == ("halted", None, None)
+            assert document["decisions"] is None
 
     asyncio.run(story())
 

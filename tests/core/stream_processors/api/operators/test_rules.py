@@ -54,8 +54,9 @@ class Owned(FakeAssignment):
         self.owners = {owner.partition: owner for owner in owners}
 
 
-async def activate(server: Server, version: object = NEWEST) -> Answer:
-    return await server.ask(RULES, b"Bearer op", b"POST", body=json.dumps({"version": version}).encode())
+async def activate(server: Server, version: object = NEWEST, **settings: object) -> Answer:
+    body = json.dumps({"version": version, **settings}).encode()
+    return await server.ask(RULES, b"Bearer op", b"POST", body=body)
 
 
 async def list_rules(server: Server) -> dict[str, Any]:
@@ -175,6 +176,10 @@ def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
                 (b"{}", 400, "invalid_value"),
                 (b"no JSON", 400, "invalid_value"),
                 (b"[1]", 400, "invalid_value"),
+                (b'{"version": 2, "finished_run_days": 0}', 400, "invalid_value"),
+                (b'{"version": 2, "finished_run_days": 3651}', 400, "invalid_value"),
+                (b'{"version": 2, "finished_run_days": "30"}', 400, "invalid_value"),
+                (b'{"version": 1, "finished_run_days": 30}', 400, "invalid_value"),
             ):
                 answer = await server.ask(RULES, b"Bearer op", b"POST", body=body)
                 assert (answer.status, answer.body["reason"]) == (status, reason)
@@ -183,6 +188,28 @@ def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
             assert (await activate(server)).status == 200
             answer = await activate(server, FIRST_RULES.version)
             assert (answer.status, answer.body["reason"]) == (409, "later_rules")
+
+    asyncio.run(story())
+
+
+def test_for_how_long_finished_runs_are_kept_is_activated_with_the_rules_and_stays(tmp_path: Path) -> None:
+    ports = [free_port(), free_port()]
+    urls = {n: f"http://127.0.0.1:{ports[n // 2]}" for n in range(4)}
+    ours, theirs = [FakeOwner(0), FakeOwner(1)], [FakeOwner(2), FakeOwner(3)]
+
+    def kept(answer: Answer) -> list[tuple[Any, Any]]:
+        assert answer.status == 200, answer
+        return [(found["rules"], found["finished_run_days"]) for found in answer.body["partitions"]]
+
+    async def story() -> None:
+        async with (
+            running_server(tmp_path, Owned(*ours), urls, "w1", ports[0]) as first,
+            running_server(tmp_path, Owned(*theirs), urls, "w2", ports[1]) as second,
+        ):
+            assert kept(await activate(first)) == [(NEWEST, 30)] * 4
+            assert kept(await activate(first, finished_run_days=90)) == [(NEWEST, 90)] * 4
+            assert kept(await activate(second)) == [(NEWEST, 90)] * 4
+            assert kept(await activate(second, finished_run_days=None)) == [(NEWEST, 90)] * 4
 
     asyncio.run(story())
 

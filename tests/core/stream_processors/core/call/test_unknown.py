@@ -6,11 +6,11 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.limits import FINISHED_RUN_MS
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import ClockRepair, ErrorInfo
 from sessionary.stream_processors.core.call.machine import CallLabel, CallMachine
 from sessionary.stream_processors.core.model import LogRecord
+from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import FATAL, LIMIT_MS, RETRYABLE, UNCLEAR, ChildRig
 from tests.support.event_factory import TICK
 

@@ -32,8 +32,7 @@ class RunRig(FoldRig):
     def run(self, run_id: str = "r1") -> RunRow | None:
         """Return the row of a run."""
         row = self.fold.rows.get(run_key(*self.agent.key, run_id))
-        assert row is None or isinstance(row, RunState | FinishedRun)
-        return row
+        return row if isinstance(row, RunState | FinishedRun) else None
 
     def found(self, run_id: str = "r1") -> RunRow:
         """Return the row of a run that is there."""

@@ -3,10 +3,14 @@
 import pytest
 
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.limits import FINISHED_RUN_MS, RUN_SILENCE_MS
-from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.limits import RUN_SILENCE_MS
+from sessionary.schemas.records import FinishedRun, RunGravestone, RunState
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import ClockRepair, ErrorInfo, Limits
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.run.clocks import repair_run_times, run_deadline, run_due_ms
+from sessionary.stream_processors.core.run.machine import RUN_GRAVESTONE_MS
+from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.run.run_rig import RunRig
 from tests.support.event_factory import TICK
 
@@ -92,8 +96,27 @@ def test_a_finished_run_vanishes_after_thirty_days() -> None:
     assert isinstance(rig.run(), FinishedRun)
     rig.at += 1
     rig.append(None, TICK)
-    assert rig.run() is None
-    assert rig.fold.vanishing == 0
+    assert rig.fold.rows[run_key(*rig.agent.key, "r1")] == RunGravestone(rig.at + RUN_GRAVESTONE_MS)
+    assert (rig.fold.vanishing, rig.fold.unpacked, rig.fold.gravestones) == (1, 0, 1)
+    assert rig.say("run_running") == "refused unknown_run"
+    rig.jump(RUN_GRAVESTONE_MS + DAY_MS)
+    assert run_key(*rig.agent.key, "r1") not in rig.fold.rows
+    assert rig.fold.vanishing == rig.fold.gravestones == 0
+
+
+def test_for_how_long_a_finished_run_is_kept_is_a_setting_of_the_rules_that_it_began_by() -> None:
+    rig = RunRig(limits=LIMITS)
+    rig.begin("before")
+    rig.activate(NEWEST_RULES._replace(finished_run_days=3))
+    rig.begin("after")
+    for run_id in ("before", "after"):
+        assert rig.say("run_completed", run_id, result_json="1") == "applied"
+    rig.jump(3 * DAY_MS - 1)
+    assert [type(rig.run(run_id)) for run_id in ("before", "after")] == [FinishedRun, FinishedRun]
+    rig.jump(1_000)
+    assert [type(rig.run(run_id)) for run_id in ("before", "after")] == [FinishedRun, type(None)]
+    rig.jump(FINISHED_RUN_MS)
+    assert rig.run("before") is None
 
 
 def test_a_repaired_clock_moves_the_times_of_an_open_run() -> None:
@@ -118,8 +141,24 @@ def test_a_revived_run_finishes_and_vanishes_once() -> None:
     assert (rig.fold.live, rig.fold.vanishing) == (2, 0)
     assert rig.say("run_cancelled") == "applied"
     rig.jump(FINISHED_RUN_MS)
-    assert run_key(*rig.agent.key, "r1") not in rig.fold.rows
-    assert rig.fold.vanishing == rig.fold.gravestones == 0
+    assert isinstance(rig.fold.rows[run_key(*rig.agent.key, "r1")], RunGravestone)
+    assert rig.fold.vanishing == rig.fold.gravestones == 1
+
+
+def test_the_id_of_a_run_may_be_used_again_once_it_vanished_and_not_before() -> None:
+    rig = RunRig(limits=Limits(model_ms=10**12, idle_ms=10**12, max_duration_ms=10**12, override=True))
+    again = {"mode": "detached", "input_json": None, "plan_json": None}
+    rig.begin("d1", "detached")
+    assert rig.say("run_completed", "d1") == "applied"
+    ends = rig.found("d1").entered_at + FINISHED_RUN_MS
+    rig.at = ends - 1
+    assert rig.say("run_started", "d1", **again) == "refused illegal_transition"
+    rig.at += 1
+    assert rig.say("run_running", "d1", progress=None) == "refused unknown_run"
+    assert isinstance(rig.fold.rows[run_key(*rig.agent.key, "d1")], RunGravestone)
+    assert rig.say("run_started", "d1", **again) == "applied"
+    assert open_run(rig, "d1").run_seq == 1
+    assert (rig.fold.vanishing, rig.fold.gravestones) == (0, 0)
 
 
 def test_it_is_known_since_when_attached_runs_hold_connections_open() -> None:

@@ -6,10 +6,13 @@ import pytest
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.core.artifact.transitions import ARTIFACT_TRANSITIONS
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
+
+OF_KNOWN_ARTIFACTS = {each.event_type for each in ARTIFACT_TRANSITIONS if None not in each.sources}
 
 STATES = ("unknown", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
@@ -68,6 +71,9 @@ def test_what_is_not_listed_is_refused_and_what_is_listed_applies(rules: int, st
     after = rig.fold.rows.get(agent.key.encoded())
     if rules == 2 and state == "Active" and event_type in RUN_EVENTS:  # legal, but no run is named
         assert outcome == "refused invalid_value"
+        return
+    if rules == 2 and state == "Active" and event_type in OF_KNOWN_ARTIFACTS:  # legal, but none was created
+        assert outcome == "refused unknown_artifact"
         return
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
     if never_begun:  # legal, but this session was never asked to clean up

@@ -6,10 +6,11 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.schemas.ids import run_key, step_key
-from sessionary.schemas.limits import FINISHED_RUN_MS, LIMIT_MAX
+from sessionary.schemas.limits import LIMIT_MAX
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import ClockRepair, ErrorInfo, Limits
 from sessionary.stream_processors.core.step.machine import StepMachine
+from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import LIMIT_MS, RETRYABLE, ChildRig
 from tests.support.event_factory import TICK
 

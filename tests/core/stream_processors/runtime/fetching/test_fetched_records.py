@@ -100,7 +100,6 @@ def test_records_from_the_first_one_that_is_too_far_ahead_are_not_delivered() ->
         "offset 3 with 2023-11-15 22:14:20 UTC, 86,460.0 s ahead",
         "this worker's clock, 2023-11-14 22:13:20 UTC",
         "SESSIONARY_CLOCK_AHEAD_S_MAX",
-        "by itself in 86,400 s",
     ):
         assert part in fault.detail
 

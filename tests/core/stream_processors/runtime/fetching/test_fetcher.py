@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
+from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher, fetcher_config
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, end_of, message
 
@@ -322,6 +322,11 @@ def test_a_log_that_ends_with_transaction_markers_is_fetched_to_its_end() -> Non
         assert assigned_places(fetcher) == {(1, 14)}
 
     Delivered(story)
+
+
+@pytest.mark.parametrize(("partitions", "wait_ms"), [(1, 100), (64, 100), (150, 150), (256, 250), (1_000, 250)])
+def test_a_fetch_waits_longer_the_more_partitions_it_names(partitions: int, wait_ms: int) -> None:
+    assert fetcher_config(ProcessorSettings(partitions=partitions))["fetch.wait.max.ms"] == wait_ms
 
 
 def test_a_thread_that_hangs_is_told_by_its_last_turn() -> None:
