@@ -12,7 +12,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     control/        the control API, and requests for clean-ups and tasks
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
-    run_ports       the same for runs, their steps and their tool calls
+    run_ports       the same for runs, what belongs to them, and conversations
     kafka_ports     these by Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
     context/        the current session, marks, decorators, several tenants
@@ -62,6 +62,7 @@ from sessionary.producers.errors import (
     QueueFull,
     Refused,
     RulesTooOld,
+    RunGone,
     SessionaryError,
     SessionEnded,
     SessionFenced,
@@ -70,6 +71,7 @@ from sessionary.producers.errors import (
     SettingsError,
     SpoolDamaged,
     SpoolUnusable,
+    StateMismatch,
     Unavailable,
     UnreadableRequest,
     VerdictPending,
@@ -86,6 +88,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
+from sessionary.producers.run_ports import ArtifactView, ExecutionView, MessageView
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.schemas.events import Payload
@@ -136,6 +139,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "ArtifactLibrary",
+    "ArtifactView",
     "AsyncSession",
     "AsyncSessionClient",
     "AsyncStep",
@@ -154,10 +158,12 @@ __all__ = [
     "EncodeError",
     "ErrorInfo",
     "EventRefused",
+    "ExecutionView",
     "Invalid",
     "Json",
     "Limits",
     "Marks",
+    "MessageView",
     "ModelCall",
     "ModelTimeout",
     "NotAllowed",
@@ -182,6 +188,7 @@ __all__ = [
     "Retry",
     "RulesTooOld",
     "Run",
+    "RunGone",
     "RunMode",
     "RunNotFound",
     "RunOver",
@@ -198,6 +205,7 @@ __all__ = [
     "SpoolDamaged",
     "SpoolUnusable",
     "StartFailureReason",
+    "StateMismatch",
     "Step",
     "TaskRequest",
     "TaskView",

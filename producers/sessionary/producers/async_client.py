@@ -12,7 +12,7 @@ from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
-from sessionary.producers.lifetime.async_task_questions import AsyncTaskQuestions
+from sessionary.producers.lifetime.async_questions import AsyncQuestions
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.async_session import AsyncSession, AsyncStep
@@ -22,7 +22,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
 
 
-class AsyncSessionClient(AsyncTaskQuestions):
+class AsyncSessionClient(AsyncQuestions):
     """Makes sessions as `SessionClient` does, for asyncio, with the same arguments and errors.
 
     None blocks the event loop. Create one per process; `for_tenant` makes those of further tenants.
@@ -379,10 +379,10 @@ class AsyncSessionClient(AsyncTaskQuestions):
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Waits for at most `timeout_s` seconds (default: the setting `close_timeout_s`) while events
-        are not acknowledged, a clean-up handler runs, or the verdict is open on a session that was
-        left, and two seconds more for the client's threads; a spool keeps the rest for the next
-        client, and `on_error` is told how many. A second call does nothing. Closes the clients that
+        Waits for at most `timeout_s` seconds (default: the setting `close_timeout_s`), while events
+        are not acknowledged, a clean-up handler runs, the verdict is open on a session that was
+        left, or a thread of the client is at work; a spool keeps the rest for the next client, and
+        `on_error` is told how many. A second call does nothing. Closes the clients that
         `for_tenant` made, too; on such a client, delivers nothing, and leaves the others open.
         """
         await asyncio.to_thread(self._client.close, timeout_s)

@@ -12,8 +12,8 @@ from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.lifetime.conversation_questions import ConversationQuestions
 from sessionary.producers.lifetime.library_place import open_library
-from sessionary.producers.lifetime.task_questions import TaskQuestions
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # pydantic and asyncio take long to load
     from sessionary.producers.settings import ProducerSettings
 
 
-class SessionClient(TaskQuestions, TenantClients):
+class SessionClient(ConversationQuestions, TenantClients):
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
     Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context
@@ -73,13 +73,14 @@ class SessionClient(TaskQuestions, TenantClients):
                 unavailable, credentials are refused, the spool is full or cannot be used, events
                 were lost. What it raises is logged. Default: a warning in the log
                 `sessionary.producers`.
-            on_refused: Called, on any thread, with each event that the processor refused. Needs the
-                setting `control_url`, as the next two do; without a callback `on_error` is called.
+            on_refused: Called, on any thread, with each event that the processor refused, of each
+                session with the last 16 between two polls. Needs the setting `control_url`, as the
+                next two do; without a callback `on_error` is called.
             on_timed_out: Called, on any thread, if a clock of a session has fired.
             on_fenced: Called, on any thread, if another process took over a session of this client.
             ports: Replaces Kafka and the control API, for tests.
-            artifacts: Where results above 256 KiB are kept: a library, a folder, or a URL that
-                fsspec knows. Default: the setting `artifacts_url`.
+            artifacts: Where results above 256 KiB and large turns are kept: a library, a folder, or
+                a URL that fsspec knows. Default: the setting `artifacts_url`.
 
         Raises:
             Invalid: A name is not allowed.
@@ -339,10 +340,10 @@ class SessionClient(TaskQuestions, TenantClients):
     def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Blocks for at most `timeout_s` seconds while events are not acknowledged, a clean-up handler
-        runs, or the verdict is open on a session that was left, and two seconds more for the
-        client's threads; a spool keeps the rest for the next client, and `on_error` is told how
-        many. A second call does nothing.
+        Blocks for at most `timeout_s` seconds, while events are not acknowledged, a clean-up
+        handler runs, the verdict is open on a session that was left, or a thread of the client is
+        at work; a spool keeps the rest for the next client, and `on_error` is told how many. A
+        second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
         leaves the other tenants as they are.

@@ -15,8 +15,10 @@ SessionaryError
     ├── EventRefused(reason)       the processor refused an event: for `on_refused`
     ├── SessionTimedOut(state)     a clock of the session has fired: for `on_timed_out`
     ├── SessionLost                the session does not exist, or is archived
+    │   └── RunGone                the run or task finished, and is no longer kept
     ├── SessionEnded               a verb on a session that this object has ended
     ├── SessionFenced(holder)      another process took the session over
+    ├── StateMismatch              the state that the caller knows is not the processor's
     ├── RulesTooOld                a call that the rules in force do not know
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
@@ -147,6 +149,13 @@ class SessionLost(ProducerError):
     """The processor has no such session, or no longer has it."""
 
 
+class RunGone(SessionLost):
+    """The run or task finished so long ago that it is no longer kept: 30 days by default.
+
+    For 14 days it is known to be gone; then it is as one that never was.
+    """
+
+
 class SessionEnded(ProducerError):
     """The session has ended. Create a new one."""
 
@@ -168,6 +177,28 @@ class SessionFenced(ProducerError):
         )
         self.session_id = session_id
         self.holder = holder
+
+
+class StateMismatch(ProducerError):
+    """The state that a session's object knows is not the one that the processor has.
+
+    Another process updated it, or an update of this object was refused or lost. `sync` adopts the
+    processor's.
+
+    Attributes:
+        session_id: The session.
+        known: Version and SHA-256, as hex, of the JSON that this object knows.
+        committed: Those of the processor.
+    """
+
+    def __init__(self, session_id: str, known: tuple[int, str], committed: tuple[int, str]) -> None:
+        super().__init__(
+            f"session {session_id}: this object knows version {known[0]} of the state with the hash {known[1]}, the "
+            f"processor has version {committed[0]} with the hash {committed[1]}; sync() adopts that"
+        )
+        self.session_id = session_id
+        self.known = known
+        self.committed = committed
 
 
 class RulesTooOld(ProducerError):
@@ -326,6 +357,7 @@ __all__ = [
     "QueueFull",
     "Refused",
     "RulesTooOld",
+    "RunGone",
     "SessionEnded",
     "SessionFenced",
     "SessionLost",
@@ -334,6 +366,7 @@ __all__ = [
     "SettingsError",
     "SpoolDamaged",
     "SpoolUnusable",
+    "StateMismatch",
     "Unavailable",
     "UnreadableRequest",
     "VerdictPending",

@@ -40,7 +40,8 @@ def kafka_ports(
     def ports_with(control: HttpControl, cleanups: KafkaRequestConsumer, task_requests: KafkaRequestConsumer) -> Ports:
         polls = None if control.url is None else control
         parts = (transport, control, cleanups, delivery.policy)
-        return Ports(*parts, polls=polls, runs=HttpRuns(control), tasks=control, task_requests=task_requests)
+        runs, close_idle = HttpRuns(control), control.close_idle
+        return Ports(*parts, polls=polls, runs=runs, tasks=control, task_requests=task_requests, close_idle=close_idle)
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
         return ports_with(*answers_of(tenant, its))

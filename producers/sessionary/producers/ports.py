@@ -177,6 +177,8 @@ class KnownSession(NamedTuple):
     holder: str | None  # the client's producer id, if it holds the session
     refused_after: int  # offset up to which refusals are known; -1: none is
     after: tuple[int, int] | None  # place of an event whose verdict is wanted if there is no such session
+    producer_id: str | None = None  # the client's
+    last_seq: int = 0  # the last number that it has given out under that id
 
 
 class ChangedSession(NamedTuple):
@@ -189,6 +191,7 @@ class ChangedSession(NamedTuple):
     reason_code: str | None  # why it is in its state, if that is known
     refusals: Sequence[Refusal]  # the last ones after `refused_after`
     verdict: Verdict | None  # on the event at `after`, if there is no such session and it is judged
+    producer_seq: int = 0  # the last number under `producer_id` that was judged
 
 
 class SessionChanges(NamedTuple):
@@ -271,7 +274,7 @@ class TaskLookup(Protocol):
     def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
         """Return a task by its id; None if the tenant has no such task.
 
-        Raises `AuthenticationFailed`, `SettingsError`, `Unavailable`.
+        Raises `RunGone` if it vanished; `AuthenticationFailed`, `SettingsError`, `Unavailable`.
         """
         ...
 
@@ -315,8 +318,8 @@ class HeartbeatTimer(Protocol):
         """Stop the heartbeats of `token`, if there are any."""
         ...
 
-    def close(self) -> None:
-        """Stop all heartbeats; a second call does nothing."""
+    def close(self, timeout_s: float) -> None:
+        """Stop all heartbeats; a second call does nothing. Blocks for up to `timeout_s`."""
         ...
 
 
@@ -355,6 +358,7 @@ class Ports(NamedTuple):
     task_requests: TaskConsumer | None = None  # None: the client can have no worker of tasks
     runs: RunReads | None = None  # None: nothing is known of runs, so tools are called without a record
     waits: Waits | None = None  # None: real time and chance
+    close_idle: Callable[[], None] = _do_nothing  # closes connections that wait for the next question
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a client reads of its runs, their steps and their tool calls, and who answers it."""
+"""What a client reads of its runs, of their parts and of conversations, and who answers it."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -63,12 +63,53 @@ class CallView(NamedTuple):
     verdict: Verdict | None = None  # Only if one was asked for
 
 
+class RunAtWork(NamedTuple):
+    """An open run with its steps and tool calls, all without contents."""
+
+    run: RunView
+    steps: Sequence[StepView]
+    tool_calls: Sequence[CallView]
+
+
+class ExecutionView(NamedTuple):
+    """What a session is at: its open runs, and its tool calls outside of runs."""
+
+    runs: Sequence[RunAtWork]
+    tool_calls: Sequence[CallView]
+
+
+class ArtifactView(NamedTuple):
+    """An artifact as the processor has committed it."""
+
+    artifact_id: str
+    artifact_type: str
+    uri: str  # Where its body is
+    state: str  # open, complete, soft_deleted or purged
+    size_bytes: int  # Of the chunks so far, or of the complete body
+    sha256: str | None  # Of the complete body, as hex
+    run_id: str | None = None  # None if it belongs to the session
+
+
+class MessageView(NamedTuple):
+    """A turn of a conversation as the processor has committed it."""
+
+    turn: int  # From 1, in the order of the log
+    role: str
+    content: str | None
+    name: str | None = None
+    artifact_id: str | None = None  # Of the artifact that has the text, if it was large
+    run_id: str | None = None
+    agent_id: str = ""
+    service_id: str = ""
+    at_ms: int = 0  # When it was accepted, log time
+
+
 class RunReads(Protocol):
-    """Asks the processor about runs. Thread-safe; blocks.
+    """Asks the processor about runs and conversations. Thread-safe; blocks.
 
     With `after`, each method answers once the event at that place has its verdict. Each raises
-    `SessionLost`, `AuthenticationFailed`, `Invalid`, `SettingsError`, and `Unavailable` if there is
-    no answer within `timeout_s`.
+    `SessionLost`, `RunGone` if the run is no longer kept, `AuthenticationFailed`, `Invalid`,
+    `SettingsError`, and `Unavailable` if there is no answer within `timeout_s`.
     """
 
     def fetch_run(self, session_id: str, run_id: str, after: LogPosition | None, timeout_s: float) -> RunView | None:
@@ -96,6 +137,25 @@ class RunReads(Protocol):
         """
         ...
 
+    def fetch_execution(self, session_id: str, after: LogPosition | None, timeout_s: float) -> ExecutionView:
+        """Return a session's open runs, and its tool calls, in the order in which they began."""
+        ...
+
+    def fetch_artifacts(
+        self, session_id: str, run_id: str | None, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[ArtifactView]:
+        """Return the artifacts of a run in the order of their creation; none of an unknown run.
+
+        `run_id`: None for those that belong to the session.
+        """
+        ...
+
+    def fetch_messages(
+        self, session_id: str, last: int, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[MessageView]:
+        """Return the last turns of a session's conversation in order, at most 200."""
+        ...
+
 
 class Waits(NamedTuple):
     """The clock by which tool calls wait, and the chance that spreads them."""
@@ -105,4 +165,17 @@ class Waits(NamedTuple):
     uniform: Callable[[], float]  # From 0 to 1, 1 excluded
 
 
-__all__ = ["CallView", "LogPosition", "RunReads", "RunView", "StepView", "Verdict", "Waits"]
+__all__ = [
+    "FINISHED_STATES",
+    "ArtifactView",
+    "CallView",
+    "ExecutionView",
+    "LogPosition",
+    "MessageView",
+    "RunAtWork",
+    "RunReads",
+    "RunView",
+    "StepView",
+    "Verdict",
+    "Waits",
+]

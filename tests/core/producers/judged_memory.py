@@ -17,6 +17,7 @@ from sessionary.stream_processors.api.session_questions import AskedOwner, Quest
 from sessionary.stream_processors.api.sessions import session_document
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from tests.core.fold_rig import FoldRig
+from tests.support.waiting import wait_until
 
 
 class JudgedMemory(InMemoryTransport):
@@ -41,18 +42,24 @@ class JudgedMemory(InMemoryTransport):
         self,
         service_id: str = "billing",
         agent_id: str = "agent-1",
-        poll_interval_s: float = 3_600.0,
+        poll_interval_s: float | None = None,
         **callbacks: Any,
     ) -> SessionClient:
-        """Return a client that asks about its sessions; by default once, and when a test polls."""
-        settings = ProducerSettings.from_env({}, heartbeat_interval_s=60.0, poll_interval_s=poll_interval_s)
+        """Return a client that asks about its sessions.
+
+        Without an interval it has asked once, which checks its token, and asks again when a test
+        polls. With one, a thread asks from then on.
+        """
+        interval_s = 3_600.0 if poll_interval_s is None else poll_interval_s
+        settings = ProducerSettings.from_env({}, heartbeat_interval_s=60.0, poll_interval_s=interval_s)
         ports = memory_ports(self)
 
         def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
             assert ports.tenant_ports is not None
             return ports.tenant_ports(tenant_id, settings)._replace(polls=self, poll_timer=None)
 
-        return SessionClient(
+        polled = len(self.polled)
+        client = SessionClient(
             tenant_id="acme",
             service_id=service_id,
             agent_id=agent_id,
@@ -60,6 +67,9 @@ class JudgedMemory(InMemoryTransport):
             ports=ports._replace(polls=self, poll_timer=None, tenant_ports=tenant_ports),
             **callbacks,
         )
+        if poll_interval_s is None:
+            wait_until(lambda: len(self.polled) > polled, 20, "the first poll, which checks the token")
+        return client
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         offset = self.rig.offset
@@ -75,7 +85,7 @@ class JudgedMemory(InMemoryTransport):
         if not isinstance(row, SessionState):
             raise SessionLost(f"session {session_id} is not known")
         owner: Any = SimpleNamespace(state=self.rig.fold, recent_outcomes=self._recent)
-        question = Question(key, 0, None if after is None else after[1], 0)
+        question = Question(key, 0, None if after is None else after[1], 0, reads_not_kept=True)
         return parse_session(session_document(row, AskedOwner(question, owner)))
 
     def forget_outcomes(self) -> None:
@@ -91,7 +101,8 @@ class JudgedMemory(InMemoryTransport):
         for each in known:
             after = None if each.after is None else each.after[1]
             key = SessionKey("acme", each.session_id)
-            question = SessionQuestion(key, 0, each.state, each.epoch, each.holder, each.refused_after, after, {})
+            asked = (each.state, each.epoch, each.holder, each.refused_after, after)
+            question = SessionQuestion(key, 0, *asked, {}, each.producer_id, each.last_seq)
             if (document := find_difference(owner, question)) is not None:
                 found.append(document)
         return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})

@@ -1,16 +1,20 @@
-"""The client on a Python without POSIX's extras: its import, and a part of its own tests."""
+"""The client on a Python without POSIX's extras: its import, and its own tests."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.style.project import ROOT
 
-# Without forks, and without several processes.
-_TESTS = [
+_PART = [
     *("test_client.py", "delivery/test_direct_transport.py", "delivery/test_emitter.py"),
     *("delivery/spool/test_transport.py", "process/test_guards.py"),
 ]
+# Forks and signals, and what runs a checker or this file again.
+_NEEDS_POSIX = "not forked and not test_platforms and not test_typing"
 _AGENT = """
 import sys
 from pathlib import Path
@@ -28,8 +32,10 @@ for _ in range(2):  # the second one replays what the first one left
 """
 
 
-def run_bare(*argv: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+def run_bare(*argv: str | Path, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *argv], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
 
 
 def test_an_agent_works_with_its_spool(tmp_path: Path) -> None:
@@ -37,9 +43,28 @@ def test_an_agent_works_with_its_spool(tmp_path: Path) -> None:
     assert (done.stdout.split(), done.stderr) == (["spool", "6", "0", "spool", "6", "6"], "")
 
 
-def test_the_tests_of_the_client_pass() -> None:
-    files = [f"tests/core/producers/{name}" for name in _TESTS]
-    plugins = ["-p", "tests.support.bare_platform", "-p", "tests.core.producers.conftest", "-p", "no:cacheprovider"]
-    done = run_bare("-m", "pytest", "-q", "--noconftest", *plugins, "-k", "not forked", *files)
+def run_tests(*names: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """Run tests of the client without POSIX's extras, but for those of what only POSIX has."""
+    plugins = ["-p", "tests.support.bare_platform", "-p", "tests.core.conftest", "-p", "no:cacheprovider"]
+    folder = "tests/core/producers"
+    files = [f"{folder}/{name}" for name in names]
+    arguments = ["-q", f"--confcutdir={folder}", *plugins, "-k", _NEEDS_POSIX, *files]
+    return run_bare("-m", "pytest", *arguments, timeout_s=timeout_s)
+
+
+def test_a_part_of_the_client_s_tests_passes() -> None:
+    done = run_tests(*_PART)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
+
+
+@pytest.mark.long
+def test_the_tests_of_nearly_all_folders_pass() -> None:
+    """Each test of the spool runs with and without anyway; those of `lifetime` fork."""
+    here = Path(__file__).parent
+    folders = {path.parent.name for path in here.glob("*/__init__.py")} - {"delivery", "lifetime"}
+    done = run_tests(*sorted(folders), timeout_s=1_800.0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 800

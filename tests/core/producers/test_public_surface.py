@@ -35,6 +35,7 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
+    *("message", "tool_message", "conversation", "execution", "list_artifacts", "verify"),
     *("llm", "run", "resume_run", "start_task", "marks", "bind"),
     *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
@@ -42,7 +43,8 @@ SESSION = {
 CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
-    *("check_task_status", "get_task_results", "find_task", "watch_task"),
+    *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
+    "conversation",
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
 # What the name of a type is in the other face.

@@ -11,10 +11,18 @@ import pytest
 
 from tests.style.project import ROOT
 
+pytest.importorskip("mypy", reason="the checkers of types are not installed: they look at the same code")
 # Each line with `# wrong` must be an error, and no other.
 SNIPPETS = {
     "plain": """
-from sessionary.producers import Session, SessionClient, current_session, traced
+from sessionary.producers import Session, SessionClient, current_session, tool, traced
+
+@tool(effect="write")
+def send(text: str, *, times: int = 1) -> int:
+    return times
+
+@tool(effect="maybe")  # wrong
+def guess() -> None: ...
 
 @traced("tool")
 def look_up(key: str, *, times: int = 1) -> list[str]:
@@ -43,6 +51,25 @@ def work(client: SessionClient) -> None:
             session.info("x")
         with session.marks(run_seq=3):  # wrong
             pass
+        with session.run("report", mode="detached", input={"n": 1}) as run:
+            facts: list[str] = run.step("collect", look_up, "x", times=2)
+            run.step("collect", look_up, 3)  # wrong
+            limited: list[str] = run.step("slow", look_up, "x", limit_ms="model")
+            run.step("slow", look_up, "x", limit_ms="long")  # wrong
+            run.report_progress("half")  # wrong
+            run.step_once("collect", look_up)  # wrong
+            run.result = facts + limited
+        session.run("report", mode="loose")  # wrong
+        session.resume_run("r", actor="ada").resume_plan().done.count("collect")
+        session.resume_run(3)  # wrong
+        sent: int = send("x", times=2)
+        send(3)  # wrong
+        task_id: str = session.start_task("train", {"epochs": 1}, actor="ada")
+        session.start_task(3)  # wrong
+        said: str = session.message("user", "hello", name="ada", step_id="s")
+        session.message("user", 3)  # wrong
+        turns: list[str] = [turn.role for turn in session.conversation(3)]
+        print(sent, task_id, said, turns)
         found: list[str] = session.bind(look_up)("x")
         session.bind(look_up)(3)  # wrong
         print(found)
@@ -78,6 +105,18 @@ async def work() -> None:
         async with session.llm("m") as call:
             call.tokens_in = 3
             call.tokens = 3  # wrong
+        async with session.run("report") as run:
+            facts: list[str] = await run.step("collect", search, "x")
+            await run.step("collect", search, 3)  # wrong
+            size: int = run.step("count", len, facts)
+            async for page in run.items(facts):
+                page.upper()
+                page.add("y")  # wrong
+        task_id: str = await session.start_task("train", timeout_s=5.0)
+        await session.start_task("train", timeout_s="long")  # wrong
+        said: str = await session.message("user", "hello")
+        await session.message("user", "hello", wrong=3)  # wrong
+        print(size, task_id, said)
         async with client.for_tenant("globex") as other:
             await other.attach(session.session_id, take_over="yes")  # wrong
         print(event_id, number, found)

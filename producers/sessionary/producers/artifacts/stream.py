@@ -14,7 +14,7 @@ from sessionary.producers.artifacts.artifact import Artifact
 from sessionary.producers.artifacts.stores import ArtifactStore
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.errors import Invalid
-from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted
+from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated
 
 _OFFSET_DIGITS = 16
 _COMPLETE = "complete"  # beside the chunks: the hash of the whole body, if there is one
@@ -56,6 +56,7 @@ class ArtifactStream:
         self._store, self._emit, self._marks = store, emit, marks
         self._chunks = list(chunks)
         self._bytes_written = sum(map(len, chunks))
+        self._is_reported = True
 
     @classmethod
     def reopen(
@@ -88,7 +89,9 @@ class ArtifactStream:
         for name in reversed(names):  # a chunk that stays would follow one of the same length
             if int(name) >= offset:
                 store.remove(f"{stream_folder(artifact_id)}/{name}")
-        return cls(store, emit, artifact_type, artifact_id, chunks, marks)
+        stream = cls(store, emit, artifact_type, artifact_id, chunks, marks)
+        stream._is_reported = False
+        return stream
 
     @property
     def uri(self) -> str:
@@ -115,6 +118,7 @@ class ArtifactStream:
             return self._bytes_written
         offset = self._bytes_written
         self._store.write(f"{stream_folder(self.artifact_id)}/{_offset_name(offset)}", content)
+        self._report_again()
         self._chunks.append(content)
         self._bytes_written += len(content)
         sha256 = hashlib.sha256(content).hexdigest()
@@ -134,11 +138,24 @@ class ArtifactStream:
         artifact = Artifact(self.artifact_id, self.artifact_type, self._store.uri(name), sha256, len(body))
         folder = stream_folder(self.artifact_id)
         self._store.write(f"{folder}/{_COMPLETE}", sha256.encode())
+        self._report_again()
         self._send(ArtifactCompleted(self.artifact_id, len(body), sha256))
         for chunk in self._store.names(folder):
             if chunk != _COMPLETE:
                 self._store.remove(f"{folder}/{chunk}")
         return artifact
+
+    def _report_again(self) -> None:
+        """Report what a continued stream begins with: its first process may have lost events.
+
+        Its chunks count as one, which also says that what lay behind it was cut off.
+        """
+        if self._is_reported:
+            return
+        kept = self.read()
+        self._send(ArtifactCreated(self.artifact_id, self.artifact_type, self.uri))
+        self._send(ArtifactChunkAppended(self.artifact_id, 0, len(kept), hashlib.sha256(kept).hexdigest()))
+        self._is_reported = True
 
     def _send(self, payload: Any) -> None:
         self._emit(payload, **self._marks)

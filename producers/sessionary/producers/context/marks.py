@@ -1,10 +1,15 @@
 """The envelope fields that verbs take, and those that come from the context."""
 
+from datetime import UTC, datetime, timedelta
 from typing import TypedDict
 
 from sessionary.producers.context.scope import current_scope, join_fields
 from sessionary.producers.context.traceparent import current_traceparent
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
+from sessionary.producers.errors import Invalid
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class BlockMarks(TypedDict, total=False):
@@ -49,6 +54,16 @@ def envelope_fields(marks: Marks, occurred_us: int | None = None) -> EnvelopeFie
     return EnvelopeFields(**marks, occurred_at=occurred_us)
 
 
+def epoch_us(occurred_at: datetime) -> int:
+    """Return a moment in µs since the epoch. Raises `Invalid` if it has no timezone."""
+    if not isinstance(occurred_at, datetime) or occurred_at.utcoffset() is None:
+        raise Invalid(
+            "invalid_value",
+            f"occurred_at is {occurred_at!r}: pass a datetime with a timezone, such as datetime.now(UTC)",
+        )
+    return (occurred_at - _EPOCH) // _MICROSECOND
+
+
 def block_fields(marks: BlockMarks) -> EnvelopeFields:
     """Return a block's marks as envelope fields. Raises `TypeError` for an unknown name."""
     return EnvelopeFields(**marks)
@@ -64,4 +79,4 @@ def complete_fields(session_id: str, fields: EnvelopeFields) -> EnvelopeFields:
     return fields
 
 
-__all__ = ["BlockMarks", "Marks", "block_fields", "complete_fields", "envelope_fields"]
+__all__ = ["BlockMarks", "Marks", "block_fields", "complete_fields", "envelope_fields", "epoch_us"]

@@ -46,7 +46,7 @@ class ReportedBlock:
         return False
 
     async def __aenter__(self) -> Self:
-        await send_off_loop(self._reporter, self._report_start)
+        await start_off_loop(self._reporter, self._report_start, self._end_quietly)
         self._enter_marks()
         return self
 
@@ -74,14 +74,32 @@ class ReportedBlock:
             self._reporter.on_error(failure)
 
 
-async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
-    """Call `send`, in a thread if it may block. Raises what it raises."""
-    if reporter.may_block:
-        import asyncio  # loaded already, as this runs; the client for threads does without it
+async def start_off_loop(
+    reporter: CallReporter, start: Callable[[], None], end: Callable[[BaseException], None]
+) -> None:
+    """Call `start`, in a thread if it may block; raises what it raises.
 
-        await asyncio.to_thread(send)
+    If the caller is cancelled meanwhile, `end` follows it, with what cancelled the caller.
+    """
+    if reporter.may_block:
+        from sessionary.producers.process.off_loop import open_or_leave  # loads asyncio, as this runs
+
+        await open_or_leave(start, lambda _, error: end(error))
+    else:
+        start()
+
+
+async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
+    """Call `send`, in a thread if it may block, even if the caller is cancelled meanwhile.
+
+    Raises what it raises.
+    """
+    if reporter.may_block:
+        from sessionary.producers.process.off_loop import run_anyway  # loads asyncio, as this runs
+
+        await run_anyway(send, reporter.on_error)
     else:
         send()
 
 
-__all__ = ["ReportedBlock", "send_off_loop"]
+__all__ = ["ReportedBlock", "send_off_loop", "start_off_loop"]

@@ -12,8 +12,8 @@ BEAT_S: Final = 5.0  # transports between an agent and its user end silent conne
 class RunBeats:
     """Beats from `start` to `stop`: each `BEAT_S` in which the session sent no event. Thread-safe.
 
-    `stop` waits for a beat that is being sent, never for the next one: no beat comes after what is
-    sent once it returned.
+    It is used once: after `stop` it never begins. `stop` waits for a beat that is being sent, never
+    for the next one: no beat comes after what is sent once it returned.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class RunBeats:
         self._now_s = now_s
         self._lock = threading.Lock()
         self._token: int | None = None
+        self._is_over = False
         self._run_id = ""
         self._began_s = 0.0
         self._heard = 0
@@ -51,12 +52,15 @@ class RunBeats:
         self._began_s = self._now_s()
         if is_attached:
             with self._lock:
+                if self._is_over:
+                    return
                 self._run_id, self._heard = run_id, self._last_number()
                 self._token = self._timer.start_heartbeat(self._send_beat, BEAT_S)
 
     def stop(self) -> None:
         """End the beats; a second call does nothing."""
         with self._lock:
+            self._is_over = True
             token, self._token = self._token, None
         if token is not None:
             self._timer.stop_heartbeat(token)

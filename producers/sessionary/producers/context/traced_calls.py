@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, aclosing, contextmanager, nullcon
 from typing import Any, TypeVar, cast
 
 from sessionary.producers.context.call_events import ReportedCall, step_events, tool_events
-from sessionary.producers.context.reported_block import send_off_loop
+from sessionary.producers.context.reported_block import send_off_loop, start_off_loop
 from sessionary.producers.context.scope import CallReporter, active_session, added_marks
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,7 +68,7 @@ class _QuietCall:
         self._send_quietly(lambda: self._call.send_end(error))
 
     async def send_start_async(self) -> None:
-        await send_off_loop(self._reporter, self.send_start)
+        await start_off_loop(self._reporter, self.send_start, self.send_end)
 
     async def send_end_async(self, error: BaseException | None) -> None:
         await send_off_loop(self._reporter, lambda: self.send_end(error))

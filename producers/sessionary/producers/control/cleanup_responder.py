@@ -128,6 +128,8 @@ class CleanupResponder:
             self._remember_answer(request.cleanup_id, sent)
             raise
         if request.reason_code not in _TIMEOUTS:
+            if all(action.done for action in sent.actions):
+                emitter.context_bytes = 0
             self._send_clearing(emitter)
             emitter.forget_sequence()  # an ended session says nothing after it
 

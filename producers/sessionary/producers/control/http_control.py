@@ -5,14 +5,14 @@ Each wait is bounded; refused connections and answers such as 503 are retried.
 
 import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
+from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
-from sessionary.producers.errors import AuthenticationFailed, Invalid, SessionLost, SettingsError, Unavailable
+from sessionary.producers.control.kept_connections import Answer, KeptConnections, Request
+from sessionary.producers.errors import AuthenticationFailed, Invalid, RunGone, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
     ChangedSession,
     KnownSession,
@@ -28,9 +28,10 @@ from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
 
 _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
-_ANSWER_BYTES_MAX = 8 << 20
+_ANSWER_BYTES_MAX = 32 << 20  # 200 turns of 16 Ki characters that JSON escapes
 _NETWORK_MARGIN_S = 2.0
 _UNKNOWN_RECORDS = frozenset({"unknown_run", "unknown_step", "unknown_call"})
+_GONE = "run_gone"
 T = TypeVar("T")
 
 
@@ -49,7 +50,8 @@ class HttpControl:
         self.url = settings.control_url
         self._token = settings.api_token
         self._tenant_id = tenant_id
-        self._tls = context_for(self.url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
+        tls = context_for(self.url, "SESSIONARY_CONTROL_CA_LOCATION", settings.control_ca_location)
+        self._connections = None if self.url is None else KeptConnections(self.url, tls, _ANSWER_BYTES_MAX)
 
     def check_configured(self) -> None:
         """Raise `SettingsError` if no URL is set."""
@@ -59,26 +61,41 @@ class HttpControl:
                 "for example http://127.0.0.1:8600"
             )
 
+    def close_idle(self) -> None:
+        """Close the connections that wait for the next question."""
+        if self._connections is not None:
+            self._connections.close_idle()
+
     def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
         """Ask until there is an answer or `timeout_s` is over.
 
         Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
         """
-        document = self.fetch_document(session_id, after, timeout_s, f"session {session_id}")
+        # Without the parameter, the answer is made for clients of 0.1.0, which know fewer verdicts.
+        document = self.fetch_document(
+            session_id, after, timeout_s, f"session {session_id}", MappingProxyType({"not_kept": "true"})
+        )
         return self.parse_document(document, parse_session, "a session")
 
-    def fetch_document(self, path: str, after: tuple[int, int] | None, timeout_s: float, about: str) -> dict[str, Any]:
+    def fetch_document(
+        self,
+        path: str,
+        after: tuple[int, int] | None,
+        timeout_s: float,
+        about: str,
+        parameters: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Any]:
         """Return the JSON object at `path` below `/v1/sessions/`, once `after` is judged.
 
-        `about` names it in errors. Asks until there is an answer or `timeout_s` is over. Raises as
-        `fetch_session` does; `RecordUnknown` if only the run, step or call is unknown.
+        `about` names it in errors; `parameters` are the page's own. Asks until there is an answer
+        or `timeout_s` is over. Raises as `fetch_session` does; `RecordUnknown` if only the run,
+        step or call is unknown.
         """
-        self.check_configured()
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(deadline - time.monotonic(), 0.0)
             try:
-                return self._fetch_once(path, after, left_s, about)
+                return self._fetch_once(path, after, left_s, about, parameters)
             except Unavailable as error:
                 pause_s = min(error.retry_after_s, _RETRY_S_MAX)
                 if time.monotonic() + pause_s >= deadline:
@@ -90,7 +107,6 @@ class HttpControl:
 
         `filters`: the page's parameters. Raises as `poll_sessions` does.
         """
-        self.check_configured()
         query = {**filters, **({} if self._tenant_id is None else {"tenant": self._tenant_id})}
         request = self._new_request(f"runs?{urllib.parse.urlencode(query)}")
         body = self._read_answer(request, timeout_s, "the list of runs")
@@ -103,8 +119,10 @@ class HttpControl:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"control API at {self.url} sent an answer that is not {what}: {error!r}", 1.0) from None
 
-    def _fetch_once(self, path: str, after: tuple[int, int] | None, left_s: float, about: str) -> dict[str, Any]:
-        query = {"wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
+    def _fetch_once(
+        self, path: str, after: tuple[int, int] | None, left_s: float, about: str, parameters: Mapping[str, str]
+    ) -> dict[str, Any]:
+        query = {**parameters, "wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
         if after is not None:
             query["after"] = f"{after[0]}:{after[1]}"
         if self._tenant_id is not None:
@@ -125,16 +143,14 @@ class HttpControl:
 
         Raises `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
         """
-        self.check_configured()
-        request = self._new_request("sessions/poll")
-        request.add_header("Content-Type", "application/json")
-        request.data = json.dumps({"tenant": self._tenant_id, "sessions": list(map(_known_document, known))}).encode()
+        body = json.dumps({"tenant": self._tenant_id, "sessions": list(map(_known_document, known))}).encode()
+        request = self._new_request("sessions/poll", body)
         try:
-            body = self._read_answer(request, timeout_s, "the poll of sessions")
+            answer = self._read_answer(request, timeout_s, "the poll of sessions")
         except SessionLost:
             raise Unavailable(f"control API at {self.url} knows no polls: upgrade the processors", 60.0) from None
         try:
-            return parse_changes(json.loads(body))
+            return parse_changes(json.loads(answer))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
                 f"control API at {self.url} sent an answer that is not one to a poll: {error!r}", 1.0
@@ -143,13 +159,15 @@ class HttpControl:
     def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
         """Ask until there is an answer or `timeout_s` is over; None if there is no such task.
 
-        Raises `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
+        Raises `RunGone` if it vanished; `AuthenticationFailed`, `Invalid`, `Unavailable`,
+        `SettingsError`.
         """
-        self.check_configured()
         deadline = time.monotonic() + timeout_s
         while True:
             try:
                 return self._fetch_task_once(task_id, max(deadline - time.monotonic(), 0.0), question)
+            except RunGone:
+                raise
             except SessionLost:
                 return None
             except Unavailable as error:
@@ -174,23 +192,24 @@ class HttpControl:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"control API at {self.url} sent an answer that is not a task: {error!r}", 1.0) from None
 
-    def _new_request(self, path: str) -> urllib.request.Request:
-        url = f"{str(self.url).rstrip('/')}/v1/{path}"
-        request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    def _new_request(self, path: str, body: bytes | None = None) -> Request:
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         if self._token is not None:
-            request.add_header("Authorization", f"Bearer {self._token.get_secret_value()}")
-        return request
+            headers["Authorization"] = f"Bearer {self._token.get_secret_value()}"
+        return Request(f"/v1/{path}", headers, body)
 
-    def _read_answer(self, request: urllib.request.Request, timeout_s: float, about: str) -> bytes:
+    def _read_answer(self, request: Request, timeout_s: float, about: str) -> bytes:
+        self.check_configured()
+        assert self._connections is not None
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s, context=self._tls) as answer:
-                body: bytes = answer.read(_ANSWER_BYTES_MAX)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _error_from(about, error) from None
+            answer = self._connections.send(request, timeout_s)
         except (OSError, HTTPException) as error:
             raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
-        return body
+        if answer.status >= 300:
+            raise _error_from(about, answer)
+        return answer.body
 
 
 def _known_document(known: KnownSession) -> dict[str, Any]:
@@ -198,27 +217,29 @@ def _known_document(known: KnownSession) -> dict[str, Any]:
     return {**known._asdict(), "after": after}
 
 
-def _error_from(about: str, error: urllib.error.HTTPError) -> Exception:
+def _error_from(about: str, answer: Answer) -> Exception:
     """Return the error that an answer with an RFC 9457 problem means."""
-    reason = None
+    detail, reason = answer.reason, None
     try:
-        problem = json.loads(error.read(65_536))
-        detail, reason = str(problem.get("detail") or error.reason), problem.get("reason")
-    except (ValueError, AttributeError, OSError):
-        detail = str(error.reason)
-    if error.code in (401, 403):
+        problem = json.loads(answer.body)
+        detail, reason = str(problem.get("detail") or detail), problem.get("reason")
+    except (ValueError, AttributeError):
+        pass
+    if answer.status in (401, 403):
         return AuthenticationFailed(f"control API: {detail}")
-    if error.code == 404 and reason in _UNKNOWN_RECORDS:
+    if answer.status == 404 and reason in _UNKNOWN_RECORDS:
         return RecordUnknown(f"{about}: {detail}")
-    if error.code in (404, 405, 410):
+    if answer.status == 410 and reason == _GONE:
+        return RunGone(f"{about}: {detail}")
+    if answer.status in (404, 405, 410):
         return SessionLost(f"{about}: {detail}")
-    if error.code == 400:
+    if answer.status == 400:
         return Invalid("invalid_value", f"control API: {detail}")
     try:
-        retry_after_s = float(error.headers.get("Retry-After") or 1.0)
+        retry_after_s = float(answer.headers.get("retry-after") or 1.0)
     except ValueError:  # a date is allowed there too
         retry_after_s = 1.0
-    return Unavailable(f"control API answers {error.code}: {detail}", retry_after_s)
+    return Unavailable(f"control API answers {answer.status}: {detail}", retry_after_s)
 
 
 def parse_session(body: dict[str, Any]) -> SessionView:
@@ -265,6 +286,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             each["reason_code"],
             _parse_refusals(each["refusals"]),
             parse_verdict(each["verdict"]),
+            each.get("producer_seq", 0),
         )
         for each in body["sessions"]
     ]

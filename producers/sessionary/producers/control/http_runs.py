@@ -1,11 +1,21 @@
-"""Runs, steps and tool calls by the control API over HTTP."""
+"""Runs, what belongs to them, and conversations by the control API over HTTP."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_error, parse_verdict
-from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
+from sessionary.producers.run_ports import (
+    ArtifactView,
+    CallView,
+    ExecutionView,
+    LogPosition,
+    MessageView,
+    RunAtWork,
+    RunView,
+    StepView,
+)
 from sessionary.schemas.types import Checkpoint
 
 V = TypeVar("V")
@@ -44,11 +54,36 @@ class HttpRuns:
         path = _path(session_id, run_id, "tool-calls", idem_key)
         return self._fetch(path, after, timeout_s, parse_call, f"tool call {idem_key}")
 
+    def fetch_execution(self, session_id: str, after: LogPosition | None, timeout_s: float) -> ExecutionView:
+        """Return a session's open runs, and its tool calls, in the order in which they began."""
+        path, about = _path(session_id, None, "execution"), f"the execution of session {session_id}"
+        return self._fetch(path, after, timeout_s, parse_execution, about) or ExecutionView((), ())
+
+    def fetch_artifacts(
+        self, session_id: str, run_id: str | None, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[ArtifactView]:
+        """Return the artifacts of a run in the order of their creation; none of an unknown run."""
+        path, about = _path(session_id, run_id, "artifacts"), f"the artifacts of session {session_id}"
+        return self._fetch(path, after, timeout_s, parse_artifacts, about) or ()
+
+    def fetch_messages(
+        self, session_id: str, last: int, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[MessageView]:
+        """Return the last turns of a session's conversation in order, at most 200."""
+        path, about = _path(session_id, None, "conversation"), f"the conversation of session {session_id}"
+        return self._fetch(path, after, timeout_s, parse_messages, about, {"last": f"{last}"}) or ()
+
     def _fetch(
-        self, path: str, after: LogPosition | None, timeout_s: float, parse: Callable[[dict[str, Any]], V], about: str
+        self,
+        path: str,
+        after: LogPosition | None,
+        timeout_s: float,
+        parse: Callable[[dict[str, Any]], V],
+        about: str,
+        parameters: Mapping[str, str] = MappingProxyType({}),
     ) -> V | None:
         try:
-            document = self._control.fetch_document(path, after, timeout_s, about)
+            document = self._control.fetch_document(path, after, timeout_s, about, parameters)
         except RecordUnknown:
             return None
         return self._control.parse_document(document, parse, about)
@@ -67,9 +102,9 @@ def parse_run(body: dict[str, Any]) -> RunView:
         task_type=body["task_type"],
         state=body["state"],
         error=parse_error(body["error"]),
-        input_json=body["input_json"],
-        plan_json=body["plan_json"],
-        result_json=body["result_json"],
+        input_json=body.get("input_json"),
+        plan_json=body.get("plan_json"),
+        result_json=body.get("result_json"),
         artifact_id=body["artifact_id"],
         verdict=parse_verdict(body.get("verdict")),
         checkpoint=parse_checkpoint(body.get("checkpoint")),
@@ -115,4 +150,30 @@ def parse_call(body: dict[str, Any]) -> CallView:
     )
 
 
-__all__ = ["HttpRuns", "parse_call", "parse_calls", "parse_run", "parse_step", "parse_steps"]
+def parse_execution(body: dict[str, Any]) -> ExecutionView:
+    """Return what a session is at in the API's JSON. Raises `KeyError`, `TypeError`."""
+    runs = [RunAtWork(parse_run(each), parse_steps(each), parse_calls(each)) for each in body["runs"]]
+    return ExecutionView(runs, parse_calls(body))
+
+
+def parse_artifacts(body: dict[str, Any]) -> list[ArtifactView]:
+    """Return the artifacts in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return [ArtifactView(**{name: each[name] for name in ArtifactView._fields}) for each in body["artifacts"]]
+
+
+def parse_messages(body: dict[str, Any]) -> list[MessageView]:
+    """Return the turns in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return [MessageView(**{name: each[name] for name in MessageView._fields}) for each in body["messages"]]
+
+
+__all__ = [
+    "HttpRuns",
+    "parse_artifacts",
+    "parse_call",
+    "parse_calls",
+    "parse_execution",
+    "parse_messages",
+    "parse_run",
+    "parse_step",
+    "parse_steps",
+]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, cast
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
 from sessionary.producers.control.request_backlog import RequestBacklog
@@ -23,7 +23,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.kafka.admin_connection import AdminConnection
+from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
@@ -37,10 +37,15 @@ _RETRY_S, _RETRY_S_MAX = 0.5, 5.0
 _ASK_S = 2.0
 _METADATA_S = 1.0
 # A rebalance waits for members whose handlers run. A new consumer would have to wait for them too.
-_JOIN_S = 60.0
+_JOIN_S_MAX = 60.0
 
 AskEnds = Callable[[Iterable[int]], Mapping[int, int]]
 """Returns the log's end of each of these partitions that answers; may block for seconds."""
+AskGroup = Callable[[], bool]
+"""Returns True if a rebalance of the group waits for members, or if nothing is known of the group.
+
+May block for seconds.
+"""
 
 
 class RequestKind(NamedTuple):
@@ -75,11 +80,13 @@ class KafkaRequestConsumer:
         *,
         new_consumer: Callable[[], RequestConsumer] | None = None,
         ask_ends: AskEnds | None = None,
+        ask_group: AskGroup | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connects when it is started.
 
-        `new_consumer` and `ask_ends` replace Kafka for tests, `clock_s` the monotonic clock.
+        `new_consumer`, `ask_ends` and `ask_group` replace Kafka for tests, `clock_s` the monotonic
+        clock.
         """
         self._kind = kind
         self._topic = getattr(settings.topics, kind.topic)
@@ -88,11 +95,13 @@ class KafkaRequestConsumer:
         self._group_id = f"{settings.topic_prefix}.{kind.groups}.{tenant_id}:{service_id}"
         self._on_error = on_error
         self._new_consumer = new_consumer or (lambda: open_consumer(settings, self._group_id))
-        self._ask_ends = ask_ends or _ask_by_client(settings, self._topic)
+        connection = AdminConnection(settings)
+        self._ask_ends = ask_ends or _ask_ends_by(connection, self._topic)
+        self._ask_group = ask_group or _ask_group_by(connection, self._group_id)
         self._clock_s = clock_s
         self._ask_at_s = clock_s() + ASK_EVERY_S
         self._answer = LogAnswer(0, {})
-        self._stuck = StuckConsumerDetector(_JOIN_S)
+        self._stuck = StuckConsumerDetector(_JOIN_S_MAX)
         self._decoder = Decoder()
         self._backlog = RequestBacklog()
         self._consumer: RequestConsumer
@@ -253,7 +262,12 @@ class KafkaRequestConsumer:
         self._ask_at_s = now_s + ASK_EVERY_S
         self._answer = LogAnswer(self._answer.number + 1, ends)
         fault = self._stuck.find_fault(
-            self._answer, self._backlog.next_offsets, now_s, is_paused=False, reaches_broker=self._reaches_broker
+            self._answer,
+            self._backlog.next_offsets,
+            now_s,
+            is_paused=False,
+            reaches_broker=self._reaches_broker,
+            awaits_members=self._ask_group,
         )
         if fault is not None:
             self._renew_consumer(fault)
@@ -276,15 +290,15 @@ class KafkaRequestConsumer:
     def _leave_group(self) -> None:
         """Give the consumer up; what it has read and not answered is read again."""
         self._backlog.end_assignment()
-        self._stuck = StuckConsumerDetector(_JOIN_S)
+        self._stuck = StuckConsumerDetector(_JOIN_S_MAX)
         if self._joined:
             self._joined = False
             self._consumers += 1  # its callbacks have no effect from now on
             close_in_background(self._consumer)
 
 
-def _ask_by_client(settings: ProducerSettings, topic: str) -> AskEnds:
-    client = LogEndClient(AdminConnection(settings), committed_only=True)
+def _ask_ends_by(connection: AdminConnection, topic: str) -> AskEnds:
+    client = LogEndClient(connection, committed_only=True)
 
     def ask_ends(partitions: Iterable[int]) -> dict[int, int]:
         ends = client.ask_ends(topic, partitions, _ASK_S)
@@ -293,4 +307,17 @@ def _ask_by_client(settings: ProducerSettings, topic: str) -> AskEnds:
     return ask_ends
 
 
-__all__ = ["CLEANUPS", "TASKS", "AskEnds", "KafkaRequestConsumer", "RequestKind"]
+def _ask_group_by(connection: AdminConnection, group_id: str) -> AskGroup:
+    def ask_group() -> bool:
+        admin = connection.open_client()
+        answer = admin.describe_consumer_groups([group_id], request_timeout=_ASK_S)[group_id]
+        try:
+            state = take_answer(answer, _ASK_S).state
+        except (KafkaException, TimeoutError):
+            return True
+        return state is ConsumerGroupState.PREPARING_REBALANCING
+
+    return ask_group
+
+
+__all__ = ["CLEANUPS", "TASKS", "AskEnds", "AskGroup", "KafkaRequestConsumer", "RequestKind"]

@@ -26,6 +26,7 @@ from sessionary.producers.settings import ProducerSettings
 
 _ROOM_WAIT_S = 0.05
 _REPLACE_PAUSE_S = 1.0
+_THREADS_S, _THREADS_PART = 0.2, 0.1  # of the time of `close`, for the threads: a poll takes 0.1 s
 # Errors after which an idempotent producer sends nothing any more.
 _FATAL = frozenset(
     {
@@ -191,20 +192,24 @@ class DirectTransport:
         return left
 
     def close(self, timeout_s: float) -> int:
-        """Drain for up to `timeout_s`, stop, return how many events are not acknowledged."""
+        """Drain, stop, and return how many events are not acknowledged; all within `timeout_s`.
+
+        The last part of that time is left to the threads. One that takes longer ends later.
+        """
+        deadline = time.monotonic() + timeout_s
         with self._lock:
             if self._close_begun:
                 return 0
             self._close_begun = True
         try:
-            left = self._wait_acknowledged(timeout_s)
+            left = self._wait_acknowledged(timeout_s - min(_THREADS_S, timeout_s * _THREADS_PART))
         except BaseException:  # an interrupt of the user: the next call goes on
             self._close_begun = False
             raise
         with self._queueing, self._lock:
             self._closed = True
             self._counts.changed.notify_all()
-        self._stop_threads()
+        self._stop_threads(deadline)
         if self._journal is not None:
             self._journal.close()
         return left
@@ -218,8 +223,8 @@ class DirectTransport:
                 self._counts.changed.wait(min(left_s, _ROOM_WAIT_S))
             return max(self._counts.outstanding, 0)
 
-    def _stop_threads(self) -> None:
-        self._kafka.close()
+    def _stop_threads(self, deadline: float) -> None:
+        self._kafka.close(deadline - time.monotonic())
         self._settle_reports()  # counts what was purged as failed
         with self._queueing:
             left = [(event, Receipt(None, None, "the client was closed")) for event in self._open.values()]

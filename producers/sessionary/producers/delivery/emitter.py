@@ -196,7 +196,7 @@ class Emitter:
             self._transport.send_heartbeat(self._build_record(Heartbeat(sequence.last, elapsed_s), fields, 0))
             return
         if template is not None and template.is_current(facts):
-            self._transport.send_heartbeat(template.make_heartbeat(new_event_id(), now_us))
+            self._transport.send_heartbeat(template.make_heartbeat(new_event_id(now_us), now_us))
             return
         record = self._build_record(Heartbeat(sequence.last), EnvelopeFields(occurred_at=now_us), 0)
         try:
@@ -214,8 +214,8 @@ class Emitter:
                 "unknown_event_type",
                 f"{type(payload).__name__} is not an event class; use one of sessionary.schemas.events",
             )
-        sequence, event_id = self._sequence, new_event_id()
-        occurred_at = fields.occurred_at if fields.occurred_at is not None else time.time_ns() // 1000
+        sequence, now_us = self._sequence, time.time_ns() // 1000
+        event_id, occurred_at = new_event_id(now_us), now_us if fields.occurred_at is None else fields.occurred_at
         if fields is NO_FIELDS:
             facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
             template = self._template_of(event_type, facts, payload)

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sessionary.producers.delivery.first_records import DeliveryCallback, FirstRecords
 from sessionary.producers.delivery.stall_watch import STATISTICS_MS
 from sessionary.producers.errors import AuthenticationFailed, SettingsError, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
-from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
+from sessionary.producers.process.guards import join_thread
 from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.kafka.clients import discard_producer, purge_producer
@@ -27,7 +28,7 @@ _OWN_PROPERTIES = frozenset(
     {"bootstrap.servers", "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.location"}
 )
 _MESSAGES_MAX = 1_000_000
-DeliveryCallback = Callable[[KafkaError | None, Message], None]
+_METADATA_S = 1.0
 
 _AUTHENTICATION = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 _AUTHORISATION = frozenset(
@@ -124,13 +125,13 @@ class KafkaProducer:
         self.authentication_error: AuthenticationFailed | None = None
         self._stop = threading.Event()
         self._producer = self._new_producer()
+        self._records = self._new_records(self._producer)
         self._thread = threading.Thread(target=self._poll_until_closed, name="sessionary-delivery", daemon=True)
         self._thread.start()
 
     def produce_record(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
         """Queue one record; never blocks. Raises `BufferError` (queue full), `KafkaException`."""
-        headers = cast("list[tuple[str, str | bytes | None]]", record.headers)
-        self._producer.produce(self._topic, record.value, record.key, on_delivery=on_delivery, headers=headers)
+        self._records.produce(record, on_delivery)
 
     def report_error(self, error: KafkaError) -> None:
         """Count `error`, and report what it means unless one of its kind was reported before."""
@@ -151,21 +152,37 @@ class KafkaProducer:
     def replace_producer(self) -> None:
         """Continue with a new producer; the old one's records are dropped. Never blocks."""
         former, self._producer = self._producer, self._new_producer()
+        self._records = self._new_records(self._producer)
         discard_producer(former)
 
-    def close(self) -> None:
-        """Stop the poll thread and drop what is queued. Blocks for up to 0.6 s."""
+    def close(self, timeout_s: float) -> None:
+        """Stop the poll thread, which drops what is queued within 0.1 s; wait for it that long."""
         self._stop.set()
-        join_thread(self._thread, _POLL_S + LATE_JOIN_S)
+        join_thread(self._thread, timeout_s)
 
     def _new_producer(self) -> Producer:
         callbacks = {"error_cb": self.report_error, "stats_cb": self._on_statistics}
         return open_producer({**producer_config(self._settings), **callbacks})
 
+    def _new_records(self, producer: Producer) -> FirstRecords:
+        def queue(record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
+            headers = cast("list[tuple[str, str | bytes | None]]", record.headers)
+            producer.produce(self._topic, record.value, record.key, on_delivery=on_delivery, headers=headers)
+
+        def count_partitions() -> int | None:
+            try:
+                return len(producer.list_topics(self._topic, _METADATA_S).topics[self._topic].partitions) or None
+            except KafkaException:
+                return None  # asked again after the next poll
+
+        timeout_ms = cast(int, producer_config(self._settings)["message.timeout.ms"])
+        return FirstRecords(queue, count_partitions, self._settings.queue_bytes_max, timeout_ms / 1000)
+
     def _poll_until_closed(self) -> None:
         while not self._stop.is_set():
             try:
                 self._producer.poll(_POLL_S)
+                self._records.release()
                 if not self._stop.is_set():  # else `close` may be called from a callback of this poll
                     self._on_poll()
             except Exception as error:  # noqa: BLE001 - without this thread no event is ever acknowledged

@@ -1,9 +1,10 @@
 """The sequence numbers of a client's events: one count per session and producer, without holes."""
 
-import uuid
+import time
 from collections.abc import Callable, Sequence
 from threading import Condition, Lock, RLock
 
+from sessionary.producers.delivery.record_ids import new_event_id
 from sessionary.producers.errors import Unavailable
 from sessionary.producers.ports import Receipt
 from sessionary.schemas.ids import SessionKey
@@ -11,6 +12,11 @@ from sessionary.schemas.types import DataClass
 
 SEQUENCES_MAX = 100_000
 ENDED_MAX = 1_000
+
+
+def new_producer_id() -> str:
+    """Return an id for a process; a copy of it at another moment gets another one."""
+    return new_event_id(time.time_ns() // 1_000)
 
 
 class ProducerSequence:
@@ -41,7 +47,7 @@ class ProducerSequence:
         """Go on with a new producer id, from number 1. Hold `lock`."""
         with self._changed:
             self._settled -= self.last  # receipts of earlier events are still awaited
-            self.producer_id, self.last, self._position = str(uuid.uuid4()), 0, None
+            self.producer_id, self.last, self._position = new_producer_id(), 0, None
 
     def on_receipt(self, receipt: Receipt) -> None:
         """Take an event's receipt; every number has one. Called on any thread."""
@@ -110,7 +116,7 @@ class SequenceRegistry:
             found = self._sequences.get(key) or self._ended.get(key)
             if found is None:
                 may_be_evicted = self._evicted and not new
-                producer_id = str(uuid.uuid4()) if may_be_evicted else self._producer_id
+                producer_id = new_producer_id() if may_be_evicted else self._producer_id
                 found = self._sequences[key] = ProducerSequence(producer_id, self._changed)
                 if len(self._sequences) > self._limit:
                     del self._sequences[next(iter(self._sequences))]
@@ -132,4 +138,4 @@ class SequenceRegistry:
                 self._evicted = True
 
 
-__all__ = ["ENDED_MAX", "SEQUENCES_MAX", "ProducerSequence", "SequenceRegistry"]
+__all__ = ["ENDED_MAX", "SEQUENCES_MAX", "ProducerSequence", "SequenceRegistry", "new_producer_id"]

@@ -1,22 +1,28 @@
 """Values that are too large for events: an event has a reference of them, a library their JSON."""
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import ResultTooLarge
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SettingsError, Unavailable
-from sessionary.producers.ports import Json
+from sessionary.producers.ports import Json, OnError
 from sessionary.producers.process.json_text import JSON_BYTES_MAX, any_json_text
 from sessionary.schemas.events import Payload
+
+if TYPE_CHECKING:  # most clients have no library
+    from sessionary.producers.artifacts.library import ArtifactLibrary, Reporter
 
 VALUE_BYTES_MAX = 256 << 10
 """The JSON of a value of more bytes is an artifact, if the client has a library."""
 
 # Types of artifacts that are nothing but a stored value; no other reference is resolved.
-TOOL_RESULT, STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "tool_result", "step_input", "step_output", "run_result"
-_VALUE_TYPES = frozenset({TOOL_RESULT, STEP_INPUT, STEP_OUTPUT, RUN_RESULT})
+TOOL_ARGUMENTS, TOOL_RESULT = "tool_arguments", "tool_result"
+STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "step_input", "step_output", "run_result"
+INTERMEDIATE = "intermediate."
+"""The type of an artifact that is an intermediate result of a task begins so; its name follows."""
+_VALUE_TYPES = frozenset({TOOL_ARGUMENTS, TOOL_RESULT, STEP_INPUT, STEP_OUTPUT, RUN_RESULT})
 _SUMMARY_CHARACTERS = 200  # of the JSON's beginning, for people
 
 
@@ -25,6 +31,20 @@ class StoredText(NamedTuple):
 
     text: str | None
     artifact_id: str | None = None
+
+
+class ValueKeeper(NamedTuple):
+    """Keeps what is too large for the events of one session.
+
+    Attributes:
+        library: Where it is kept; None: such values are refused.
+        reporter: Sends the events of its artifacts.
+        on_error: Gets the error of a store that took nothing, if an event can hold the value.
+    """
+
+    library: "ArtifactLibrary | None"
+    reporter: "Reporter"
+    on_error: OnError
 
 
 class _Sender:
@@ -38,7 +58,15 @@ class _Sender:
 
 
 def store_value(recorder: Recorder, value: Json, what: str, artifact_type: str, fields: EnvelopeFields) -> StoredText:
+    """Return `value` as an event of recorded work has it; blocks and raises as `keep_value`."""
+    keeper = ValueKeeper(recorder.artifacts, _Sender(recorder, fields), recorder.on_error)
+    return keep_value(keeper, value, what, artifact_type)
+
+
+def keep_value(keeper: ValueKeeper, value: Json, what: str, artifact_type: str) -> StoredText:
     """Return `value` as an event has it; blocks while a large one is saved.
+
+    `what` names it in errors.
 
     Raises:
         Invalid: JSON cannot hold it.
@@ -46,27 +74,27 @@ def store_value(recorder: Recorder, value: Json, what: str, artifact_type: str, 
     """
     text = any_json_text(value, what)
     size = len(text.encode())
-    if size <= VALUE_BYTES_MAX or (recorder.artifacts is None and size <= JSON_BYTES_MAX):
+    if size <= VALUE_BYTES_MAX or (keeper.library is None and size <= JSON_BYTES_MAX):
         return StoredText(text)
-    if recorder.artifacts is None:
+    if keeper.library is None:
         raise ResultTooLarge(what, size, value)
     try:
-        artifact = recorder.artifacts.save(_Sender(recorder, fields), text, artifact_type)
+        artifact = keeper.library.save(keeper.reporter, text, artifact_type)
     except Unavailable as error:
         if size > JSON_BYTES_MAX:
             raise ResultTooLarge(what, size, value, f"the library does not take it: {error}") from error
-        recorder.on_error(error)
+        keeper.on_error(error)
         return StoredText(text)
     reference = {"artifact_ref": f"{artifact.reference}", "summary": _summary_of(value, text, size)}
     return StoredText(any_json_text(reference, what), artifact.artifact_id)
 
 
-def load_value(recorder: Recorder, text: str | None) -> Json:
+def load_value(library: "ArtifactLibrary | None", text: str | None) -> Json:
     """Return what an event's JSON stands for; None for None. Blocks while a large value is loaded.
 
     Raises:
         SettingsError: It is an artifact, and the client has no library.
-        ArtifactMissing: The library has no such body.
+        ArtifactMissing: The library has no such body; `ArtifactDeleted` if it has expired.
         ArtifactDamaged: The body does not have its hash.
         Invalid: The value was not kept, as it was too large and no library was set.
         Unavailable: The store does not answer.
@@ -79,12 +107,12 @@ def load_value(recorder: Recorder, text: str | None) -> Json:
         return value
     if not reference:
         raise Invalid("invalid_value", f"the stored value was not kept: {value['summary']}")
-    if recorder.artifacts is None:
+    if library is None:
         raise SettingsError(
             f"the stored value is {reference}: set SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), to the "
             "place where it was saved"
         )
-    return json.loads(recorder.artifacts.load(reference))
+    return json.loads(library.load(reference))
 
 
 def lost_text(error: ResultTooLarge) -> str:
@@ -112,12 +140,16 @@ def _summary_of(value: Json, text: str, size: int) -> str:
 
 
 __all__ = [
+    "INTERMEDIATE",
     "RUN_RESULT",
     "STEP_INPUT",
     "STEP_OUTPUT",
+    "TOOL_ARGUMENTS",
     "TOOL_RESULT",
     "VALUE_BYTES_MAX",
     "StoredText",
+    "ValueKeeper",
+    "keep_value",
     "load_value",
     "lost_text",
     "store_value",

@@ -45,6 +45,8 @@ class Recorder(NamedTuple):
     Attributes:
         key: The session's.
         send: Sends an event, and returns what its place in the log is asked of.
+        wait_sent: Waits until all events of the session are delivered, at most so many seconds, and
+            returns the last one's place in the log.
         keep_refusal: Takes the id of an event whose refusal is not to be told.
         is_active: Tells whether the session is Active, as far as the client knows.
         control: Tells the session's verdicts.
@@ -59,6 +61,7 @@ class Recorder(NamedTuple):
 
     key: SessionKey
     send: Callable[[Payload, EnvelopeFields], SentEvent]
+    wait_sent: Callable[[float], LogPosition | None]
     keep_refusal: Callable[[str, RefusalReason], None]
     is_active: Callable[[], bool]
     control: Control
@@ -84,7 +87,7 @@ class Recorder(NamedTuple):
         Raises as `Session.emit` does, and `Unavailable` if the broker does not acknowledge it.
         """
         pending = self.send(payload, fields)
-        return None if self.reads is None else self._wait_place(pending)
+        return None if self.reads is None else wait_recorded(pending, pending.event_type, self.timeout_s)
 
     def ask(
         self,
@@ -97,7 +100,7 @@ class Recorder(NamedTuple):
         Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
         """
         pending = self.send(payload, fields)
-        place = self._wait_place(pending)
+        place = wait_recorded(pending, pending.event_type, self.timeout_s)
         record = fetch(place)
         verdict = self._verdict_of(pending, place, record)
         if verdict.reason == "unknown_schema" or (verdict.applied and record is None):
@@ -117,11 +120,16 @@ class Recorder(NamedTuple):
             raise Unavailable(f"the verdict on {pending.event_type} (event {pending.event_id}) is not known", 1.0)
         return verdict
 
-    def _wait_place(self, pending: SentEvent) -> LogPosition | None:
-        try:
-            return pending.wait_position(self.timeout_s)
-        except DeliveryFailed as error:
-            raise Unavailable(f"{pending.event_type} is not recorded: {error}", 1.0) from error
+
+def wait_recorded(sent: SentEvent, what: str, timeout_s: float) -> LogPosition | None:
+    """Return an event's place once the broker has it; None if the broker did not tell it.
+
+    `what` names the event in errors. Raises `Unavailable`, also if the event is lost.
+    """
+    try:
+        return sent.wait_position(timeout_s)
+    except DeliveryFailed as error:
+        raise Unavailable(f"{what} is not recorded: {error}", 1.0) from error
 
 
-__all__ = ["REAL_WAITS", "Judged", "Recorder"]
+__all__ = ["REAL_WAITS", "Judged", "Recorder", "wait_recorded"]

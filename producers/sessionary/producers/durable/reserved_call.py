@@ -21,7 +21,7 @@ from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.retry import CallRate, Retry
 from sessionary.producers.errors import Invalid, Refused, SessionaryError
 from sessionary.producers.ports import Json
-from sessionary.producers.run_ports import CallView, LogPosition
+from sessionary.producers.run_ports import CallView
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
 from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCallSucceeded
 from sessionary.schemas.ids import derived_id
@@ -40,6 +40,10 @@ class TookEffect(NamedTuple):
 
 Query = Callable[[str], Any]
 """Asks a tool whether the call of a key took effect: `TookEffect`, or None. May be a coroutine."""
+
+
+ArgumentsText = Callable[[EnvelopeFields], str]
+"""Returns a call's arguments as its event has them, for events with such fields. May block."""
 
 
 class ToolPolicy(NamedTuple):
@@ -62,7 +66,7 @@ class CallPlan(NamedTuple):
     run_id: str | None
     step_id: str | None
     key: str
-    args_json: str
+    arguments: ArgumentsText
     call: Callable[[], Any]
     inside: Callable[[str], AbstractContextManager[None]]
     known: CallView | None = None  # What was known of the key when its run was resumed
@@ -82,7 +86,7 @@ class _Stored(NamedTuple):
 
 def recorded_call(policy: ToolPolicy, recorder: Recorder, plan: CallPlan) -> Flow[Any]:
     """Make a call and return its result, or the stored one. Raises as `tool` describes it."""
-    call, failures = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.args_json), 0
+    call, failures = ReservedCall(policy, recorder, plan.run_id, plan.step_id, plan.key, plan.arguments), 0
     call.known = plan.known
     while True:
         stored = yield from call.reserve()
@@ -123,16 +127,22 @@ class ReservedCall:
     """The reservation of one key, and the events about it."""
 
     def __init__(
-        self, policy: ToolPolicy, recorder: Recorder, run_id: str | None, step_id: str | None, key: str, args_json: str
+        self,
+        policy: ToolPolicy,
+        recorder: Recorder,
+        run_id: str | None,
+        step_id: str | None,
+        key: str,
+        arguments: ArgumentsText = lambda _: "{}",
     ) -> None:
         self.known: CallView | None = None
         self.reservation = ""  # Id of the event that the try was granted to
-        self.resolved_at: LogPosition | None = None  # Place of the event that told the outcome
         self._policy = policy
         self._recorder = recorder
         self._run_id = run_id
         self._key = key
-        self._args_json = args_json
+        self._arguments = arguments
+        self._args_json: str | None = None  # not asked for yet
         self._try_number = 1
         self._fields = EnvelopeFields(run_id=run_id, step_id=step_id)
         self._call_id = derived_id(*recorder.key, run_id or "", key)
@@ -175,7 +185,7 @@ class ReservedCall:
             result_json,
             f"query of {policy.name}",
         )
-        self.resolved_at = yield Do(lambda: self._recorder.send_acknowledged(outcome, self._fields))
+        yield Do(lambda: self._recorder.send_acknowledged(outcome, self._fields))
         return None if answer is None else _Stored(answer.result)
 
     def ask_after_failure(self, error: Exception, failures: int) -> Flow[tuple[_Stored | None, int]]:
@@ -255,6 +265,8 @@ class ReservedCall:
     def _ask_reservation(self) -> CallView | None:
         """Ask for the next try; return None if it is granted, else what is known of the key."""
         policy, recorder = self._policy, self._recorder
+        if self._args_json is None:
+            self._args_json = self._arguments(self._fields)
         started = ToolCallStarted(
             self._call_id,
             policy.name,
@@ -288,7 +300,7 @@ class ReservedCall:
         known = yield from self._outwait(known)
         if known.state == "succeeded":
             full = known if known.result_json is not None else (yield Do(self.fetch)) or known
-            return _Stored((yield Do(partial(load_value, self._recorder, full.result_json))))
+            return _Stored((yield Do(partial(load_value, self._recorder.artifacts, full.result_json))))
         if known.state == "failed":
             if known.error is not None and known.error.error_class != "retryable":
                 raise ToolCallFailed(known.tool_name, self._key, known.error)
@@ -328,4 +340,4 @@ class ReservedCall:
         return max(round((time.monotonic() - self._granted_s) * 1_000), 0)
 
 
-__all__ = ["CallPlan", "Query", "ReservedCall", "TookEffect", "ToolPolicy", "recorded_call"]
+__all__ = ["ArgumentsText", "CallPlan", "Query", "ReservedCall", "TookEffect", "ToolPolicy", "recorded_call"]

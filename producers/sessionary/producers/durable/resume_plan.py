@@ -67,6 +67,26 @@ def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]
     )
 
 
+def describe_resumption(plan: ResumePlan, *, by_person: bool) -> str:
+    """Return why a run goes on, in a line. `by_person`: a person asked for it."""
+    goes_on = "goes on" if plan.next is None else f"goes on with step {plan.next}"
+    asked = ", as a person asked" if by_person else ""
+    return f"{goes_on}{asked}; steps done: {len(plan.done)}, to be tried again: {len(plan.to_retry)}"
+
+
+def describe_stop(plan: ResumePlan) -> str:
+    """Return why a run that failed for good is not resumed, in a line."""
+    what = "the run" if plan.stop is None else f"step {plan.stop}"
+    return f"not resumed: {what} failed for good"
+
+
+def describe_retry(step: StepView) -> str:
+    """Return why a step is tried again, in a line."""
+    if step.error is None:
+        return f"attempt {step.attempt} did not finish"
+    return f"attempt {step.attempt} failed: {step.error.code} ({step.error.error_class})"
+
+
 def is_unresolved(call: CallView) -> bool:
     """Return whether a call may have taken effect, and its outcome is unknown."""
     return call.state == "unknown" and call.side_effect
@@ -89,4 +109,12 @@ def _planned_names(plan_json: str | None) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-__all__ = ["DONE_STATES", "ResumePlan", "is_unresolved", "make_plan"]
+__all__ = [
+    "DONE_STATES",
+    "ResumePlan",
+    "describe_resumption",
+    "describe_retry",
+    "describe_stop",
+    "is_unresolved",
+    "make_plan",
+]

@@ -75,6 +75,10 @@ class Run(ReportedBlock):
     complete, the block sends nothing, `result` is the stored one, and steps return their outputs.
     A block that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
 
+    The verbs of a run take no marks. Their events have what `Session.marks` and the current span
+    give to all events of the block, and the run's id; `report_progress`, `record_plan` and
+    `checkpoint` also have the marks that `Session.run` was given.
+
     Attributes:
         result: What the run comes to, as JSON can hold it; it goes with the run's last event. If
             that has more than 256 KiB, the client's library keeps it.
@@ -195,7 +199,7 @@ class Run(ReportedBlock):
         A checkpoint is saved after each `every` items, and after the last one. If the run is
         resumed, the list goes on behind the last checkpoint; the items behind that are done again,
         so doing one must be safe to repeat. The list is a step of the run, so it is not begun again
-        once all its items are done. Work through one list at a time.
+        once all its items are done. Work through one list at a time: a run remembers one place.
 
         Args:
             items: The same items in the same order on each attempt.
@@ -204,8 +208,9 @@ class Run(ReportedBlock):
             item_id: Names an item in checkpoints. Default: the item, if it is a text or a number.
 
         Iterating raises:
-            Invalid: The list was worked through in this block, or it is not the one of the last
-                checkpoint: it is shorter, or has another item there.
+            Invalid: The list was worked through in this block, or it begins within the loop over
+                another one, or it is not the one of the last checkpoint: it is shorter, or has
+                another item there.
             Unavailable: A checkpoint is not recorded.
             RunOver: The run was complete when it was resumed, and had no such list.
 
@@ -298,7 +303,11 @@ class Run(ReportedBlock):
     async def __aenter__(self) -> Self:
         if not self._start.may_resume:
             return await super().__aenter__()
-        await run_flow_async(self._resume(), self._recorder.waits.pause)
+        try:
+            await run_flow_async(self._resume(), self._recorder.waits.pause)
+        except BaseException:
+            self._beats.stop()  # a thread may be about to begin: the run may be resumed, and does not beat
+            raise
         self._enter_marks()
         return self
 
@@ -318,7 +327,7 @@ class Run(ReportedBlock):
         known = yield from resume_run(self._recorder, known, self._start.fields)
         self._adopt(known)
         if self.is_complete:
-            self.result = yield Do(lambda: load_value(self._recorder, known.run.result_json))
+            self.result = yield Do(lambda: load_value(self._recorder.artifacts, known.run.result_json))
         else:
             yield Do(self._begin)
 

@@ -2,6 +2,7 @@
 
 import re
 import uuid
+import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -25,12 +26,20 @@ class ListPlace(NamedTuple):
     item_id: str | None = None
 
 
+class _OpenList(NamedTuple):
+    """A list whose loop has begun, and did not end; the loop is gone if it was left."""
+
+    name: str
+    loop: "weakref.ref[Any]"
+
+
 class RunProgress:
-    """The checkpoints of one run. Not for two lists at a time."""
+    """The checkpoints of one run."""
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.last: Checkpoint | None = None  # as the run was resumed
         self.current: ListPlace | None = None  # the list that is worked through
+        self.open_list: _OpenList | None = None
         self.recorder = recorder
         self._fields = EnvelopeFields(run_id=run_id)
 
@@ -105,6 +114,7 @@ class RunItems(Generic[T]):
         self._place = ListPlace(name)
         self._before = progress.place_of(name)  # of an earlier process
         self._saved = 0
+        self._loop: weakref.ref[Any] | None = None
 
     @property
     def _pause(self) -> Pause | None:
@@ -113,15 +123,25 @@ class RunItems(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if isinstance(self._source, AsyncIterable):
             raise TypeError("the items come asynchronously: use `async for`")
+        loop = self._loop_over(self._source)
+        self._loop = weakref.ref(loop)
+        return loop
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        loop = self._loop_async()
+        self._loop = weakref.ref(loop)
+        return loop
+
+    def _loop_over(self, source: Iterable[T]) -> Iterator[T]:
         if not run_flow(self._begin(), self._pause):
             return
-        for item in self._source:
+        for item in source:
             if not self._was_done(item):
                 yield item
                 run_flow(self._count_item(item), self._pause)
         run_flow(self._finish(), self._pause)
 
-    async def __aiter__(self) -> AsyncIterator[T]:
+    async def _loop_async(self) -> AsyncIterator[T]:
         if not await run_flow_async(self._begin(), self._pause):
             return
         async for item in _each(self._source):
@@ -132,13 +152,26 @@ class RunItems(Generic[T]):
 
     def _begin(self) -> Flow[bool]:
         """Begin the list; return False if it was worked through before."""
+        self._check_alone()
         fields = yield from self._steps.begin(self._place.name)
         if fields is None:
             return False
         self._fields = fields
+        assert self._loop is not None
+        self._progress.open_list = _OpenList(self._place.name, self._loop)
         self._progress.current = self._before
         self._saved = self._before.done
         return True
+
+    def _check_alone(self) -> None:
+        """Raise `Invalid` within the loop over another list: a checkpoint has one list's place."""
+        other = self._progress.open_list
+        if other is not None and other.loop() is not None:
+            raise Invalid(
+                "invalid_value",
+                f"the list {self._place.name!r} begins before {other.name!r} has ended, and a run remembers its place "
+                "in one list at a time: make one list of both, or do the inner one in a run.step",
+            )
 
     def _was_done(self, item: T) -> bool:
         """Count an item that an earlier process has done. Raises `Invalid` if it was another."""
@@ -168,7 +201,7 @@ class RunItems(Generic[T]):
         if self._place.done != self._saved:
             yield from self._save()
         yield from self._steps.finish(self._place.name, self._place.done, self._fields)
-        self._progress.current = None
+        self._progress.current = self._progress.open_list = None
 
     def _save(self) -> Flow[None]:
         place = self._place

@@ -1,6 +1,5 @@
 """How a run goes on: what is known of it is read, open questions settled, then it is resumed."""
 
-from functools import partial
 from typing import NamedTuple
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
@@ -8,12 +7,18 @@ from sessionary.producers.durable.errors import RunOver, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.reserved_call import ReservedCall, ToolPolicy
-from sessionary.producers.durable.resume_plan import ResumePlan, is_unresolved, make_plan
+from sessionary.producers.durable.resume_plan import (
+    ResumePlan,
+    describe_resumption,
+    describe_stop,
+    is_unresolved,
+    make_plan,
+)
 from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.run_items import border_call
 from sessionary.producers.durable.tool import policy_of
 from sessionary.producers.errors import Refused
-from sessionary.producers.run_ports import FINISHED_STATES, CallView, LogPosition, RunView, StepView
+from sessionary.producers.run_ports import FINISHED_STATES, CallView, RunView, StepView
 from sessionary.schemas.events import RunFailed, RunResumed
 
 _NO_RETRY = Retry(retries=0)
@@ -32,13 +37,13 @@ class KnownRun(NamedTuple):
         return make_plan(*self)
 
 
-def read_run(recorder: Recorder, run_id: str, after: LogPosition | None = None) -> KnownRun | None:
+def read_run(recorder: Recorder, run_id: str) -> KnownRun | None:
     """Return what is known of a run; None if there is no such one. Raises as `RunReads` does.
 
-    `after`: the place of an event that must have been judged.
+    What the session has sent is judged before: it may have begun or ended the run.
     """
     reads, session_id = recorder.known, recorder.key.session_id
-    run = reads.fetch_run(session_id, run_id, after, recorder.timeout_s)
+    run = reads.fetch_run(session_id, run_id, recorder.wait_sent(recorder.timeout_s), recorder.timeout_s)
     if run is None:
         return None
     steps = reads.fetch_steps(session_id, run_id, recorder.timeout_s)
@@ -61,14 +66,13 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
     may_go_on = plan.error is None or plan.error.error_class == "retryable" or fields.actor is not None
     if run.state == "cancelled" or not may_go_on:
         if plan.error is not None and run.state not in FINISHED_STATES:
-            failed = RunFailed(plan.error)
+            failed = RunFailed(plan.error, describe_stop(plan))
             yield Do(lambda: recorder.send_acknowledged(failed, fields))
         raise RunOver(run.run_id, "cancelled" if run.state == "cancelled" else "failed", plan.error)
     for call in filter(is_unresolved, known.calls):
-        reserved = _call_of(recorder, call, run.run_id)
-        yield from reserved.resolve(call)
+        yield from _call_of(recorder, call, run.run_id).resolve(call)
         # The outcome of the last one lets the run go on by itself.
-        known = yield Do(partial(_read_again, recorder, known, reserved.resolved_at))
+        known = (yield Do(lambda: read_run(recorder, run.run_id))) or known
     if known.run.state in ("paused", "failed"):
         yield Do(lambda: _send_resumed(recorder, known, fields))
     lost = border_call(known.run.checkpoint)
@@ -93,26 +97,23 @@ def _hand_to_people(recorder: Recorder, run_id: str, tool_name: str, key: str) -
         wait_s=0.0,
         is_repeatable=False,
     )
-    stored = yield from ReservedCall(policy, recorder, run_id, None, key, "{}").reserve()
+    stored = yield from ReservedCall(policy, recorder, run_id, None, key).reserve()
     if stored is None:
         raise ToolCallUnresolved(tool_name, key, "the run had reached it, and its record is gone")
-
-
-def _read_again(recorder: Recorder, known: KnownRun, after: LogPosition | None) -> KnownRun:
-    return read_run(recorder, known.run.run_id, after) or known
 
 
 def _call_of(recorder: Recorder, call: CallView, run_id: str) -> ReservedCall:
     policy = policy_of(call.tool_name)
     if policy is None:
         raise ToolCallUnresolved(call.tool_name, call.idem_key, "this process has no tool of that name")
-    return ReservedCall(policy._replace(retry=_NO_RETRY), recorder, run_id, None, call.idem_key, "{}")
+    return ReservedCall(policy._replace(retry=_NO_RETRY), recorder, run_id, None, call.idem_key)
 
 
 def _send_resumed(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> None:
     reads, run_id = recorder.known, known.run.run_id
+    plan = known.plan
     judged = recorder.ask(
-        RunResumed(known.plan.next),
+        RunResumed(plan.next, describe_resumption(plan, by_person=fields.actor is not None)),
         fields,
         lambda place: reads.fetch_run(recorder.key.session_id, run_id, place, recorder.timeout_s),
     )

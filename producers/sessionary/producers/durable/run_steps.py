@@ -11,13 +11,15 @@ from sessionary.producers.durable.errors import RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
 from sessionary.producers.durable.large_values import STEP_INPUT, STEP_OUTPUT, load_value, store_value
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.durable.resume_plan import DONE_STATES
+from sessionary.producers.durable.resume_plan import DONE_STATES, describe_retry
 from sessionary.producers.durable.run_items import RunProgress
 from sessionary.producers.errors import Invalid, ModelTimeout, SessionaryError, Unavailable
 from sessionary.producers.run_ports import CallView, StepView
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint, ErrorInfo
+
+_REASON_RULES = 2  # whose judges know events that say why a step is tried again
 
 
 class RunSteps:
@@ -28,6 +30,7 @@ class RunSteps:
         self.known_calls: dict[str, CallView] = {}
         self._recorder = recorder
         self._run_id = run_id
+        self._is_adopted = False  # the processor knows the run, so rules 2 or newer judge it
         self._known: dict[str, StepView] = {}
         self.progress = RunProgress(recorder, run_id)
         self._finished_lists: set[str] = set()
@@ -35,7 +38,7 @@ class RunSteps:
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Take what the processor knows of a run that is resumed."""
-        self.progress.last = checkpoint
+        self.progress.last, self._is_adopted = checkpoint, True
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
@@ -53,7 +56,7 @@ class RunSteps:
             self._finished_lists.add(name)
             return None
         attempt, fields = self._new_attempt(known)
-        started = StepStarted(_checked_name(name), attempt, '{"items":true}')
+        started = StepStarted(_checked_name(name), attempt, '{"items":true}', reason=self._reason_of(known))
         yield Do(lambda: self._recorder.send(started, fields))
         self._known[name] = StepView(name, "running", attempt)
         return fields
@@ -76,7 +79,7 @@ class RunSteps:
         attempt, fields = self._new_attempt(known)
         self._known[name] = StepView(name, "running", attempt)
         input_json = yield Do(lambda: self._input_of(given, fields))
-        started = StepStarted(_checked_name(name), attempt, input_json, limit_ms)
+        started = StepStarted(_checked_name(name), attempt, input_json, limit_ms, self._reason_of(known))
         event_id = (yield Do(lambda: self._recorder.send(started, fields))).event_id
         fields = fields._replace(causation_id=event_id)
         late = None if limit_ms is None else ModelTimeout(f"step {name}", limit_ms)
@@ -108,6 +111,11 @@ class RunSteps:
         attempt = 1 if known is None else known.attempt + 1
         return attempt, EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
 
+    def _reason_of(self, known: StepView | None) -> str | None:
+        """Return why a step is tried again after `known`; None if it is not, or by rules 1."""
+        knows_reasons = self._is_adopted or self._recorder.rules() >= _REASON_RULES
+        return describe_retry(known) if known is not None and knows_reasons else None
+
     def _skip(self, known: StepView) -> Flow[Any]:
         if known.state == "succeeded" and known.output_json is None:
             known = yield Do(lambda: self._fetch(known.name))
@@ -118,7 +126,7 @@ class RunSteps:
                 reason = "skipped before"
             skipped = StepSkipped(known.name, reason)
             yield Do(lambda: self._recorder.send(skipped, EnvelopeFields(run_id=self._run_id)))
-        output = yield Do(lambda: load_value(self._recorder, known.output_json))
+        output = yield Do(lambda: load_value(self._recorder.artifacts, known.output_json))
         return output
 
     def _input_of(self, given: Mapping[str, Any], fields: EnvelopeFields) -> str | None:

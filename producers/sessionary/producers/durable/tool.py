@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from sessionary.producers.context.scope import active_session, added_marks, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.call_keys.keys import checked_key, idempotency_key
+from sessionary.producers.durable.errors import ResultTooLarge
 from sessionary.producers.durable.flow import Flow, run_flow, run_flow_async
+from sessionary.producers.durable.large_values import TOOL_ARGUMENTS, store_value
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.reserved_call import CallPlan, Query, ToolPolicy, recorded_call
 from sessionary.producers.durable.retry import CallRate, Retry
 from sessionary.producers.errors import Invalid
-from sessionary.producers.process.json_text import to_json_text
 from sessionary.schemas.limits import LIMIT_MAX, NAME_CHARACTERS_MAX
 
 if TYPE_CHECKING:
@@ -49,8 +50,9 @@ def tool(
     The key is a hash of tenant, run, step, tool and arguments, or what `key` returns. Within the
     function, `current_tool_key` tells it: pass it to a service that takes idempotency keys.
     Results and, without `key`, arguments must be what JSON can hold. A stored result is as JSON
-    gives it back: a list where a tuple was returned. If its JSON has more than 256 KiB, the
-    client's library of artifacts keeps it (`SessionClient(artifacts=...)`).
+    gives it back: a list where a tuple was returned. JSON of more than 256 KiB, of a result or of
+    arguments, is kept by the client's library of artifacts (`SessionClient(artifacts=...)`); the
+    key is made of the arguments themselves.
 
     Outside any session, the function is called without a record.
 
@@ -165,17 +167,17 @@ class _ToolCaller:
         arguments = bound.arguments
         if self._key is not None:
             key = checked_key(self._key(*args, **kwargs), name)
-            args_json = _text_or_nothing(arguments)
         else:
             step_name = None if place is None else place.step_name
             key = idempotency_key(recorder.key.tenant_id, marks.run_id, step_name, name, arguments)
-            args_json = to_json_text(arguments, "arguments")
 
         def inside(reservation: str) -> AbstractContextManager[None]:
             return _InsideCall(added_marks(session_id, EnvelopeFields(causation_id=reservation)), key)
 
+        # Under a key of the business the arguments are for people only.
+        text_of = functools.partial(_arguments_text, recorder, name, dict(arguments), self._key is None)
         known = None if place is None else place.known_calls.pop(key, None)
-        plan = CallPlan(marks.run_id, marks.step_id, key, args_json, call, inside, known)
+        plan = CallPlan(marks.run_id, marks.step_id, key, text_of, call, inside, known)
         if place is not None:
             fields = EnvelopeFields(run_id=marks.run_id, step_id=marks.step_id)
             plan = plan._replace(save_border=lambda side: place.save_border(name, side, key, fields))
@@ -200,12 +202,22 @@ class _InsideCall:
         self._marks.__exit__(None, None, None)
 
 
-def _text_or_nothing(arguments: Mapping[str, Any]) -> str:
-    """Return the arguments as JSON; `{}` if it cannot hold them, as they are no part of the key."""
+def _arguments_text(
+    recorder: Recorder, tool_name: str, arguments: Mapping[str, Any], is_needed: bool, fields: EnvelopeFields
+) -> str:
+    """Return the arguments as an event has them; raises `Invalid` if it cannot.
+
+    If they are not needed, that is `{}`.
+    """
     try:
-        return to_json_text(dict(arguments), "arguments")
+        return store_value(recorder, arguments, f"arguments of {tool_name}", TOOL_ARGUMENTS, fields).text or "{}"
+    except ResultTooLarge as error:
+        if is_needed:
+            raise Invalid("invalid_value", error.detail) from error.__cause__
     except Invalid:
-        return "{}"
+        if is_needed:
+            raise
+    return "{}"
 
 
 def _current_recorder() -> Recorder | None:

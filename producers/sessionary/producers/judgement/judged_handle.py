@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import (
     EventRefused,
+    ProducerConflict,
     ProducerError,
     SessionEnded,
     SessionFenced,
@@ -156,6 +157,27 @@ class JudgedHandle:
     def _describe_session(self) -> tuple[str, int, str | None]:
         """Return state, epoch, and the producer id if this client holds the session."""
         return self._local_state, self._emitter.epoch, self._emitter.producer_id if self._is_holder else None
+
+    def _leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerConflict | None:
+        """Take a new producer id if more was judged under ours than this object has sent.
+
+        Returns what is to be told. Never blocks.
+        """
+        if judged_seq <= self._emitter.last_seq or not self._lock.acquire_now():
+            return None
+        try:
+            if producer_id != self._emitter.producer_id or judged_seq <= self._emitter.last_seq:
+                return None
+            return self._renew_producer()
+        finally:
+            self._lock.release()
+
+    def _renew_producer(self) -> ProducerConflict:
+        """Go on with a producer id of our own; return what is to be told."""
+        shared = self._emitter.producer_id
+        self._emitter.renew_producer()
+        self._is_holder = False  # which of the two holds the session cannot be told
+        return ProducerConflict(self.session_id, shared)
 
     def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
         """Take what a poll found; return what is to be told, if it is news. Never blocks.

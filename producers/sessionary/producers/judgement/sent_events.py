@@ -38,6 +38,13 @@ class SentEvents:
         """The session's UUID."""
         return self._emitter.key.session_id
 
+    def last_number(self) -> tuple[str, int]:
+        """Return the producer id of the session's events, and the last number given out under it.
+
+        If the id changes meanwhile, the number may be one of the new id's.
+        """
+        return self._emitter.producer_id, self._emitter.last_seq
+
     def add_event(self, event_id: str, event_type: str) -> None:
         """Keep an event that was sent, if there is room. Of others no refusal is told."""
         if not self.is_full:

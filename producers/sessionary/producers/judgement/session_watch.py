@@ -37,6 +37,10 @@ class WatchedHandle(Protocol):
         """Return state, epoch, and the producer id if this client holds the session."""
         ...
 
+    def _leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerError | None:
+        """Take a new producer id if another process uses ours; return what is to be told."""
+        ...
+
     def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
         """Take what a poll found; return what is to be told, if it is news."""
         ...
@@ -189,7 +193,15 @@ class SessionWatch:
             kept.append(watched)
             so_far = watched.sent.list_sent()
             place = watched.sent.creation or so_far.position
-            known = KnownSession(watched.sent.session_id, state, epoch, holder, watched.sent.refused_after, place)
+            known = KnownSession(
+                watched.sent.session_id,
+                state,
+                epoch,
+                holder,
+                watched.sent.refused_after,
+                place,
+                *watched.sent.last_number(),
+            )
             asked.append(_Asked(watched, so_far, known))
         self._watched = kept
         is_full = sum(len(each.so_far.event_ids) for each in asked) > _SENT_MAX
@@ -205,6 +217,9 @@ class SessionWatch:
             place = so_far.position
             is_judged = place is not None and changes.positions.get(place[0], -1) > place[1]
             if (change := changed.get(known.session_id)) is not None:
+                handle = watched.handle()
+                if handle is not None and (shared := handle._leave_shared_id(known.producer_id, change.producer_seq)):
+                    self.notices.tell(shared)
                 for finding in _find_news(watched, so_far, change, is_judged=is_judged):
                     self.notices.tell(finding)
             if is_judged:

@@ -8,7 +8,6 @@ parent's. So a fork parts the child's copy of the client from them, and its firs
 import contextlib
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from sessionary.producers.control.cleanup_responder import CleanupHandler, Clean
 from sessionary.producers.control.data_class_lookup import DataClassLookup
 from sessionary.producers.control.token_check import REFUSED_TOKEN, start_token_check
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
-from sessionary.producers.delivery.sequences import SequenceRegistry
+from sessionary.producers.delivery.sequences import SequenceRegistry, new_producer_id
 from sessionary.producers.errors import AuthenticationFailed, ClientClosed
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
@@ -57,7 +56,7 @@ class ProcessBoundClient:
         self._callbacks = callbacks._replace(on_error=self._report_finding)
         self._given_ports = ports
         self._cleanup_handler: CleanupHandler | None = None
-        self._producer_id = str(uuid.uuid4())
+        self._producer_id = new_producer_id()
         self._opening, self._closing = threading.RLock(), threading.Lock()
         self._open_ports()
         self._is_closing = False
@@ -80,7 +79,7 @@ class ProcessBoundClient:
         self._ports = self._given_ports or self._outside_ports()
         self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
         if self._settings.disabled:
-            self._heartbeats.close()
+            self._heartbeats.close(0.0)
         self._start_watch()
         self._follower = VerdictFollower(self._on_error)
         self._services = SharedServices(
@@ -120,7 +119,7 @@ class ProcessBoundClient:
         """Part from the parent process, in a forked child before anything else runs there."""
         self._gate.of_parent = True
         if self._gate.open or self._is_left:
-            self._producer_id = str(uuid.uuid4())
+            self._producer_id = new_producer_id()
         if self._gate.open:
             with contextlib.suppress(Exception):  # the child must start whatever another thread did
                 self._ports.abandon_files()
@@ -169,12 +168,13 @@ class ProcessBoundClient:
         """Wait for what still sends events: clean-ups, and verdicts on sessions that were left."""
         self._try_step(lambda: self._ports.cleanups.close(_left_s(deadline)))
         self._try_step(lambda: self._follower.close(_left_s(deadline)))
+        self._try_step(self._ports.close_idle)
 
     def _close_ports(self, deadline: float) -> int:
         """Close all parts, even if one fails; return how many events are not acknowledged."""
         self._begin_stop()
         self._stop_work(deadline)
-        self._try_step(self._heartbeats.close)
+        self._try_step(lambda: self._heartbeats.close(_left_s(deadline)))
         self._gate.open = False
         try:
             return self._ports.transport.close(_left_s(deadline))

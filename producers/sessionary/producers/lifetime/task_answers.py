@@ -1,11 +1,12 @@
 """What a client is told of a task, as documents; pure."""
 
-import json
+from collections.abc import Callable
 from typing import Final
 
 from sessionary.producers.ports import Json, TaskView
 
 NOT_FOUND: Final = "task not found"
+GONE: Final = "task no longer kept"
 
 
 def status_of(view: TaskView) -> str:
@@ -29,19 +30,20 @@ def status_answer(task_id: str, view: TaskView | None) -> dict[str, Json]:
     }
 
 
-def result_answer(task_id: str, view: TaskView | None) -> dict[str, Json]:
+def result_answer(task_id: str, view: TaskView | None, load: Callable[[str], Json]) -> dict[str, Json]:
     """Return the result of a completed task: task_id, status and result; or an error.
 
-    The result of a task that has an artifact instead is `{"artifact_id": …}`.
+    `load` returns what the JSON of a result stands for; its errors are raised. The result of a
+    task that has an artifact instead is `{"artifact_id": …}`.
     """
     if view is None:
         return {"error": NOT_FOUND}
     if view.state != "completed":
         return {"error": f"task not completed. Current status: {status_of(view)}"}
-    result: Json = None if view.result_json is None else json.loads(view.result_json)
+    result: Json = None if view.result_json is None else load(view.result_json)
     if view.result_json is None and view.artifact_id is not None:
         result = {"artifact_id": view.artifact_id}
     return {"task_id": task_id, "status": "completed", "result": result}
 
 
-__all__ = ["NOT_FOUND", "result_answer", "status_answer", "status_of"]
+__all__ = ["GONE", "NOT_FOUND", "result_answer", "status_answer", "status_of"]

@@ -131,7 +131,7 @@ class TenantClients(ProcessBoundClient):
             self._start_watch()
             shared._watch.close_with(self._watch)
             self._services = shared._services._replace(
-                control=self._ports.control, follower=self._follower, watch=self._watch
+                control=self._ports.control, follower=self._follower, watch=self._watch, runs=self._ports.runs
             )
 
     def _leave_parent(self) -> None:

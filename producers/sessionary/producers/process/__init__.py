@@ -6,5 +6,6 @@ In the order in which a process meets them:
     json_text       values as JSON
     disabled_ports  the outside of a client that is turned off
     guards          callbacks that raise, threads that do not end
+    off_loop        threads that work for a coroutine, which may be cancelled
     process_exit    what happens to clients at exit, fork and SIGTERM
 """

@@ -10,8 +10,6 @@ from sessionary.schemas.telemetry.log_fields import error_subject
 
 _log = logging.getLogger("sessionary.producers")
 _Given = TypeVar("_Given")
-LATE_JOIN_S = 0.5
-"""How long an idle thread of the client may take to end."""
 
 
 def guard_callback(callback: Callable[[_Given], object]) -> Callable[[_Given], None]:
@@ -44,4 +42,4 @@ def join_thread(thread: threading.Thread | None, timeout_s: float) -> bool:
     return not thread.is_alive()
 
 
-__all__ = ["LATE_JOIN_S", "guard_callback", "join_thread"]
+__all__ = ["guard_callback", "join_thread"]

@@ -1,7 +1,6 @@
 """The verbs of a session's life for asyncio."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Self, Unpack
@@ -9,7 +8,8 @@ from typing import Literal, Self, Unpack
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.async_work import AsyncSessionWork
+from sessionary.producers.process.off_loop import open_or_leave
+from sessionary.producers.session.async_conversation import AsyncSessionConversation
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason
@@ -18,13 +18,13 @@ AsyncStep = Callable[[], Awaitable[object]]
 """A step of a session's start, a coroutine function; what it raises ends the session."""
 
 
-class AsyncSession(AsyncSessionWork):
+class AsyncSession(AsyncSessionConversation):
     """One session, for asyncio. Made by `AsyncSessionClient`; an async context manager.
 
     Has the verbs of `Session`, with the same arguments and errors. None blocks the event loop:
-    verbs that only hand an event over run in place, which takes microseconds; `resume`, `recover`
-    and `sync` wait for the processor in a thread, and so does every verb under delivery policy
-    `block`. Only the last event of an `async with` block is always sent in place, so that a
+    verbs hand their events over in place, which takes microseconds, and wait in a thread if they
+    wait for Kafka, for the processor or for a store. Under delivery policy `block` they do all in a
+    thread. Only the last event of an `async with` block is always sent in place, so that a
     cancelled task ends its session.
 
     Leaving the `async with` block ends the session with the event that is legal in its state:
@@ -38,11 +38,14 @@ class AsyncSession(AsyncSessionWork):
     A session that was detached, or that the processor has timed out, is left as it is. In the block
     the session is the current one: see `current_session`.
 
-    Every verb may be cancelled, for example by `asyncio.timeout`. A cancelled `resume` or `recover`
-    may still be granted: call it again to go on waiting. If the block is left instead, the session
-    ends all the same: the client waits for the verdict on another thread, and ends it once more if
-    that was granted. Heartbeats go on and stop as those of `Session` do; `beats_with="task"` ties
-    them to the task that entered the block, or that awaited `create` or `attach`.
+    Every verb may be cancelled, for example by `asyncio.timeout`. What it had handed over stays
+    sent, before all that is sent later; what it had not is never sent. Only verbs that end the
+    session end it all the same. A cancelled `resume` or `recover` may still be granted: call it
+    again to go on waiting. If the block is left instead, the session ends too: the client waits for
+    the verdict on another thread, and ends it once more if that was granted.
+
+    Heartbeats go on and stop as those of `Session` do; `beats_with="task"` ties them to the task
+    that entered the block, or that awaited `create` or `attach`.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class AsyncSession(AsyncSessionWork):
             message: Details, for people.
             marks: As in `emit`.
         """
-        await self._run_verb(self.sync_session.fail_start, reason, message, **marks)
+        await self._run_end(self.sync_session.fail_start, reason, message, **marks)
 
     async def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
         """Set the session's phase, an attribute beside its state. Raises as `emit` does.
@@ -178,11 +181,11 @@ class AsyncSession(AsyncSessionWork):
 
     async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
-        await self._run_verb(self.sync_session.complete, message, **marks)
+        await self._run_end(self.sync_session.complete, message, **marks)
 
     async def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session because its work was called off. Raises as `emit` does."""
-        await self._run_verb(self.sync_session.cancel, message, **marks)
+        await self._run_end(self.sync_session.cancel, message, **marks)
 
     async def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
@@ -190,7 +193,7 @@ class AsyncSession(AsyncSessionWork):
         `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
         does.
         """
-        await self._run_verb(self.sync_session.force_close, message, **marks)
+        await self._run_end(self.sync_session.force_close, message, **marks)
 
     async def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
         """End the session with the event that is legal in its state.
@@ -198,7 +201,7 @@ class AsyncSession(AsyncSessionWork):
         Does nothing if the session has ended, or if the processor has timed it out. Raises as
         `emit` does.
         """
-        await self._run_verb(self.sync_session.close, message, **marks)
+        await self._run_end(self.sync_session.close, message, **marks)
 
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
@@ -269,25 +272,11 @@ class AsyncSession(AsyncSessionWork):
 
     async def _open_in_thread(self) -> Session:
         """Open the session in a thread; if the caller is cancelled, end what the thread opens."""
-        lock, opened, error = threading.Lock(), list[Session](), list[BaseException]()
 
-        def open_session() -> Session:
-            session = self._open_session()
-            with lock:
-                opened.append(session)
-                cancelled = bool(error)
-            if cancelled:
-                session.__exit__(type(error[0]), error[0], None)
-            return session
+        def leave(session: Session, error: BaseException) -> None:
+            session.__exit__(type(error), error, None)
 
-        try:
-            return await asyncio.to_thread(open_session)
-        except BaseException as raised:
-            with lock:
-                error.append(raised)
-            for session in opened:
-                session.__exit__(type(raised), raised, None)
-            raise
+        return await open_or_leave(self._open_session, leave)
 
     async def _take_over(self, marks: Marks) -> None:
         """Take an attached session over, as `AsyncSessionClient.attach` describes it."""

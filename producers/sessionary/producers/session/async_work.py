@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
+from functools import partial
 from typing import Unpack
 
 from sessionary.producers.context.marks import BlockMarks, Marks
@@ -12,6 +13,7 @@ from sessionary.producers.context.scope import CallReporter, P, T, bind_function
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json
+from sessionary.producers.process.off_loop import run_anyway, run_unless_left
 from sessionary.producers.session.life import Session
 from sessionary.schemas.events import Payload
 from sessionary.schemas.types import RunMode
@@ -174,24 +176,32 @@ class AsyncSessionWork:
             **marks,
         )
 
-    async def update_state(self, state: Mapping[str, Json], **marks: Unpack[Marks]) -> int:
-        """Replace the session's content.
+    async def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+        """Replace the session's content, and wait until Kafka has the update.
 
         The processor refuses an update that is based on a version which is no longer the last
         one; `sync` shows what it has. The verb does not wait for that.
 
         Args:
             state: The new content, a JSON object of at most about 1 MiB.
+            wait: Return once the broker has acknowledged the update, so that an answer that is
+                given after it cannot be ahead of the recorded content. False: as `emit`, at once.
+            marks: As in `emit`.
 
         Returns:
             The version of the new content; the old one if the session is not Active.
 
         Raises:
             Invalid: `state` cannot be written as JSON, or is too large.
+            Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
+                it is lost. If it is not lost it is still sent: do not repeat it.
 
         Otherwise raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.update_state, state, **marks)
+        sent, version = await self._run_verb(self.sync_session._send_update, state, marks)
+        if wait:
+            await asyncio.to_thread(self.sync_session._wait_update, sent, version)
+        return version
 
     async def snapshot(self, **marks: Unpack[Marks]) -> str:
         """Record a snapshot of the content.
@@ -277,7 +287,8 @@ class AsyncSessionWork:
 
         As `Session.start_task`, which says more; it waits for Kafka's acknowledgement.
         """
-        return await asyncio.to_thread(self.sync_session.start_task, task_type, input, timeout_s=timeout_s, **marks)
+        asked = await self._run_verb(self.sync_session._ask_task, task_type, input, marks)
+        return await asyncio.to_thread(self.sync_session._await_task, asked, timeout_s)
 
     def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
         """Return a block in which this session's events carry marks, unless a verb is given others.
@@ -311,9 +322,16 @@ class AsyncSessionWork:
     # For verbs
 
     async def _run_verb(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._may_block:
-            return await asyncio.to_thread(verb, *args, **kwargs)
-        return verb(*args, **kwargs)
+        """Run a verb that only hands events over; it does nothing later if it is cancelled now."""
+        if not self._may_block:
+            return verb(*args, **kwargs)
+        return await run_unless_left(self.sync_session._lock, partial(verb, *args, **kwargs))
+
+    async def _run_end(self, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb that ends the session, also if it is cancelled."""
+        if not self._may_block:
+            return verb(*args, **kwargs)
+        return await run_anyway(partial(verb, *args, **kwargs), self.sync_session._services.on_error)
 
 
 __all__ = ["AsyncSessionWork"]

@@ -14,7 +14,6 @@ from sessionary.producers.errors import (
     AuthenticationFailed,
     DeliveryFailed,
     Invalid,
-    ProducerConflict,
     Refused,
     SessionEnded,
     SessionFenced,
@@ -32,7 +31,14 @@ from sessionary.producers.run_ports import RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
-from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPhaseChanged
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    RunQueued,
+    RunStarted,
+    SessionPhaseChanged,
+    ToolCallResolved,
+)
 from sessionary.schemas.types import Limits, Phase, RefusalReason, Snapshot
 
 if TYPE_CHECKING:  # most clients have no library
@@ -89,6 +95,7 @@ class SessionHandle(JudgedHandle):
         self._pending: PendingVerdict | None = None
         self._heartbeat_token: int | None = None
         self._detached = False
+        self._detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
         self._begin_judgement(emitter, services.watch)
@@ -171,19 +178,29 @@ class SessionHandle(JudgedHandle):
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
         self._emitter.check_process()  # before its lock
+        fields = complete_fields(self.session_id, fields)
+        with self._emitter.lock:  # so that nothing follows what another thread ends the session with
+            self._require_open(payload, fields)
+            event_id = self._emitter.emit(payload, fields, on_receipt)
+        if isinstance(payload, RunStarted | RunQueued) and payload.mode == "detached" and fields.run_id:
+            self._detached_runs.add(fields.run_id)
+        if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
+            sent.add_event(event_id, EVENT_TYPES[type(payload)])
+        return event_id
+
+    def _require_open(self, payload: Payload, fields: EnvelopeFields) -> None:
+        """Raise if an event may not be sent now, or is certain to be refused."""
         if self._pending is not None:
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:
             raise SessionFenced(self.session_id, self._fenced_by)
-        if self._local_state == "Terminated" and not self._told_lost:
+        # What a person found out of a call may be of a detached run that another object began.
+        is_known = fields.run_id in self._detached_runs or isinstance(payload, ToolCallResolved)
+        outlives = is_known and self._may_go_on_alone(payload, fields.run_id)
+        if self._local_state == "Terminated" and not self._told_lost and not outlives:
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
-        fields = complete_fields(self.session_id, fields)
         if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
             self._require_passing(payload, bar)
-        event_id = self._emitter.emit(payload, fields, on_receipt)
-        if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
-            sent.add_event(event_id, EVENT_TYPES[type(payload)])
-        return event_id
 
     def _send_awaited(self, payload: Payload, fields: EnvelopeFields) -> PendingVerdict:
         """Send an event whose place in the log will be asked for; other verbs need not wait."""
@@ -351,10 +368,7 @@ class SessionHandle(JudgedHandle):
         """Take a new producer id if another process was found to use ours."""
         if view.verdict is None or view.verdict.reason != "producer_conflict":
             return
-        shared = self._emitter.producer_id
-        self._emitter.renew_producer()
-        self._is_holder = False  # which of the two holds the session cannot be told
-        self._note_finding(ProducerConflict(self.session_id, shared), raised=False)
+        self._note_finding(self._renew_producer(), raised=False)
 
     def _new_snapshot(self) -> Snapshot:
         return full_snapshot(self._state_json, self._schema_version, self._snapshot_id)

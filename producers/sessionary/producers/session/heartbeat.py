@@ -15,7 +15,7 @@ from threading import Condition, Thread
 from typing import Literal, NamedTuple
 
 from sessionary.producers.errors import Invalid
-from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
+from sessionary.producers.process.guards import join_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
 
@@ -130,14 +130,14 @@ class Heartbeats:
                 self._due = [due for due in self._due if due.token in self._live]
                 heapq.heapify(self._due)
 
-    def close(self) -> None:
-        """Stop the thread; a second call does nothing."""
+    def close(self, timeout_s: float) -> None:
+        """Stop the thread, and wait for it at most that long; a second call does nothing."""
         with self._wake:
             self._closed = True
             self._live.clear()
             self._due.clear()
             self._wake.notify()
-        join_thread(self._thread, LATE_JOIN_S)
+        join_thread(self._thread, timeout_s)
 
     def _wait_due(self) -> list[_DueBeat]:
         """Wait until heartbeats are due, and take them out of the queue; empty once closed."""

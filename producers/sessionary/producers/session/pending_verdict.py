@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from threading import Condition, Event, Thread
 
+from sessionary.producers.durable.recorder import wait_recorded
 from sessionary.producers.errors import Unavailable
 from sessionary.producers.ports import OnError, Receipt
 
@@ -51,6 +52,19 @@ class PendingVerdict:
         if receipt.error is None and receipt.partition is not None and receipt.offset is None:
             return None
         return receipt.log_position(self.event_id)
+
+
+def wait_acknowledged(sent: PendingVerdict, what: str, timeout_s: float) -> None:
+    """Wait until the broker has an event. Raises `Unavailable`, which says of `what`."""
+    try:
+        wait_recorded(sent, what, timeout_s)
+    except Unavailable as error:
+        if sent.settled:
+            raise
+        raise Unavailable(
+            f"{what} is not acknowledged yet; it is still sent, so do not repeat it: `sync` returns once it is judged",
+            error.retry_after_s,
+        ) from None
 
 
 class VerdictFollower:
@@ -106,4 +120,4 @@ class VerdictFollower:
             return True
 
 
-__all__ = ["FollowVerdict", "PendingVerdict", "VerdictFollower"]
+__all__ = ["FollowVerdict", "PendingVerdict", "VerdictFollower", "wait_acknowledged"]

@@ -1,17 +1,17 @@
 """The verbs for the work in a session.
 
-They hand an event over and return, without waiting for Kafka. Only under delivery policy `block`
-they wait for room in the queue.
+They hand an event over and return, without waiting for Kafka; only `update_state` waits until Kafka
+has it. Under delivery policy `block` they wait for room in the queue.
 """
 
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Unpack
 
-from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields
+from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields, epoch_us
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
@@ -21,7 +21,7 @@ from sessionary.producers.errors import Invalid, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.session.handle import SessionHandle
-from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.state_json import canonical_json
 from sessionary.schemas.events import (
     Payload,
@@ -39,8 +39,6 @@ from sessionary.schemas.types import Phase, RunMode
 
 _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
 _TASKS_MAX = 1_000  # places of tasks that a client remembers
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class SessionWork(SessionHandle):
@@ -77,7 +75,7 @@ class SessionWork(SessionHandle):
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
-        occurred_us = None if occurred_at is None else _epoch_us(occurred_at)
+        occurred_us = None if occurred_at is None else epoch_us(occurred_at)
         return self._send_event(payload, envelope_fields(marks, occurred_us))
 
     def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
@@ -137,14 +135,17 @@ class SessionWork(SessionHandle):
             envelope_fields(marks),
         )
 
-    def update_state(self, state: Mapping[str, Json], **marks: Unpack[Marks]) -> int:
-        """Replace the session's content.
+    def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+        """Replace the session's content, and wait until Kafka has the update.
 
         The processor refuses an update that is based on a version which is no longer the last
         one; `sync` shows what it has. The verb does not wait for that.
 
         Args:
             state: The new content, a JSON object of at most about 1 MiB.
+            wait: Return once the broker has acknowledged the update, so that an answer that is
+                given after it cannot be ahead of the recorded content. False: as `emit`, at once.
+            marks: As in `emit`.
 
         Returns:
             The version of the new content; the old one if the session is not Active.
@@ -152,9 +153,18 @@ class SessionWork(SessionHandle):
         Raises:
             Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
                 or is too large.
+            Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
+                it is lost. If it is not lost it is still sent: do not repeat it.
 
         Otherwise raises as `emit` does.
         """
+        sent, version = self._send_update(state, marks)
+        if wait:
+            self._wait_update(sent, version)
+        return version
+
+    def _send_update(self, state: Mapping[str, Json], marks: Marks) -> tuple[PendingVerdict, int]:
+        """Send an update of the content; return it, and the version that the content has now."""
         updating_at = _now_us()
         text, fields = canonical_json(state), envelope_fields(marks)
         with self._lock:
@@ -167,12 +177,17 @@ class SessionWork(SessionHandle):
                 # A refused update leaves the phase where it was: continue from there.
                 reached = _UPDATE_PHASES.index(self._phase) + 1 if self._phase in _UPDATE_PHASES else 0
                 self._send_phases(*_UPDATE_PHASES[reached:], fields=fields)
-            self._send_event(update, fields)
+            sent = self._send_awaited(update, fields)
             self._phase = "processing"
             if self._local_state == "Active":  # in any other state the processor refuses it
                 self._version += 1
                 self._state_json = text
-            return self._version
+            return sent, self._version
+
+    def _wait_update(self, sent: PendingVerdict, version: int) -> None:
+        """Wait until Kafka has an update. Raises `Unavailable`."""
+        if self._services.runs is not None:  # a client that is turned off has no broker
+            wait_acknowledged(sent, f"version {version} of the content", self._services.verdict_timeout_s)
 
     def snapshot(self, **marks: Unpack[Marks]) -> str:
         """Record a snapshot of the content.
@@ -273,12 +288,11 @@ class SessionWork(SessionHandle):
 
     def _new_run(self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool) -> Run:
         fields = envelope_fields(marks)._replace(run_id=run_id)
-        start = RunStart(run_id, started, fields, may_resume=resume)
         recorder = self._recorder()
         beats = RunBeats(
             self._services.heartbeats, self._send_run_beat, lambda: self._emitter.last_seq, recorder.waits.now_s
         )
-        return Run(self._call_reporter(), recorder, start, beats)
+        return Run(self._call_reporter(), recorder, RunStart(run_id, started, fields, may_resume=resume), beats)
 
     def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
         """Ask the workers of this session's service to carry out a task; return the task's id.
@@ -299,11 +313,20 @@ class SessionWork(SessionHandle):
                 so the task may begin all the same; the message has its id.
             DeliveryFailed: The request is lost.
         """
+        return self._await_task(self._ask_task(task_type, input, marks), timeout_s)
+
+    def _ask_task(self, task_type: str, input: Json, marks: Marks) -> tuple[str, PendingVerdict]:
+        """Send the request for a task; return the task's id, and what its place is asked of."""
         task_id = new_task_id(self._emitter.key)
         input_json = None if input is None else to_json_text(input, "input")
         asked = PendingVerdict("start_task", "run_queued", self._local_state)
         fields = envelope_fields({**marks, "run_id": task_id})
         asked.event_id = self._send_event(RunQueued("detached", task_type, input_json), fields, asked.on_receipt)
+        return task_id, asked
+
+    def _await_task(self, sent: tuple[str, PendingVerdict], timeout_s: float) -> str:
+        """Wait until Kafka has the request for a task; return the task's id."""
+        task_id, asked = sent
         try:
             place = asked.wait_position(timeout_s)
         except Unavailable as error:
@@ -356,6 +379,7 @@ class SessionWork(SessionHandle):
         return Recorder(
             self._emitter.key,
             self._send_awaited,
+            self._emitter.wait_position,
             self._keep_refusal,
             lambda: self._local_state == "Active",
             services.control,
@@ -371,16 +395,6 @@ class SessionWork(SessionHandle):
 
 def _now_us() -> int:
     return time.time_ns() // 1_000
-
-
-def _epoch_us(moment: datetime) -> int:
-    """Return `moment` in µs since the epoch. Raises `Invalid` if it has no timezone."""
-    if not isinstance(moment, datetime) or moment.utcoffset() is None:
-        raise Invalid(
-            "invalid_value",
-            f"occurred_at is {moment!r}: pass a datetime with a timezone, such as datetime.now(UTC)",
-        )
-    return (moment - _EPOCH) // _MICROSECOND
 
 
 __all__ = ["SessionWork"]

@@ -10,12 +10,11 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.errors import Invalid, Unavailable
+from sessionary.producers.errors import Invalid, RunGone, Unavailable
 from sessionary.producers.ports import Json, OnError, TaskLookup, TaskQuestion, TaskView
-from sessionary.producers.process.json_text import to_json_text
 from sessionary.producers.run_ports import FINISHED_STATES
 from sessionary.producers.tasks.context import TaskBeats, TaskContext
 from sessionary.producers.tasks.functions import TaskFunction
@@ -23,6 +22,9 @@ from sessionary.producers.tasks.sender import TaskSender, now_us
 from sessionary.schemas.events import Payload, RunCompleted, RunFailed, RunPaused, RunResumed, RunRunning, RunStarted
 from sessionary.schemas.records import TaskRequest
 from sessionary.schemas.types import ErrorInfo
+
+if TYPE_CHECKING:  # most workers have no library
+    from sessionary.producers.artifacts.library import ArtifactLibrary
 
 _ASK_S = 10.0
 
@@ -48,13 +50,16 @@ class TaskAttempt:
         on_error: OnError,
         is_stopped: Callable[[], bool],
         times: TaskTimes = DEFAULT_TIMES,
+        artifacts: "ArtifactLibrary | None" = None,
     ) -> None:
+        """`artifacts`: keeps results that are too large for events; without it, such ones fail."""
         self._request = request
         self._lookup = lookup
         self._sender = sender
         self._on_error = on_error
         self._is_stopped = is_stopped
         self._times = times
+        self._artifacts = artifacts
         self._began_us = 0
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
@@ -67,7 +72,8 @@ class TaskAttempt:
         if is_repeated is None:
             return
         request = self._request
-        context = TaskContext(self._sender, request.run_id, request.session_id, is_repeated=is_repeated)
+        keeping = (self._artifacts, self._on_error)
+        context = TaskContext(self._sender, request.run_id, request.session_id, *keeping, is_repeated=is_repeated)
         function = functions.get(request.task_type)
         self._sender.send(RunRunning(None if is_repeated else 0.0))
         ended: Payload
@@ -112,7 +118,10 @@ class TaskAttempt:
         if self._is_stopped():
             raise Unavailable("the worker stops", 1.0)
         wait_s = min(_ASK_S, self._times.lease_s / 3) if question.after is None else _ASK_S
-        return self._lookup.fetch_task(self._request.run_id, wait_s, question)
+        try:
+            return self._lookup.fetch_task(self._request.run_id, wait_s, question)
+        except RunGone:
+            return None  # as an unknown one: there is nothing left to do
 
     def _call(self, function: TaskFunction, context: TaskContext) -> Payload:
         given: Json = None if self._request.input_json is None else json.loads(self._request.input_json)
@@ -120,7 +129,7 @@ class TaskAttempt:
             result = function(context, given)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-            return RunCompleted(None if result is None else to_json_text(result, "result"))
+            return RunCompleted(*context._keep_result(result))
         except Exception as error:  # noqa: BLE001 - whatever the function raises is how the task failed
             return RunFailed(to_error_info(error))
 

@@ -4,24 +4,30 @@ import threading
 import time
 import uuid
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-from sessionary.producers.errors import ProducerError
+from sessionary.producers.durable.large_values import INTERMEDIATE, RUN_RESULT, StoredText, ValueKeeper, keep_value
+from sessionary.producers.errors import Invalid, ProducerError, SettingsError
 from sessionary.producers.ports import Json, OnError
-from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.process.json_text import any_json_text, to_json_text
 from sessionary.producers.tasks.sender import TaskSender
 from sessionary.schemas.events import (
     CheckpointSaved,
-    MessageAppended,
     Payload,
     PlanRecorded,
     ProgressReported,
     RunRunning,
 )
 
+if TYPE_CHECKING:  # most workers have no library
+    from sessionary.producers.artifacts.artifact import Artifact
+    from sessionary.producers.artifacts.library import ArtifactLibrary
+
 
 class TaskContext:
-    """Handed to a task's function. Its methods return at once, and are thread-safe.
+    """Handed to a task's function. Its methods are thread-safe, and return at once.
+
+    Only `save_result` and `save_artifact` wait for the store of artifacts.
 
     Attributes:
         task_id: The task's id.
@@ -29,11 +35,21 @@ class TaskContext:
         is_repeated: Another worker began the task before, and was lost.
     """
 
-    def __init__(self, sender: TaskSender, task_id: str, session_id: str, *, is_repeated: bool) -> None:
+    def __init__(
+        self,
+        sender: TaskSender,
+        task_id: str,
+        session_id: str,
+        artifacts: "ArtifactLibrary | None",
+        on_error: OnError,
+        *,
+        is_repeated: bool,
+    ) -> None:
         self.task_id = task_id
         self.session_id = session_id
         self.is_repeated = is_repeated
         self._sender = sender
+        self._keeper = ValueKeeper(artifacts, _Reporter(self), on_error)
         self._progress = 0.0
         self._last_s = time.monotonic()
 
@@ -50,28 +66,81 @@ class TaskContext:
         self._send(ProgressReported(float(progress), float(total), message))
 
     def info(self, text: str) -> None:
-        """Send a text for people; the task goes on."""
-        self._send(MessageAppended("task", text))
+        """Send a text for people, with the progress so far; the task goes on.
+
+        It is no turn of the conversation. Raises `Invalid` for more than 16 Ki characters.
+        """
+        self._send(ProgressReported(self._progress, 1.0, text))
 
     def record_plan(self, plan: Json) -> None:
         """Record the task's plan, once; it can be read while the task runs."""
         self._send(PlanRecorded(to_json_text(plan, "plan")))
 
     def save_checkpoint(self, data: Json, stage: str | None = None) -> str:
-        """Keep an intermediate result in the history, of at most about 1 MiB; return its id."""
+        """Keep in the history how far the task is, `data` of at most about 1 MiB; return its id.
+
+        Analysts read it in ClickHouse (`v_checkpoints.data`). For what other processes of the
+        tenant should read, use `save_result`.
+        """
         checkpoint_id = str(uuid.uuid4())
         self._send(CheckpointSaved(checkpoint_id, "task", stage, data_json=to_json_text(data, "data")))
         return checkpoint_id
 
-    def _send(self, payload: Payload) -> None:
-        self._sender.send(payload)
+    def save_result(self, name: str, value: Json) -> "Artifact":
+        """Keep an intermediate result, as JSON, in the library of artifacts; of one name the last.
+
+        Any process of the tenant that has the library reads it at once, and for as long as the
+        task is known: `SessionClient.get_intermediate_results`.
+
+        Args:
+            name: 1 to 51 letters, digits, `_`, `.` or `-`.
+            value: What JSON can hold, of any size.
+
+        Raises `SettingsError` if the worker has no library, `Invalid` for a name or a value that is
+        not allowed, and `Unavailable` if the store does not take it.
+        """
+        if not name:
+            raise Invalid(
+                "invalid_value", "an intermediate result has no name: use 1 to 51 letters, digits, '_', '.' or '-'"
+            )
+        return self.save_artifact(any_json_text(value, "value"), f"{INTERMEDIATE}{name}")
+
+    def save_artifact(self, body: str | bytes, artifact_type: str) -> "Artifact":
+        """Keep a body in the library of artifacts; `artifact.reference` may stand in the result.
+
+        Raises `SettingsError` if the worker has no library, and as `ArtifactLibrary.save`.
+        """
+        library = self._keeper.library
+        if library is None:
+            raise SettingsError(
+                "this worker has no library of artifacts: set SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...)"
+            )
+        return library.save(self._keeper.reporter, body, artifact_type)
+
+    def _keep_result(self, result: Json) -> StoredText:
+        """Return the task's result as its last event has it. Raises as `keep_value`."""
+        return StoredText(None) if result is None else keep_value(self._keeper, result, "the task's result", RUN_RESULT)
+
+    def _send(self, payload: Payload) -> str:
+        event_id = self._sender.send(payload)
         self._last_s = time.monotonic()
+        return event_id
 
     def _beat(self, elapsed_s: float) -> None:
         self._send(ProgressReported(self._progress, 1.0, f"at work for {elapsed_s:.1f} s"))
 
     def _silent_s(self) -> float:
         return time.monotonic() - self._last_s
+
+
+class _Reporter:
+    """Reports artifacts as what the task did."""
+
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+
+    def emit(self, payload: Payload, **_marks: Any) -> str:
+        return self._context._send(payload)
 
 
 class TaskBeats:

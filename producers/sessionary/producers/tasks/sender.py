@@ -25,9 +25,12 @@ class TaskSender:
         self._task_id = task_id
         self._is_stopped = is_stopped
 
-    def send(self, payload: Payload, occurred_at: int | None = None) -> None:
-        """Send an event; `occurred_at` is in µs since the epoch. Raises as `Session.emit` does."""
-        self._emitter.emit(payload, EnvelopeFields(run_id=self._task_id, occurred_at=occurred_at))
+    def send(self, payload: Payload, occurred_at: int | None = None) -> str:
+        """Send an event and return its id; `occurred_at` is in µs since the epoch.
+
+        Raises as `Session.emit` does.
+        """
+        return self._emitter.emit(payload, EnvelopeFields(run_id=self._task_id, occurred_at=occurred_at))
 
     def deliver(self, payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
         """Send an event until Kafka has it; return its place, (partition, offset), if it is known.

@@ -45,7 +45,8 @@ class TaskWorker:
         """Connect to nothing yet.
 
         Args:
-            client: Sends the tasks' events. Its settings name Kafka and the control API.
+            client: Sends the tasks' events. Its settings name Kafka and the control API; its
+                library keeps what is too large for events.
             functions: The functions, by the type of task; `functions_of` finds those of a module.
             concurrency: How many tasks are carried out at once.
             times: When a silent task is heard of, and when a lost worker's task begins again.
@@ -103,7 +104,7 @@ class TaskWorker:
         sender = TaskSender(self._new_emitter(request), request.run_id, self._stopped.is_set)
         parts = (request, self._lookup, sender, self._client._on_error, self._stopped.is_set, self._times)
         try:
-            TaskAttempt(*parts).carry_out(self._functions)
+            TaskAttempt(*parts, self._client.artifacts).carry_out(self._functions)
         except SessionaryError as error:
             if not self._stopped.is_set():
                 self._client._on_error(error)

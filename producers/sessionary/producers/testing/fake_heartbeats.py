@@ -43,7 +43,7 @@ class FakeHeartbeats:
         with self._lock:
             self._live.pop(token, None)
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = 0.0) -> None:
         """Stop all heartbeats; a second call does nothing."""
         with self._lock:
             self._live.clear()

@@ -3,11 +3,12 @@
 Imported lazily: importing the client loads nothing of the processor.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import Invalid
+from sessionary.schemas.ids import partition_of_task, run_key, task_key
 from sessionary.schemas.records import (
     AuditRecord,
     CleanupRequest,
@@ -15,6 +16,7 @@ from sessionary.schemas.records import (
     Gravestone,
     Position,
     RejectedEvent,
+    RunGravestone,
     RunState,
     SessionState,
     TaskRequest,
@@ -23,8 +25,10 @@ from sessionary.schemas.records import (
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.artifact.machine import ArtifactMachine
 from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.message.machine import MessageMachine
 from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.run.machine import RunMachine
@@ -72,7 +76,7 @@ class Judge:
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
-        machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine()
+        machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), ArtifactMachine(), MessageMachine()
         state = PartitionState(partition, settings, Decoder(), machines)
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=_RULES[self.rules]))
         state.finish_loading()
@@ -100,10 +104,12 @@ class Judge:
         return offset
 
     def fire_timers(self) -> None:
-        """Fire each timer that is due, on every partition, as the processor's tick does."""
+        """Fire each timer that is due, and drop what vanishes, on every partition."""
         for partition, state in enumerate(self._states):
             deadline_ms = state.next_deadline_ms
-            if deadline_ms is not None and deadline_ms <= self.now_ms:
+            vanishing = (heap[0][0] for heap in (state.expiries, state.unpacked_expiries) if heap)
+            ends_ms = min(state.chunks.earliest_ms, *vanishing, float("inf"))
+            if ends_ms <= self.now_ms or (deadline_ms is not None and deadline_ms <= self.now_ms):
                 self._append(partition, LogRecord(self.next_offset(partition), self.now_ms, None, _TICK))
 
     def find_row(self, partition: int, key: bytes) -> SessionState | Gravestone | None:
@@ -117,12 +123,28 @@ class Judge:
         rows = (row for state in self._states for key, row in state.rows.items() if key.endswith(end))
         return next((row for row in rows if isinstance(row, RunState | FinishedRun)), None)
 
+    def is_gone(self, partition: int, key: bytes) -> bool:
+        """Return whether only a gravestone is left of a run; `key`: its own, or its task's."""
+        state = self._states[partition]
+        row = state.rows.get(key)
+        return isinstance(row, RunGravestone) or (row is None and state.is_packed(key))
+
+    def is_task_gone(self, tenants: Iterable[str], task_id: str) -> bool:
+        """Return whether a gravestone is all that is left of a task of one of these tenants."""
+        partition = partition_of_task(task_id, len(self._states))
+        if partition is None:
+            return False
+        state = self._states[partition]
+        sessions = [(tenant, state.tasks.find_session(tenant, task_id)) for tenant in tenants]
+        keys = (task_key(tenant, task_id) if key is None else run_key(*key, task_id) for tenant, key in sessions)
+        return any(self.is_gone(partition, key) for key in keys)
+
     def find_child(self, partition: int, key: bytes) -> object:
         """Return the row under the key of a run, a step or a tool call; None if there is none."""
         return self._states[partition].rows.get(key)
 
     def find_children(self, partition: int, parent: bytes) -> list[object]:
-        """Return the rows of the steps and tool calls of the row under `parent`, in any order."""
+        """Return the rows of the children of the row under `parent`, in any order."""
         state = self._states[partition]
         return [state.rows[key] for key in state.children(parent)]
 

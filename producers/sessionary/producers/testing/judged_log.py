@@ -5,7 +5,7 @@ Imported lazily, as `judge`.
 
 from collections.abc import Callable, Sequence
 
-from sessionary.producers.errors import SessionLost
+from sessionary.producers.errors import RunGone, SessionLost
 from sessionary.producers.ports import (
     ChangedSession,
     KnownSession,
@@ -19,7 +19,7 @@ from sessionary.producers.testing.judge import Judge
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import SessionRecovered, SessionResumed, SessionTakenOver
-from sessionary.schemas.ids import partition_of
+from sessionary.schemas.ids import message_key, partition_of, run_key
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Limits, RefusalReason
 
@@ -99,9 +99,14 @@ class JudgedLog:
         )
 
     def view_task(self, task_id: str, after: tuple[int, int] | None) -> TaskView | None:
-        """Return a task, with the verdict on the event at `after`; None if there is none."""
+        """Return a task, with the verdict on the event at `after`; None if there is none.
+
+        Raises `RunGone` if the task vanished.
+        """
         row = self.judge.find_run(task_id)
         if row is None:
+            if self.judge.is_task_gone({key.decode().partition(":")[0] for key in self._keys.values()}, task_id):
+                raise RunGone(f"task {task_id} finished and is no longer kept")
             return None
         return TaskView(
             *(row.run_id, row.session_id, row.task_type, row.state, row.progress, row.result_json),
@@ -118,10 +123,23 @@ class JudgedLog:
         found = self._locate(session_id, key_of)
         return None if found is None else self.judge.find_child(*found)
 
+    def require_kept(self, session_id: str, run_id: str) -> None:
+        """Raise `RunGone` if the run of a session finished and vanished."""
+        found = self._locate(session_id, lambda tenant: run_key(tenant, session_id, run_id))
+        if found is not None and self.judge.is_gone(*found):
+            raise RunGone(f"run {run_id} finished and is no longer kept")
+
     def find_children(self, session_id: str, key_of: Callable[[str], bytes]) -> list[object]:
         """Return the rows of the steps and tool calls below a session's row, in any order."""
         found = self._locate(session_id, key_of)
         return [] if found is None else self.judge.find_children(*found)
+
+    def find_turns(self, session_id: str, last: int) -> list[object]:
+        """Return the rows of the last turns of a session in order. Raises `SessionLost`."""
+        turns, key = self.find_row(session_id).turns, self._keys[session_id]
+        partition = partition_of(key, self._partitions)
+        asked = range(max(turns - last, 0) + 1, turns + 1)
+        return [self.judge.find_child(partition, message_key(key, turn)) for turn in asked]
 
     def find_verdict(self, after: tuple[int, int] | None) -> Verdict | None:
         """Return the verdict on the event at `after`; None if none is asked for."""
@@ -148,10 +166,12 @@ class JudgedLog:
         if isinstance(row, SessionState):
             refusals = tuple(each for each in row.refusals if each.offset > known.refused_after)
             is_other = known.holder is not None and row.holder not in ("", known.holder)
-            if not refusals and not is_other and (row.state, row.epoch) == (known.state, known.epoch):
+            seq = next((one.last_seq for one in row.producers if one.producer_id == known.producer_id), 0)
+            is_same = (row.state, row.epoch) == (known.state, known.epoch) and seq <= known.last_seq
+            if not refusals and not is_other and is_same:
                 return None
             return ChangedSession(
-                known.session_id, row.state, row.epoch, row.holder or None, row.reason_code, refusals, None
+                known.session_id, row.state, row.epoch, row.holder or None, row.reason_code, refusals, None, seq
             )
         verdict = None if known.after is None else self._verdicts.get(known.after, _NOT_KEPT)
         is_archived = row is not None or self.judge.is_archived(partition, key)

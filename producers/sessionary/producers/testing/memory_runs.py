@@ -1,12 +1,30 @@
-"""Runs, steps and tool calls of clients in memory, as the control API tells them."""
+"""Runs, what belongs to them, and conversations in memory, as the control API tells them."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sessionary.producers.errors import Unavailable
-from sessionary.producers.run_ports import CallView, LogPosition, RunView, StepView
-from sessionary.schemas.ids import call_key, run_key, step_key
-from sessionary.schemas.records import EndedToolCall, FinishedRun, RunState, StepState, TimedStep, ToolCallState
+from sessionary.producers.run_ports import (
+    ArtifactView,
+    CallView,
+    ExecutionView,
+    LogPosition,
+    MessageView,
+    RunAtWork,
+    RunView,
+    StepView,
+)
+from sessionary.schemas.ids import SessionKey, call_key, run_key, step_key
+from sessionary.schemas.records import (
+    ArtifactState,
+    EndedToolCall,
+    FinishedRun,
+    MessageState,
+    RunState,
+    StepState,
+    TimedStep,
+    ToolCallState,
+)
 
 if TYPE_CHECKING:
     from sessionary.producers.testing.judged_log import JudgedLog
@@ -22,35 +40,30 @@ class MemoryRuns:
     def fetch_run(self, session_id: str, run_id: str, after: LogPosition | None, timeout_s: float) -> RunView | None:
         """Return a run; None if there is no such one. Raises `Unavailable` if silenced."""
         with self._ask_log() as log:
+            log.require_kept(session_id, run_id)
             row = log.find_child(session_id, lambda tenant: run_key(tenant, session_id, run_id))
             if not isinstance(row, RunState | FinishedRun):
                 return None
-            contents = (row.input_json, row.plan_json, row.result_json, row.artifact_id)
-            verdict = log.find_verdict(after)
-            head = (row.run_id, row.mode, row.task_type, row.state, row.error)
-            return RunView(*head, *contents, verdict, row.checkpoint)
+            return _run_view(row)._replace(verdict=log.find_verdict(after))
 
     def fetch_steps(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[StepView]:
         """Return the steps of a run in the order in which they began, without their outputs."""
         with self._ask_log() as log:
-            rows = log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id))
-            steps = sorted(
-                (row for row in rows if isinstance(row, StepState | TimedStep)), key=lambda row: row.started_at
-            )
-            return [_step_view(row)._replace(output_json=None) for row in steps]
+            log.require_kept(session_id, run_id)
+            return _step_views(log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id)))
 
     def fetch_step(self, session_id: str, run_id: str, name: str, timeout_s: float) -> StepView | None:
         """Return a step with its output; None if there is no such one."""
         with self._ask_log() as log:
+            log.require_kept(session_id, run_id)
             row = log.find_child(session_id, lambda tenant: step_key(run_key(tenant, session_id, run_id), name))
             return _step_view(row) if isinstance(row, StepState | TimedStep) else None
 
     def fetch_calls(self, session_id: str, run_id: str, timeout_s: float) -> Sequence[CallView]:
         """Return the tool calls of a run in the order in which they began, without results."""
         with self._ask_log() as log:
-            rows = log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id))
-            calls = [row for row in rows if isinstance(row, ToolCallState | EndedToolCall)]
-            return [_call_view(row)._replace(result_json=None) for row in sorted(calls, key=lambda row: row.started_at)]
+            log.require_kept(session_id, run_id)
+            return _call_views(log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id)))
 
     def fetch_call(
         self, session_id: str, run_id: str | None, idem_key: str, after: LogPosition | None, timeout_s: float
@@ -58,14 +71,44 @@ class MemoryRuns:
         """Return a tool call with its result; None if there is no such one."""
 
         def key_of(tenant: str) -> bytes:
-            parent = f"{tenant}:{session_id}".encode() if run_id is None else run_key(tenant, session_id, run_id)
-            return call_key(parent, idem_key)
+            return call_key(_parent_key(tenant, session_id, run_id), idem_key)
 
         with self._ask_log() as log:
+            if run_id is not None:
+                log.require_kept(session_id, run_id)
             row = log.find_child(session_id, key_of)
             if not isinstance(row, ToolCallState | EndedToolCall):
                 return None
             return _call_view(row)._replace(verdict=log.find_verdict(after))
+
+    def fetch_execution(self, session_id: str, after: LogPosition | None, timeout_s: float) -> ExecutionView:
+        """Return a session's open runs, and its tool calls, in the order in which they began."""
+        with self._ask_log() as log:
+            open_runs = [run.run_id for run in log.find_row(session_id).open_runs]
+            runs = [found for run_id in open_runs if (found := _run_at_work(log, session_id, run_id)) is not None]
+            calls = log.find_children(session_id, lambda tenant: _parent_key(tenant, session_id, None))
+            return ExecutionView(runs, _call_views(calls))
+
+    def fetch_artifacts(
+        self, session_id: str, run_id: str | None, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[ArtifactView]:
+        """Return the artifacts of a run in the order of their creation; none of an unknown run."""
+        with self._ask_log() as log:
+            if run_id is None:
+                log.find_row(session_id)
+            else:
+                log.require_kept(session_id, run_id)
+            rows = log.find_children(session_id, lambda tenant: _parent_key(tenant, session_id, run_id))
+            artifacts = [row for row in rows if isinstance(row, ArtifactState)]
+            artifacts.sort(key=lambda row: (row.created_at, row.artifact_id))
+            return [ArtifactView(*(getattr(row, name) for name in ArtifactView._fields)) for row in artifacts]
+
+    def fetch_messages(
+        self, session_id: str, last: int, after: LogPosition | None, timeout_s: float
+    ) -> Sequence[MessageView]:
+        """Return the last turns of a session's conversation in order, at most 200."""
+        with self._ask_log() as log:
+            return [_message_view(row) for row in log.find_turns(session_id, last) if isinstance(row, MessageState)]
 
     def _ask_log(self) -> "_AskedLog":
         if self._memory._silent:
@@ -85,6 +128,45 @@ class _AskedLog:
 
     def __exit__(self, *error: object) -> None:
         self._memory._lock.release()
+
+
+def _parent_key(tenant_id: str, session_id: str, run_id: str | None) -> bytes:
+    if run_id is not None:
+        return run_key(tenant_id, session_id, run_id)
+    return SessionKey(tenant_id, session_id).encoded()
+
+
+def _run_at_work(log: "JudgedLog", session_id: str, run_id: str) -> RunAtWork | None:
+    row = log.find_child(session_id, lambda tenant: run_key(tenant, session_id, run_id))
+    if not isinstance(row, RunState):
+        return None
+    children = log.find_children(session_id, lambda tenant: run_key(tenant, session_id, run_id))
+    run = _run_view(row)._replace(input_json=None, plan_json=None, result_json=None)
+    return RunAtWork(run, _step_views(children), _call_views(children))
+
+
+def _run_view(row: RunState | FinishedRun) -> RunView:
+    contents = (row.input_json, row.plan_json, row.result_json, row.artifact_id)
+    return RunView(row.run_id, row.mode, row.task_type, row.state, row.error, *contents, None, row.checkpoint)
+
+
+def _message_view(row: MessageState) -> MessageView:
+    return MessageView(
+        *(row.turn, row.role, row.content, row.name, row.artifact_id, row.run_id, row.agent_id, row.service_id),
+        at_ms=row.at,
+    )
+
+
+def _step_views(rows: Sequence[object]) -> list[StepView]:
+    """Return the steps among rows in the order in which they began, without their outputs."""
+    steps = sorted((row for row in rows if isinstance(row, StepState | TimedStep)), key=lambda row: row.started_at)
+    return [_step_view(row)._replace(output_json=None) for row in steps]
+
+
+def _call_views(rows: Sequence[object]) -> list[CallView]:
+    """Return the tool calls among rows in the order in which they began, without results."""
+    calls = [row for row in rows if isinstance(row, ToolCallState | EndedToolCall)]
+    return [_call_view(row)._replace(result_json=None) for row in sorted(calls, key=lambda row: row.started_at)]
 
 
 def _step_view(row: StepState | TimedStep) -> StepView:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessionary.producers.artifacts import Artifact, ArtifactLibrary, FolderStore, FsspecStore, continuation_prompt
+from sessionary.producers.artifacts.stream import ArtifactStream
 from sessionary.producers.errors import Invalid
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated
@@ -103,6 +104,34 @@ def test_what_lies_behind_the_checkpoint_is_cut_off_for_good(chunks: list[bytes]
             again.append(chunk)
         last = library.stream(session, "text", artifact_id=stream.artifact_id)
         assert last.read() == b"".join(chunks)[:kept] + b"".join(tail)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 5])
+def test_a_continued_stream_is_whole_to_the_processor_whatever_was_lost_or_cut_off(kept: int, tmp_path: Path) -> None:
+    client, memory = memory_client()
+    library = ArtifactLibrary(tmp_path)
+    lost = ArtifactStream(library.store, lambda payload, **marks: "", "text", "a-lost", (), {})
+    with client, client.session(user_id="u") as session:
+        told = library.stream(session, "text")
+        for stream in (told, lost):
+            stream.append("abc")
+            stream.append("de")
+        for artifact_id in (told.artifact_id, lost.artifact_id):
+            library.stream(session, "text", artifact_id=artifact_id, bytes_written=kept).complete()
+        found = session.list_artifacts()
+    assert [(each.state, each.size_bytes) for each in found] == [("complete", kept)] * 2
+    assert memory.refusals() == []
+
+
+def test_reading_a_continued_stream_reports_nothing(tmp_path: Path) -> None:
+    client, memory = memory_client()
+    library = ArtifactLibrary(tmp_path)
+    with client, client.session(user_id="u") as session:
+        stream = library.stream(session, "text")
+        stream.append("abc")
+        before = len(memory.events())
+        assert library.stream(session, "text", artifact_id=stream.artifact_id).read() == b"abc"
+        assert len(memory.events()) == before
 
 
 def test_a_checkpoint_that_no_chunk_ends_at_is_an_error(tmp_path: Path) -> None:

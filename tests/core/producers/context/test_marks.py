@@ -1,21 +1,27 @@
 """The envelope's marks: on every verb, of a block, and of the current span."""
 
 import asyncio
+import inspect
 import subprocess
 import sys
 import timeit
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
+from typing import Unpack, cast
 
 import pytest
 from opentelemetry import context as otel_context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from sessionary.producers import AsyncSessionClient, Marks, ProducerSettings, Session, SessionClient
+from sessionary.producers import AsyncSession, AsyncSessionClient, Marks, ProducerSettings, Session, SessionClient
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.headers import TRACEPARENT
 
+SPAN = NonRecordingSpan(SpanContext(0xA, 0xB, is_remote=False, trace_flags=TraceFlags(1)))
+SPAN_TRACE = f"00-{0xA:032x}-{0xB:016x}-01"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MARKS: Marks = {
     "run_id": "run",
@@ -27,29 +33,82 @@ MARKS: Marks = {
 }
 
 
-def recover_after_error(session: Session) -> None:
-    session.error(TimeoutError(), **MARKS)
-    session.recover(**MARKS)
+def resume_failed_run(session: Session, marks: Marks) -> None:
+    with suppress(TimeoutError), session.run("report", **cast(Marks, {"run_id": "run", **marks})):
+        raise TimeoutError
+    with session.resume_run("run", **marks):
+        pass
 
 
-VERBS: dict[str, Callable[[Session], object]] = {
-    "emit": lambda s: s.emit(LlmDecision(), **MARKS),
-    "activity": lambda s: s.activity("x", **MARKS),
-    "info": lambda s: s.info("x", **MARKS),
-    "progress": lambda s: s.progress(1, **MARKS),
-    "usage": lambda s: s.usage(model="m", **MARKS),
-    "update_state": lambda s: s.update_state({"n": 1}, **MARKS),
-    "snapshot": lambda s: s.snapshot(**MARKS),
-    "enter_phase": lambda s: s.enter_phase("updating", **MARKS),
-    "pause": lambda s: s.pause(**MARKS),
-    "resume": lambda s: (s.pause(**MARKS), s.resume(**MARKS)),
-    "error": lambda s: s.error(TimeoutError(), **MARKS),
+def recover_after_error(session: Session, marks: Marks) -> None:
+    session.error(TimeoutError(), **marks)
+    session.recover(**marks)
+
+
+def call_model(session: Session, marks: Marks) -> None:
+    with session.llm("large", **marks):
+        pass
+
+
+def run_task(session: Session, marks: Marks) -> None:
+    with session.run("report", **marks):
+        pass
+
+
+# What each verb that takes marks does in an Active session; the last two in an Idle one.
+VERBS: dict[str, Callable[[Session, Marks], object]] = {
+    "emit": lambda s, m: s.emit(LlmDecision(), **m),
+    "activity": lambda s, m: s.activity("x", **m),
+    "info": lambda s, m: s.info("x", **m),
+    "progress": lambda s, m: s.progress(1, **m),
+    "usage": lambda s, m: s.usage(model="m", **m),
+    "update_state": lambda s, m: s.update_state({"n": 1}, **m),
+    "snapshot": lambda s, m: s.snapshot(**m),
+    "message": lambda s, m: s.message("user", "x" * 20_000, **m),
+    "tool_message": lambda s, m: s.tool_message("search", ["x"], **m),
+    "llm": call_model,
+    "run": run_task,
+    "resume_run": resume_failed_run,
+    "start_task": lambda s, m: s.start_task("train", **m),
+    "enter_phase": lambda s, m: s.enter_phase("updating", **m),
+    "pause": lambda s, m: s.pause(**m),
+    "resume": lambda s, m: (s.pause(**m), s.resume(**m)),
+    "error": lambda s, m: s.error(TimeoutError(), **m),
     "recover": recover_after_error,
-    "complete": lambda s: s.complete(**MARKS),
-    "cancel": lambda s: s.cancel(**MARKS),
-    "force_close": lambda s: s.force_close(**MARKS),
-    "close": lambda s: s.close(**MARKS),
+    "complete": lambda s, m: s.complete(**m),
+    "cancel": lambda s, m: s.cancel(**m),
+    "force_close": lambda s, m: s.force_close(**m),
+    "close": lambda s, m: s.close(**m),
+    "start": lambda s, m: s.start(connect=lambda: None, **m),
+    "fail_start": lambda s, m: s.fail_start("invalid_config", **m),
 }
+IDLE = {"start", "fail_start"}
+# What a verb says itself: the task that it asks for; that the call's start caused its end.
+OWN_MARKS = {"start_task": "run_id", "llm": "causation_id"}
+
+
+def marked_verbs(owner: type) -> set[str]:
+    """Return the methods that take marks, by their signatures."""
+    return {
+        name
+        for name, method in inspect.getmembers(owner, inspect.isfunction)
+        if not name.startswith("_")
+        and any(each.annotation == Unpack[Marks] for each in inspect.signature(method).parameters.values())
+    }
+
+
+def test_each_verb_that_takes_marks_is_among_these() -> None:
+    assert marked_verbs(Session) == marked_verbs(AsyncSession) == VERBS.keys()
+    assert marked_verbs(SessionClient) == marked_verbs(AsyncSessionClient) == {"create", "session", "attach"}
+
+
+def use_verb(client: SessionClient, verb: str, marks: Marks) -> None:
+    session = client.create(user_id="u")
+    VERBS[verb](session if verb in IDLE else session.start(), marks)
+
+
+def events_before(verb: str) -> int:
+    return 1 if verb in IDLE else 4
 
 
 def marks_of(memory: InMemoryTransport, begin: int) -> list[tuple[object, ...]]:
@@ -63,25 +122,31 @@ def marks_of(memory: InMemoryTransport, begin: int) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_marks_all_its_events(verb: str) -> None:
-    client, memory = memory_client()
+def test_every_verb_marks_all_its_events(verb: str, tmp_path: Path) -> None:
+    client, memory = memory_client(artifacts=tmp_path)
     with client:
-        session = client.session(user_id="u")
-        begin = len(memory.events())
-        VERBS[verb](session)
-        found = marks_of(memory, begin)
+        use_verb(client, verb, MARKS)
+        found = marks_of(memory, events_before(verb))
     assert found
-    assert set(found) == {tuple(MARKS.values())}
+    own = [name == OWN_MARKS.get(verb) for name in MARKS]
+    expected = tuple(None if is_own else value for value, is_own in zip(MARKS.values(), own, strict=True))
+    without_own = {tuple(None if is_own else value for value, is_own in zip(m, own, strict=True)) for m in found}
+    assert without_own == {expected}
+    assert all(value is not None for m in found for value in m)
 
 
-def test_the_verbs_of_a_start_mark_all_their_events() -> None:
-    client, memory = memory_client()
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_current_span_is_the_trace_context_of_every_event_of_every_verb(verb: str, tmp_path: Path) -> None:
+    client, memory = memory_client(artifacts=tmp_path)
     with client:
-        client.create(user_id="u").start(connect=lambda: None, **MARKS)
-        assert set(marks_of(memory, 1)) == {tuple(MARKS.values())}
-        begin = len(memory.events()) + 1
-        client.create(user_id="u").fail_start("invalid_config", **MARKS)
-        assert set(marks_of(memory, begin)) == {tuple(MARKS.values())}
+        token = otel_context.attach(set_span_in_context(SPAN))
+        try:
+            use_verb(client, verb, {})
+        finally:
+            otel_context.detach(token)
+        found = marks_of(memory, 0)
+    assert len(found) > events_before(verb)
+    assert {marks[-1] for marks in found} == {SPAN_TRACE}
 
 
 def test_making_a_session_marks_all_its_events() -> None:
@@ -192,20 +257,32 @@ def test_tasks_have_marks_of_their_own() -> None:
     assert asyncio.run(main()) == [("a", "a"), ("b", "b")]
 
 
-def test_the_current_span_is_the_trace_context_of_every_event() -> None:
+def test_a_trace_context_that_is_given_goes_before_the_current_span() -> None:
     client, memory = memory_client()
-    span = NonRecordingSpan(SpanContext(0xA, 0xB, is_remote=False, trace_flags=TraceFlags(1)))
-    expected = f"00-{0xA:032x}-{0xB:016x}-01"
     with client, client.session(user_id="u") as session:
         begin = len(memory.events())
-        token = otel_context.attach(set_span_in_context(span))
+        token = otel_context.attach(set_span_in_context(SPAN))
         try:
             session.info("1")
             session.info("2", traceparent=TRACE)
         finally:
             otel_context.detach(token)
         session.info("3")
-        assert [marks[-1] for marks in marks_of(memory, begin)] == [expected, TRACE, None]
+        assert [marks[-1] for marks in marks_of(memory, begin)] == [SPAN_TRACE, TRACE, None]
+
+
+def test_what_a_run_reports_has_the_marks_of_the_run_and_of_the_block_around_it() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        begin = len(memory.events())
+        with session.marks(actor="ada", traceparent=TRACE), session.run("report", run_id="run") as run:
+            run.record_plan(["collect"])
+            run.report_progress(0.5)
+            run.checkpoint(None, "collect")
+            run.step("collect", lambda: 1)
+            list(run.items(["a"]))
+        assert {(marks[0], *marks[4:]) for marks in marks_of(memory, begin)} == {("run", "ada", TRACE)}
+    assert memory.refusals() == []
 
 
 _COST = """

@@ -171,7 +171,7 @@ def timer() -> Iterator[Heartbeats]:
 
     timer = Heartbeats(fail_loudly)
     yield timer
-    timer.close()
+    timer.close(5.0)
 
 
 def test_the_end_of_a_run_waits_for_no_interval(timer: Heartbeats) -> None:

@@ -114,6 +114,32 @@ def test_an_ended_session_clears_its_context_after_the_release_and_a_timed_out_o
     assert len(payloads) == 2 + len(phases)
 
 
+@pytest.mark.parametrize(("detail", "left"), [(None, 0), ("the disk is full", None)])
+def test_a_context_that_was_cleared_has_no_bytes_any_more(detail: str | None, left: int | None) -> None:
+    client, memory = memory_client()
+
+    def handle(asked: CleanupRequest) -> None:
+        if detail is not None:
+            raise OSError(detail)
+
+    with client:
+        client.on_cleanup(handle)
+        s = client.session(user_id="u")
+        s.context_bytes = 500
+        s.activity("work")
+        s.close()
+        memory.advance(0)
+        row = memory.fetch_session(s.session_id, None, 0.0)
+        told = {
+            type(event.payload): (event.envelope.context_bytes, event.envelope.occurred_at)
+            for event in memory.events(s.session_id)[-2:]
+        }
+    assert row.state == "Terminated"
+    assert [size for size, _ in told.values()] == [None, left]
+    assert told[ResourcesReleased][1] <= told[SessionPhaseChanged][1]
+    assert memory.refusals() == []
+
+
 @pytest.mark.parametrize("fails_at", ["emitter", "emit"])
 def test_a_request_whose_answer_could_not_be_sent_is_not_done(fails_at: str) -> None:
     memory, gate, calls, receipts = InMemoryTransport(), SendGate(), list[str](), list[Receipt]()

@@ -148,6 +148,7 @@ CHANGES: dict[str, Any] = {
             "reason_code": "inactive",
             "refusals": [{"offset": 7, "reason": "late", "event_id": "e"}],
             "verdict": None,
+            "producer_seq": 4,
         }
     ],
 }
@@ -163,16 +164,25 @@ def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
     with control_server(answer) as url:
         settings = ProducerSettings.from_env({}, control_url=url, api_token="token-1")
         polling = HttpControl(settings, "acme")
-        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7))], 5)
+        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7), "p", 3)], 5)
         polling.fetch_session("s", None, 5)
     assert changes.positions == {1: 8}
     (session,) = changes.sessions
     assert (session.state, session.epoch, session.reason_code, session.verdict) == ("Timeout", 2, "inactive", None)
-    assert session.refusals == (Refusal(7, "late", "e"),)
+    assert (session.refusals, session.producer_seq) == ((Refusal(7, "late", "e"),), 4)
     assert json.loads(asked[0].body) == {
         "tenant": "acme",
         "sessions": [
-            {"session_id": "s", "state": "Active", "epoch": 2, "holder": "p", "refused_after": 5, "after": "1:7"}
+            {
+                "session_id": "s",
+                "state": "Active",
+                "epoch": 2,
+                "holder": "p",
+                "refused_after": 5,
+                "after": "1:7",
+                "producer_id": "p",
+                "last_seq": 3,
+            }
         ],
     }
     assert asked[0].authorization == "Bearer token-1"

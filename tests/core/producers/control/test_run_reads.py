@@ -1,17 +1,38 @@
-"""What a client reads of runs: the same of the memory, and by HTTP of the real API's pages."""
+"""What a client reads of runs and conversations: the same of the memory, and of the real API."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sessionary.producers import ProducerSettings, Session, SessionClient, TookEffect, Verdict, tool
+from sessionary.producers import (
+    ArtifactLibrary,
+    Limits,
+    ProducerSettings,
+    RunGone,
+    Session,
+    SessionClient,
+    SessionLost,
+    TookEffect,
+    Verdict,
+    tool,
+)
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.control.http_runs import HttpRuns
-from sessionary.producers.run_ports import CallView, RunReads, RunView, StepView
+from sessionary.producers.run_ports import (
+    ArtifactView,
+    CallView,
+    ExecutionView,
+    MessageView,
+    RunAtWork,
+    RunReads,
+    RunView,
+    StepView,
+)
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.producers.testing.memory_runs import MemoryRuns
-from sessionary.schemas.events import RunRunning
+from sessionary.schemas.events import MessageAppended, RunResumed, RunRunning
+from sessionary.schemas.ids import new_session_id
 from sessionary.schemas.types import Checkpoint, ErrorInfo
 from tests.core.producers.served_memory import new_memory, serve_memory
 
@@ -138,6 +159,133 @@ def test_what_does_not_exist_is_none(client: SessionClient, reads: RunReads) -> 
         with session.run("report", run_id="r"):
             assert reads.fetch_step(session.session_id, "r", "collect", TIMEOUT_S) is None
             assert reads.fetch_call(session.session_id, "r", "k", None, TIMEOUT_S) is None
+
+
+def test_turns_are_told_in_order_and_only_the_last_ones(client: SessionClient, reads: RunReads) -> None:
+    with client.session(user_id="u") as session:
+        session.message("user", "Hello")
+        with session.run("report", run_id="r/1"):
+            session.tool_message("look", {"n": 1})
+        session.emit(MessageAppended("assistant", artifact_id="a-1"))
+        first, second, third = reads.fetch_messages(session.session_id, 200, None, TIMEOUT_S)
+        assert list(reads.fetch_messages(session.session_id, 2, None, TIMEOUT_S)) == [second, third]
+        assert list(reads.fetch_messages(session.session_id, 0, None, TIMEOUT_S)) == []
+    assert first._replace(at_ms=0) == MessageView(1, "user", "Hello", agent_id="a", service_id="s")
+    assert second._replace(at_ms=0) == MessageView(
+        2, "tool", '{"n":1}', "look", run_id="r/1", agent_id="a", service_id="s"
+    )
+    assert third._replace(at_ms=0) == MessageView(3, "assistant", None, artifact_id="a-1", agent_id="a", service_id="s")
+    assert first.at_ms <= second.at_ms <= third.at_ms
+
+
+def test_artifacts_are_told_with_their_run_or_session(client: SessionClient, reads: RunReads, tmp_path: Path) -> None:
+    library = ArtifactLibrary(tmp_path)
+    with client.session(user_id="u") as session:
+        with session.run("report", run_id="r/1"):
+            saved = library.save(session, "text", "markdown")
+        stream = library.stream(session, "log")
+        stream.append(b"12345")
+        (of_run,) = reads.fetch_artifacts(session.session_id, "r/1", None, TIMEOUT_S)
+        (of_session,) = reads.fetch_artifacts(session.session_id, None, None, TIMEOUT_S)
+        assert list(reads.fetch_artifacts(session.session_id, "r/2", None, TIMEOUT_S)) == []
+    assert of_run == ArtifactView(saved.artifact_id, "markdown", saved.uri, "complete", 4, saved.sha256, "r/1")
+    assert of_session == ArtifactView(stream.artifact_id, "log", stream.uri, "open", 5, None)
+
+
+def test_what_a_session_is_at_is_told_without_contents(client: SessionClient, reads: RunReads) -> None:
+    send = tool(name="send", effect="write", key=lambda text: text)(str.upper)
+    with client.session(user_id="u") as session:
+        send("k")
+        fail_in_write(session)
+        with session.run("report", run_id="r/2", input={"month": 2}) as run:
+            run.step("send", send, "x")
+            found = reads.fetch_execution(session.session_id, None, TIMEOUT_S)
+    in_run, outside = (CallView("send", key, "succeeded", 1, side_effect=True) for key in ("x", "k"))
+    at_work = RunAtWork(RunView("r/2", "attached", "report", "running"), [StepView("send", "succeeded", 1)], [in_run])
+    (told,) = found.runs
+    assert told.run.checkpoint is not None
+    assert told._replace(run=told.run._replace(checkpoint=None)) == at_work
+    assert found == ExecutionView([told], [outside])
+
+
+def test_the_parts_of_an_unknown_session_are_lost(reads: RunReads) -> None:
+    session_id = new_session_id()
+    with pytest.raises(SessionLost):
+        reads.fetch_messages(session_id, 1, None, TIMEOUT_S)
+    with pytest.raises(SessionLost):
+        reads.fetch_artifacts(session_id, None, None, TIMEOUT_S)
+    with pytest.raises(SessionLost):
+        reads.fetch_execution(session_id, None, TIMEOUT_S)
+
+
+def test_a_run_and_a_task_are_there_for_thirty_days_then_gone_for_fourteen_and_then_unknown(
+    client: SessionClient, reads: RunReads, memory: InMemoryTransport
+) -> None:
+    with client.session(user_id="u") as session:
+        task_id = session.start_task("report")
+        with session.run("report", run_id="r", mode="detached"):
+            pass
+    of_run = session.session_id, "r"
+    memory.advance(86_400 + 120)  # nothing was heard of the task, so it failed
+    finished = reads.fetch_run(session.session_id, task_id, None, TIMEOUT_S)
+    assert finished is not None
+    assert finished.state == "failed"
+    memory.advance(28 * 86_400)
+    assert reads.fetch_run(*of_run, None, TIMEOUT_S) is not None
+    memory.advance(2 * 86_400 + 3_600)
+    for run_id in ("r", task_id):
+        with pytest.raises(RunGone):
+            reads.fetch_run(session.session_id, run_id, None, TIMEOUT_S)
+    for ask in (reads.fetch_steps, reads.fetch_calls):
+        with pytest.raises(RunGone):
+            ask(*of_run, TIMEOUT_S)
+    with pytest.raises(RunGone):
+        reads.fetch_step(*of_run, "s", TIMEOUT_S)
+    with pytest.raises(RunGone):
+        reads.fetch_call(*of_run, "k", None, TIMEOUT_S)
+    with pytest.raises(RunGone):
+        reads.fetch_artifacts(*of_run, None, TIMEOUT_S)
+    asked = client if isinstance(reads, MemoryRuns) else client_of(reads, memory)
+    for ask_task in (asked.check_task_status, asked.get_task_results):
+        assert ask_task(task_id) == {"error": "task no longer kept"}
+    with pytest.raises(RunGone):
+        asked.find_task(task_id)
+    memory.advance(16 * 86_400)
+    assert reads.fetch_run(*of_run, None, TIMEOUT_S) is None
+    assert asked.check_task_status(task_id) == {"error": "task not found"}
+
+
+def client_of(reads: RunReads, memory: InMemoryTransport) -> SessionClient:
+    """Return a client whose questions about tasks go by HTTP."""
+    assert isinstance(reads, HttpRuns)
+    ports = memory_ports(memory)._replace(runs=reads, tasks=reads._control)
+    settings = ProducerSettings.from_env({})
+    return SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, ports=ports)
+
+
+def test_a_failed_run_may_be_resumed_for_a_day_and_its_call_is_answered_again_as_long(
+    client: SessionClient, memory: InMemoryTransport
+) -> None:
+    sent: list[str] = []
+    send = tool(name="send", effect="write", key=lambda text: text)(sent.append)
+    limits = Limits(model_ms=10**9, idle_ms=10**9, max_duration_ms=10**9, override=True)
+
+    def lose_after_send(session: Session, run_id: str) -> None:
+        with session.run("report", run_id=run_id, mode="detached") as run:
+            run.step("send", send, run_id)
+            raise ConnectionError("lost")
+
+    with client.session(user_id="u", limits=limits) as session:
+        for run_id in ("early", "late"):
+            with pytest.raises(ConnectionError):
+                lose_after_send(session, run_id)
+        memory.advance(86_400 - 60)
+        with session.resume_run("early") as again:
+            again.step("send", send, "early")
+        assert sent == ["early", "late"]
+        memory.advance(120)
+        session.emit(RunResumed(), run_id="late")
+        assert (memory.verdicts()[-1].outcome, memory.verdicts()[-1].reason) == ("refused", "resume_expired")
 
 
 def test_an_interrupted_run_goes_on_by_what_is_told(client: SessionClient, memory: InMemoryTransport) -> None:

@@ -95,7 +95,7 @@ class FakeKafka:
     def clear_errors(self) -> None:
         pass
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> None:
         pass
 
     def deliver(self, error: KafkaError | None = None, producer: int = -1) -> None:

@@ -28,7 +28,10 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import Envelope
+from sessionary.stream_processors.core.sequencing import IDS_KEPT
 from tests.support.values import values
+
+NOW_US = 1_700_000_000_000_000
 
 
 def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() -> None:
@@ -157,17 +160,29 @@ class Recorder:
 
 def test_event_ids_are_random_uuids_also_in_a_forked_child(tmp_path: Path) -> None:
     ids = EventIds()
-    own = [ids.new_id() for _ in range(1_000)]
+    own = [ids.new_id(NOW_US) for _ in range(1_000)]
     assert all(str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4 for one in own)
     assert {uuid.UUID(one).variant for one in own} == {uuid.RFC_4122}
     told = tmp_path / "told"
     child = os.fork()
     if child == 0:
-        told.write_text("\n".join(ids.new_id() for _ in range(1_000)))
+        told.write_text("\n".join(ids.new_id(NOW_US) for _ in range(1_000)))
         os._exit(0)
     os.waitpid(child, 0)
-    everything = [*own, *told.read_text().split(), *(ids.new_id() for _ in range(1_000))]
+    everything = [*own, *told.read_text().split(), *(ids.new_id(NOW_US) for _ in range(1_000))]
     assert len(set(everything)) == 3_000
+
+
+def test_two_copies_of_a_process_have_different_ids_at_different_moments() -> None:
+    ids, copied = EventIds(), EventIds()
+    ids.new_id(NOW_US)
+    copied._unused = list(ids._unused)  # as in a virtual machine that is copied while it runs
+    pairs = [(ids.new_id(NOW_US), copied.new_id(NOW_US + 1)) for _ in range(len(ids._unused))]
+    assert len(pairs) > IDS_KEPT
+    assert [own for own, other in pairs if own == other] == []
+    assert all(
+        uuid.UUID(one).version == 4 and uuid.UUID(one).variant == uuid.RFC_4122 for pair in pairs for one in pair
+    )
 
 
 def test_a_forgotten_sequence_goes_on_as_a_new_producer() -> None:

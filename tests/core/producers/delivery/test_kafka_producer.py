@@ -59,4 +59,4 @@ def test_trouble_is_reported_once_until_it_is_over(closed_address: str, tmp_path
         producer.report_error(KafkaError(KafkaError._AUTHENTICATION))
         assert [type(error) for error in reported].count(AuthenticationFailed) == 2
     finally:
-        producer.close()
+        producer.close(5.0)

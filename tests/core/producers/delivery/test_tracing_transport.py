@@ -14,8 +14,9 @@ from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.telemetry import span_names
 from sessionary.schemas.telemetry.trace_context import format_traceparent
-from tests.recorded.actors import TRACEPARENT
 from tests.support.spans import SpanRig
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 class FailingTransport(InMemoryTransport):

@@ -1,7 +1,8 @@
-"""Results that are too large for events are artifacts, and come back when work is resumed."""
+"""Values that are too large for events are artifacts; results come back when work is resumed."""
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from sessionary.producers import (
     Json,
     ProducerSettings,
     ResultTooLarge,
+    Retry,
     Session,
     SettingsError,
     TookEffect,
@@ -20,6 +22,7 @@ from sessionary.producers import (
     tool,
 )
 from sessionary.producers.artifacts import ArtifactLibrary, FolderStore
+from sessionary.producers.durable.call_keys.keys import idempotency_key
 from sessionary.producers.durable.large_values import VALUE_BYTES_MAX
 from sessionary.producers.errors import ArtifactDamaged
 from sessionary.producers.testing import InMemoryTransport, memory_client
@@ -32,6 +35,7 @@ from sessionary.schemas.events import (
     StepSucceeded,
     ToolCallFailed,
     ToolCallResolved,
+    ToolCallStarted,
     ToolCallSucceeded,
 )
 from sessionary.schemas.limits import CONTENT_CHARACTERS_MAX
@@ -130,6 +134,37 @@ def test_a_resumed_run_loads_the_large_output_of_a_step_by_its_hash(tmp_path: Pa
     assert memory.refusals() == []
 
 
+class ReadStore(FolderStore):
+    """Remembers what was read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.names_read: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        self.names_read.append(name)
+        return super().read(name)
+
+
+def test_a_resumed_run_reads_no_body_that_it_does_not_need(tmp_path: Path) -> None:
+    store = ReadStore(tmp_path)
+    client, memory = memory_client(artifacts=ArtifactLibrary(store))
+    with client, client.session(user_id="u") as session:
+        leave(session)
+        with session.resume_run("r") as run:
+            for number in range(3):
+                run.step(f"step-{number}", Source([*LARGE["pages"], f"{number}"]).read)
+            run._leave_marks()
+        before = list(store.names_read)
+        with session.resume_run("r") as again:
+            assert again.resume_plan().done == ("step-0", "step-1", "step-2")
+            assert store.names_read == before
+            last: object = again.step("step-2", Source(None).read)
+            assert last == [*LARGE["pages"], "2"]
+    assert len(store.names_read) == len(before) + 1
+    assert memory.refusals() == []
+
+
 def test_the_large_result_of_a_run_is_an_artifact(tmp_path: Path) -> None:
     client, memory = memory_client(artifacts=tmp_path)
     with client, client.session(user_id="u") as session:
@@ -183,6 +218,60 @@ def test_the_answer_of_a_query_may_be_large(tmp_path: Path) -> None:
     assert source.calls == 1
     (resolved,) = found(memory, ToolCallResolved)
     assert json.loads(resolved.result_json or "")["artifact_ref"].startswith("artifact:tool_result:")
+
+
+@pytest.mark.parametrize("key", [None, lambda document: "report-7"])
+def test_large_arguments_are_an_artifact_and_the_key_is_made_of_all_of_them(
+    tmp_path: Path, key: Callable[..., str] | None
+) -> None:
+    calls: list[Json] = []
+    # The rest of the summary is the same: only their hashes tell these documents apart.
+    first, second = ({"pages": [*LARGE["pages"], end]} for end in ("a", "b"))
+    client, memory = memory_client(artifacts=tmp_path)
+    send = tool(name="send", effect="write", key=key)(calls.append)
+    with client, client.session(user_id="u") as session, session.run("report", run_id="r"):
+        for document in (first, first, second):
+            send(document)
+    assert calls == ([first, second] if key is None else [first])
+    started = found(memory, ToolCallStarted)
+    references = [json.loads(each.args_json)["artifact_ref"] for each in started]
+    assert all(len(each.args_json) < 1_000 for each in started)
+    assert references[0] == references[1] != references[2]
+    assert references[0].startswith("artifact:tool_arguments:")
+    assert client.artifacts is not None
+    assert json.loads(client.artifacts.load(references[2])) == {"object": second}
+    if key is None:
+        assert started[0].idem_key == idempotency_key("acme", "r", None, "send", {"object": first})
+
+
+def test_without_a_library_arguments_that_fit_into_no_event_are_refused_unless_there_is_a_key() -> None:
+    calls: list[str] = []
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session, session.run("report"):
+        with pytest.raises(Invalid, match=r"arguments of send has .* SESSIONARY_ARTIFACTS_URL"):
+            tool(name="send", effect="write")(calls.append)(HUGE)
+        assert calls == []
+        tool(name="send", effect="write", key=lambda _: "k")(calls.append)(HUGE)
+        tool(name="send", effect="write")(calls.append)("z" * (VALUE_BYTES_MAX + 1))
+    assert [len(each) for each in calls] == [len(HUGE), VALUE_BYTES_MAX + 1]
+    assert [len(each.args_json) for each in found(memory, ToolCallStarted)] == [2, VALUE_BYTES_MAX + 1 + 13]
+
+
+def test_large_arguments_of_a_call_that_is_tried_again_are_stored_once(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    @tool(name="read", effect="read", retry=Retry(retries=2, base_ms=1))
+    def read(document: str) -> int:
+        tries.append(document)
+        if len(tries) < 3:
+            raise ConnectionError("the service is away")
+        return len(document)
+
+    client, memory = memory_client(artifacts=tmp_path)
+    with client, client.session(user_id="u") as session, session.run("report"):
+        assert read(HUGE) == len(HUGE)
+    assert len({each.args_json for each in found(memory, ToolCallStarted)}) == 1
+    assert (len(found(memory, ToolCallStarted)), len(found(memory, ArtifactCreated))) == (3, 1)
 
 
 def test_a_changed_body_is_noticed(tmp_path: Path) -> None:

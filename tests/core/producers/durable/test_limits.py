@@ -78,6 +78,16 @@ def test_each_limit_fires_with_its_own_reason(limits: Limits, seconds: int, reas
         assert [record.reason_code for record in memory.audit() if record.due_at] == [reason]
 
 
+def test_a_session_that_may_take_days_is_not_cut_at_eight_hours() -> None:
+    client, memory = memory_client()
+    eight_hours_s = (DEFAULTS.max_duration_ms or 0) // 1_000
+    limits = Limits(max_duration_ms=3 * 86_400_000, idle_ms=4 * 86_400_000)
+    with client, client.session(user_id="u", limits=limits) as session:
+        memory.advance(2 * eight_hours_s)
+        assert memory.view_session(session).state == "Active"
+        assert [record for record in memory.audit() if record.due_at] == []
+
+
 def test_progress_of_each_unit_of_work_is_an_event_and_the_series_ends_at_one() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("train") as run:

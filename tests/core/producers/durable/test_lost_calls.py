@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessionary.producers import Json, Session, ToolCallUnresolved, tool
+from sessionary.producers import Json, Session, SessionEnded, ToolCallUnresolved, tool
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import ToolCallResolved
 from sessionary.schemas.ids import call_key, derived_id, run_key
@@ -76,3 +76,28 @@ def test_a_call_whose_record_is_there_is_not_asked_about() -> None:
             assert orders.send("a") == "sent"
     assert orders.calls == ["a"]
     assert memory.refusals() == []
+
+
+def test_a_person_resolves_the_call_of_a_run_that_outlived_its_session() -> None:
+    @tool(name="send", effect="write", key=lambda order: KEY, deadline=1)
+    def send(order: str) -> None:
+        raise KeyboardInterrupt
+
+    client, memory = memory_client()
+    session = client.session(user_id="u")
+    run = session.run("report", run_id="r", mode="detached")
+    run.__enter__()
+    with pytest.raises(KeyboardInterrupt):
+        send("a")
+    run._leave_marks()
+    memory.silence(session)
+    memory.advance(3_600)
+    assert memory.find_row(session.session_id).state == "Terminated"
+    other, _ = memory_client(agent_id="person", memory=memory)
+    attached = other.attach(session.session_id)
+    call_id = derived_id("acme", session.session_id, "r", KEY)
+    attached.emit(ToolCallResolved(call_id, "send", KEY, "failed", None, "ann"), run_id="r", actor="ann")
+    assert memory.refusals() == []
+    with pytest.raises(SessionEnded):  # it is of no run that may go on
+        attached.emit(ToolCallResolved(call_id, "send", KEY, "failed", None, "ann"))
+    client.close()

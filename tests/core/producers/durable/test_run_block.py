@@ -4,7 +4,15 @@ import asyncio
 
 import pytest
 
-from sessionary.producers import AsyncSessionClient, Invalid, Limits, NotAllowed, ProducerSettings, Session
+from sessionary.producers import (
+    AsyncSessionClient,
+    Invalid,
+    Limits,
+    NotAllowed,
+    ProducerSettings,
+    Session,
+    SessionEnded,
+)
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
@@ -187,3 +195,39 @@ def test_an_event_of_a_run_that_never_began_is_refused() -> None:
     with client, client.session(user_id="u") as session:
         session.progress(1, run_id="nowhere")
     assert [rejection.reason for rejection in memory.rejections()] == ["unknown_run"]
+
+
+def test_a_detached_run_ends_after_its_session_was_closed_and_no_other_work_does() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as session:
+        runs = {mode: session.run("report", run_id=mode, mode=mode) for mode in ("attached", "detached")}
+        for run in runs.values():
+            run.__enter__()
+        session.close()
+        assert memory.view_session(session).state == "Terminated"
+        with pytest.raises(SessionEnded):
+            runs["attached"].report_progress(1, 2)
+        with pytest.raises(SessionEnded):
+            session.run("another", mode="detached").__enter__()
+        with pytest.raises(SessionEnded):
+            session.activity("llm")
+        runs["detached"].step("draft", lambda: "text")
+        runs["detached"].result = "text"
+        runs["detached"].__exit__(None, None, None)
+        completed = memory.verdicts()[-1]
+        assert (completed.event_type, completed.outcome) == ("run_completed", "applied")
+    assert memory.refusals() == []
+
+
+def test_a_detached_run_that_ends_after_its_session_was_archived_is_refused() -> None:
+    client, memory = memory_client(on_refused=lambda _: None)
+    with client, client.session(user_id="u") as session:
+        run = session.run("report", mode="detached")
+        run.__enter__()
+        session.close()
+        memory.advance(3 * 86_400)
+        assert memory.audit(session.session_id)[-1].transition == "T14"
+        run.__exit__(None, None, None)
+    assert [(judged.event_type, judged.reason) for judged in memory.refusals()] == [
+        ("run_completed", "session_archived")
+    ]

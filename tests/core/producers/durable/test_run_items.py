@@ -101,6 +101,41 @@ def test_two_lists_need_two_names() -> None:
             list(run.items([4]))
 
 
+def test_a_list_within_a_list_is_refused_as_a_run_has_one_place() -> None:
+    client, memory = memory_client()
+    done: list[int] = []
+    with client, client.session(user_id="u") as session, session.run("report") as run:
+        for number in run.items([1, 2], name="chapters", every=1):
+            with pytest.raises(Invalid, match=r"'pages' begins before 'chapters' has ended.*one list of both"):
+                done += run.items([3, 4], name="pages", every=1)
+            done.append(number)
+        with pytest.raises(Invalid, match="'right' begins before 'left' has ended"):
+            list(zip(run.items([1, 2], name="left"), run.items([1, 2], name="right"), strict=True))
+        done += run.items([5], name="after both")
+    assert done == [1, 2, 5]
+    started = [event.payload.name for event in memory.events() if isinstance(event.payload, StepStarted)]
+    assert started == ["chapters", "left", "after both"]
+
+
+def test_a_list_that_was_left_early_is_in_no_other_s_way() -> None:
+    client, _ = memory_client()
+
+    async def leave_early(run: Run) -> list[int]:
+        async for number in run.items([1, 2], name="async"):
+            assert number == 1
+            break
+        return [number async for number in run.items([6], name="behind it")]
+
+    with client, client.session(user_id="u") as session, session.run("report") as run:
+        for number in run.items([1, 2], name="left"):
+            assert number == 1
+            break
+        with pytest.raises(ZeroDivisionError):
+            [1 // number for number in run.items([0], name="failed")]
+        assert list(run.items([7], name="next")) == [7]
+        assert asyncio.run(leave_early(run)) == [6]
+
+
 @pytest.mark.parametrize(
     ("pages", "complaint"), [(["a", *PAGES], "item 5 was 'page-5', and is 'page-4'"), (PAGES[:3], "5 items were done")]
 )

@@ -16,6 +16,8 @@ from sessionary.producers import (
     ToolCallUnresolved,
     tool,
 )
+from sessionary.producers.durable.resume_plan import describe_retry
+from sessionary.producers.run_ports import StepView
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import (
     CheckpointSaved,
@@ -29,6 +31,7 @@ from sessionary.schemas.events import (
     StepSkipped,
     StepStarted,
     StepSucceeded,
+    ToolCallFailed,
     ToolCallStarted,
     ToolCallSucceeded,
 )
@@ -125,6 +128,41 @@ def test_a_failed_step_raises_its_error_and_fails_its_run() -> None:
     assert (failed.error.error_class, failed.error.message) == ("fatal", "bad month")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        Invalid("invalid_value", "month is 13"),
+        PermissionError("not yours"),
+        FileNotFoundError("no such folder"),
+        FileExistsError("a ticket of this name exists"),
+    ],
+    ids=["validation", "permission", "missing", "conflict"],
+)
+def test_what_cannot_pass_by_itself_is_tried_once_and_ends_the_run(error: Exception) -> None:
+    client, memory = memory_client()
+    tries: list[int] = []
+
+    @tool(key=lambda: "ticket", effect="write")
+    def open_ticket() -> None:
+        tries.append(1)
+        raise error
+
+    with client, client.session(user_id="u") as session:
+        with pytest.raises(type(error)), session.run("report", run_id="r", plan=["open"]) as run:
+            run.step("open", open_ticket)
+        with pytest.raises(RunOver), session.run("report", run_id="r", resume=True) as run:
+            run.step("open", open_ticket)
+    assert tries == [1]
+    sent = payloads(memory)
+    assert kinds(sent).count(ToolCallStarted) == kinds(sent).count(StepStarted) == 1
+    failed = [payload for payload in sent if isinstance(payload, ToolCallFailed | StepFailed | RunFailed)]
+    assert [(type(payload), payload.error.error_class) for payload in failed] == [
+        (ToolCallFailed, "fatal"),
+        (StepFailed, "fatal"),
+        (RunFailed, "fatal"),
+    ]
+
+
 def test_an_output_that_json_cannot_hold_fails_the_step() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, pytest.raises(Invalid, match="output"):  # noqa: SIM117
@@ -142,10 +180,11 @@ def test_a_resumed_run_retries_what_failed_and_skips_what_succeeded() -> None:
             run.result = again.do(run)
     assert again.done == ["write", "publish"]
     resumed, running, skipped, started, *rest = payloads(memory, before)
-    assert resumed == RunResumed("write")
+    assert resumed == RunResumed("write", "goes on with step write; steps done: 1, to be tried again: 1")
     assert running == RunRunning()
     assert skipped == StepSkipped("collect", "succeeded in attempt 1: its stored output is used")
-    assert started == StepStarted("write", 2, '{"args":["write",10]}')
+    why = "attempt 1 failed: TimeoutError (retryable)"
+    assert started == StepStarted("write", 2, '{"args":["write",10]}', reason=why)
     assert kinds(rest) == [StepSucceeded, StepStarted, StepSucceeded, RunCompleted]
     assert rest[-1] == RunCompleted("1000")
     assert memory.refusals() == []
@@ -160,6 +199,10 @@ def test_a_run_goes_on_after_its_process_died() -> None:
             assert again.do(run) == 1_000
     assert again.done == ["write", "publish"]
     assert RunResumed not in kinds(payloads(memory))
+    retried = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.attempt > 1]
+    assert [(step.name, step.reason) for step in retried] == [
+        ("write", "attempt 1 failed: KeyboardInterrupt (retryable)")
+    ]
     assert memory.refusals() == []
 
 
@@ -201,8 +244,14 @@ def test_an_open_run_whose_step_failed_for_good_is_ended() -> None:
         die_in(session, fail_and_die)
         with pytest.raises(RunOver, match="bad"), session.resume_run("r"):
             pass
-    assert isinstance(payloads(memory)[-1], RunFailed)
+    failed = payloads(memory)[-1]
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == "not resumed: step collect failed for good"
     assert memory.refusals() == []
+
+
+def test_a_step_that_its_process_left_is_tried_again_for_that_reason() -> None:
+    assert describe_retry(StepView("write", "running", 3)) == "attempt 3 did not finish"
 
 
 def test_a_person_may_let_a_run_go_on_that_failed_for_good() -> None:
@@ -212,6 +261,8 @@ def test_a_person_may_let_a_run_go_on_that_failed_for_good() -> None:
         with session.resume_run("r", actor="alice") as run:
             assert Work().do(run) == 1_000
     assert memory.refusals() == []
+    reasons = [payload.reason for payload in payloads(memory) if isinstance(payload, RunResumed)]
+    assert reasons == ["goes on, as a person asked; steps done: 1, to be tried again: 0"]
     assert isinstance(payloads(memory)[-1], RunCompleted)
 
 

@@ -1,6 +1,8 @@
 """Resuming a run although reads are late: the processor shows an event only if it is waited for."""
 
-from sessionary.producers import SessionClient, TookEffect, tool
+import pytest
+
+from sessionary.producers import Run, SessionClient, TookEffect, tool
 from sessionary.producers.run_ports import LogPosition, RunView
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.producers.testing.memory_runs import MemoryRuns
@@ -19,6 +21,40 @@ class LateRuns(MemoryRuns):
         if after is None:
             self._first = view = self._first or view
         return view
+
+
+class UnjudgedRuns(MemoryRuns):
+    """Tells of a run only if an event is waited for: nothing else is judged yet."""
+
+    def fetch_run(self, session_id: str, run_id: str, after: LogPosition | None, timeout_s: float) -> RunView | None:
+        return None if after is None else super().fetch_run(session_id, run_id, after, timeout_s)
+
+
+@pytest.mark.parametrize("may_begin", [False, True])
+def test_a_run_that_failed_just_now_goes_on_in_the_same_process(may_begin: bool) -> None:
+    memory = InMemoryTransport()
+    ports = memory_ports(memory, "acme", "service")._replace(runs=UnjudgedRuns(memory))
+    done: list[str] = []
+
+    def carry_out(run: Run) -> None:
+        run.step("one", done.append, "one")
+        if done.count("two") == 0:
+            done.append("two")
+            raise ConnectionError
+        run.result = "done"
+
+    with SessionClient(tenant_id="acme", service_id="service", agent_id="agent", ports=ports) as client:
+        session = client.create(user_id="u")
+        session.start()
+        with pytest.raises(ConnectionError), session.run("report", run_id="r") as run:
+            carry_out(run)
+        resumed = session.run("report", run_id="r", resume=True) if may_begin else session.resume_run("r")
+        with resumed as run:
+            carry_out(run)
+    assert done == ["one", "two"]
+    assert memory.refusals() == []
+    sent = [verdict.event.envelope.event_type for verdict in memory.verdicts()]
+    assert (sent.count("run_started"), sent.count("run_resumed"), sent.count("run_completed")) == (1, 1, 1)
 
 
 def test_a_run_that_goes_on_once_its_call_is_resolved_is_not_resumed_again() -> None:

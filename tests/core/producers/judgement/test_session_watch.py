@@ -57,7 +57,6 @@ class Scene:
     def __init__(self, rules: int = 2) -> None:
         self.kafka, self.told = JudgedMemory(rules), Told()
         self.client = self.kafka.polling_client(**self.told.callbacks)
-        wait_until(lambda: len(self.kafka.polled) == 1, 20, "the first poll, which checks the token")
 
     def poll(self) -> None:
         self.client._watch.poll_now()

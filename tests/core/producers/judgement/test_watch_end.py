@@ -5,17 +5,10 @@ import threading
 
 import pytest
 
-from sessionary.producers import AuthenticationFailed, SessionClient, SessionFenced, Unavailable
+from sessionary.producers import AuthenticationFailed, SessionFenced, Unavailable
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.support.waiting import wait_until
-
-
-def checked_client(kafka: JudgedMemory) -> SessionClient:
-    """Return a client that has checked its token, and asks again when a test polls."""
-    client = kafka.polling_client()
-    wait_until(lambda: len(kafka.polled) == 1, 20, "the first poll, which checks the token")
-    return client
 
 
 def watch_threads() -> set[threading.Thread]:
@@ -59,7 +52,7 @@ def test_closing_a_client_ends_the_watch_of_a_dropped_client_of_a_tenant() -> No
 
 def test_a_lost_session_keeps_no_events() -> None:
     kafka = JudgedMemory()
-    client = checked_client(kafka)
+    client = kafka.polling_client()
     session = client.session(user_id="u")
     sent = session._sent_events
     assert sent is not None
@@ -80,7 +73,7 @@ def test_a_session_whose_events_were_all_lost_is_forgotten_once_it_ended() -> No
             on_receipt(Receipt(None, None, "dropped"))
 
     kafka = FullMemory()
-    client = checked_client(kafka)
+    client = kafka.polling_client()
     with client.session(user_id="u"):
         client._watch.poll_now()
         assert len(kafka.polled) == 2

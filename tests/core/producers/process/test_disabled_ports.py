@@ -92,6 +92,16 @@ def test_waiting_verbs_are_answered_as_if_all_were_granted(disabled: bool) -> No
         again.complete()
 
 
+def test_nothing_is_known_of_turns_and_the_own_state_is_taken_for_granted() -> None:
+    with new_client() as client, client.session(user_id="u", state={"n": 1}) as session:
+        session.message("user", "Hello")
+        session.update_state({"n": 2})
+        session.verify()
+        assert list(session.conversation()) == list(client.conversation(session.session_id)) == []
+        assert session.execution() == ((), ())
+        assert list(session.list_artifacts()) == []
+
+
 def test_an_ended_session_leaves_nothing_and_others_are_bounded() -> None:
     with new_client() as client:
         outside = client._ports.transport

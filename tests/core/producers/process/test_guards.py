@@ -111,7 +111,7 @@ def test_an_expired_event_that_cannot_be_kept_aside_does_not_end_the_sender(
     def refuse(spool: Spool, frame: Frame) -> Path:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Spool, "store_expired", refuse)
+    monkeypatch.setattr(Spool, "store_aside", refuse)
     errors: list[Exception] = []
     with new_client(of, errors) as client:
         wait_until(lambda: client.counters.expired == 1, 10, "the old event")

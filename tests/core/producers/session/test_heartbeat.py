@@ -189,7 +189,7 @@ def test_a_forked_child_beats_for_its_own_sessions_only(tmp_path: Path) -> None:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert told.read_text() == "0"
-    beats.close()
+    beats.close(5.0)
 
 
 def test_ended_sessions_leave_nothing_in_the_timer() -> None:
@@ -200,7 +200,7 @@ def test_ended_sessions_leave_nothing_in_the_timer() -> None:
         beats.stop_heartbeat(beats.start_heartbeat(ended.send, 3_600.0))
     assert len(beats._live) == 1
     assert len(beats._due) < 100
-    beats.close()
+    beats.close(5.0)
 
 
 def test_many_sessions_are_spread_over_the_interval() -> None:
@@ -211,12 +211,12 @@ def test_many_sessions_are_spread_over_the_interval() -> None:
     begun_s = min(due.at_s for due in beats._due)
     quarters = Counter(int((due.at_s - begun_s) // 900.0) for due in beats._due)
     assert all(200 <= quarters[quarter] <= 300 for quarter in range(4))
-    beats.close()
+    beats.close(5.0)
     fast_beats = Heartbeats(lambda error: None)
     for session in sessions:
         fast_beats.start_heartbeat(session.send, 0.5)
     wait_until(lambda: all(session.count >= 2 for session in sessions), 60, "two beats each")
-    fast_beats.close()
+    fast_beats.close(5.0)
 
 
 class Counted:
@@ -251,6 +251,6 @@ def test_one_failing_session_does_not_end_the_beating_of_others() -> None:
     beats.start_heartbeat(bad.send, BEAT_S)
     beats.start_heartbeat(good.send, BEAT_S)
     wait_until(lambda: good.count > 3 and len(errors) > 1, 10, "beats and errors")
-    beats.close()
-    beats.close()
+    beats.close(5.0)
+    beats.close(5.0)
     assert all(str(error) == "bad" for error in errors)

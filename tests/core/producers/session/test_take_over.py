@@ -1,6 +1,7 @@
 """Clients that take a session over, judged by the processor's own fold."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,8 +15,9 @@ from sessionary.producers import (
     SessionEnded,
     SessionFenced,
 )
-from sessionary.producers.ports import SessionView, Verdict
+from sessionary.producers.ports import KnownSession, SessionChanges, SessionView, Verdict
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from sessionary.stream_processors.core.sequencing import IDS_KEPT
 from tests.core.producers.judged_memory import JudgedMemory
 
 RULES_2 = ProducerSettings.from_env({}, rules=2)
@@ -190,6 +192,44 @@ def test_the_asyncio_client_takes_over_too() -> None:
 
     assert asyncio.run(take_over()) == 2
     assert kafka.outcomes[-1] == "applied"
+
+
+def test_a_copied_process_that_is_far_behind_is_told_by_its_next_poll_without_a_verb() -> None:
+    kafka, errors = JudgedMemory(), list[Exception]()
+    first, _ = kafka.client()
+    second = kafka.polling_client(on_error=errors.append)
+    second._producer_id = second._sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    session = first.session(user_id="u")
+    shared = second.attach(session.session_id)
+    for n in range(2 * IDS_KEPT):
+        session.activity(f"work {n}")
+    shared.activity("lost without an error until now")
+    assert kafka.outcomes[-1] == "duplicate"
+    second._watch.poll_now()
+    (error,) = errors
+    assert isinstance(error, ProducerConflict)
+    assert (error.session_id, error.producer_id) == (session.session_id, first.producer_id)
+    second._watch.poll_now()
+    shared.activity("work")
+    assert kafka.outcomes[-1] == "applied"
+    session.activity("work")
+    assert kafka.outcomes[-1] == "applied"
+    assert len(errors) == 1
+
+
+def test_a_process_whose_events_are_judged_while_it_polls_keeps_its_id() -> None:
+    kafka, errors = JudgedMemory(), list[Exception]()
+    client = kafka.polling_client(on_error=errors.append)
+    session, producer_id = client.session(user_id="u"), client.producer_id
+    ask = kafka.poll_sessions
+
+    def ask_late(known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
+        session.activity("work")
+        return ask(known, timeout_s)
+
+    kafka.poll_sessions = ask_late  # type: ignore[method-assign]
+    client._watch.poll_now()
+    assert (errors, session._emitter.producer_id) == ([], producer_id)
 
 
 def test_a_copied_process_is_told_and_goes_on_with_an_id_of_its_own() -> None:

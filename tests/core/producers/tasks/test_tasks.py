@@ -3,11 +3,19 @@
 import asyncio
 import json
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sessionary.producers import AsyncSessionClient, Invalid, SessionClient, SessionLost, Unavailable
+from sessionary.producers import (
+    ArtifactLibrary,
+    AsyncSessionClient,
+    Invalid,
+    SessionClient,
+    SessionLost,
+    Unavailable,
+)
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
 from sessionary.producers.tasks.attempt import TaskAttempt, TaskTimes
 from sessionary.producers.tasks.context import TaskContext
@@ -16,8 +24,9 @@ from sessionary.producers.tasks.sender import TaskSender
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import (
     CheckpointSaved,
-    MessageAppended,
+    Payload,
     ProgressReported,
+    RunCancelled,
     RunCompleted,
     RunFailed,
     RunPaused,
@@ -27,8 +36,9 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import TaskRequest
-from sessionary.schemas.types import Limits
+from sessionary.schemas.types import ErrorInfo, Limits
 
+RUNNING = RunRunning(0.5)
 QUICK = TaskTimes(beat_s=0.05, lease_s=0.05)
 
 
@@ -55,12 +65,14 @@ class Stage:
         task_id = self.session.start_task(task_type, {"epochs": 4} if given is None else given)
         return task_id, self.memory.tasks()[-1]
 
-    def attempt(self, request: TaskRequest, *, is_stopped: bool = False) -> TaskAttempt:
+    def attempt(
+        self, request: TaskRequest, *, is_stopped: bool = False, artifacts: ArtifactLibrary | None = None
+    ) -> TaskAttempt:
         worker, _ = memory_client(agent_id="worker", memory=self.memory)
         emitter = worker._new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
         emitter.epoch = request.epoch
         sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
-        return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, QUICK)
+        return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, QUICK, artifacts)
 
     def payloads(self, task_id: str) -> Sequence[object]:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
@@ -92,10 +104,11 @@ def test_the_events_of_a_task_are_in_order() -> None:
     assert [type(payload) for payload in payloads] == [
         *(RunStarted, RunRunning),
         *(RunRunning, ProgressReported) * 4,
-        *(MessageAppended, RunCompleted),
+        *(ProgressReported, RunCompleted),
     ]
     progress = [payload for payload in payloads if isinstance(payload, ProgressReported)]
     assert progress[0] == ProgressReported(1.0, 4.0, "Step 1/4")
+    assert progress[-1] == ProgressReported(1.0, 1.0, "nearly there")
     assert [payload.progress for payload in payloads if isinstance(payload, RunRunning)] == [0.0, 0.25, 0.5, 0.75, 1.0]
     events = [event for event in stage.memory.events() if event.envelope.run_id == task_id]
     started, ended = events[1].envelope.occurred_at, events[-1].envelope.occurred_at
@@ -290,6 +303,27 @@ def test_watching_yields_each_change_until_the_end() -> None:
     assert states == ["queued", "completed"]
     with pytest.raises(SessionLost, match="is not known"):
         next(stage.client.watch_task("11111111-1111-8111-8111-111111111111"))
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ((), "started"),
+        ((RUNNING,), "running"),
+        ((RUNNING, RunPaused("held")), "paused"),
+        ((RUNNING, RunFailed(ErrorInfo("fatal", "lost", "lost"))), "failed"),
+        ((RUNNING, RunCancelled("not wanted")), "cancelled"),
+    ],
+)
+def test_a_task_that_is_not_completed_has_no_result_but_its_status(events: Sequence[Payload], status: str) -> None:
+    stage = Stage()
+    task_id, request = stage.start()
+    assert uuid.UUID(task_id).variant == uuid.RFC_4122
+    for payload in (RunStarted("detached", request.task_type), *events):
+        stage.attempt(request)._sender.send(payload)
+    assert stage.client.check_task_status(task_id)["status"] == status
+    assert stage.client.get_task_results(task_id) == {"error": f"task not completed. Current status: {status}"}
+    assert stage.memory.refusals() == []
 
 
 def test_an_unknown_task_is_an_answer() -> None:

@@ -201,7 +201,7 @@ def archive_session(client: SessionClient, memory: InMemoryTransport) -> str:
 
 
 @pytest.mark.parametrize("known_state", ["Active", "Timeout", "Terminated"])
-@pytest.mark.parametrize(("epoch", "refused_after"), [(1, -1), (2, 99)])
+@pytest.mark.parametrize(("epoch", "refused_after", "last_seq"), [(1, -1, 1), (2, 99, 99), (1, 99, 99)])
 @pytest.mark.parametrize("holder", [None, "another"])
 @pytest.mark.parametrize("story", [leave_alone, refuse_an_event, time_out, end_session, archive_session])
 def test_the_memory_answers_a_poll_as_the_control_api_does(
@@ -210,16 +210,19 @@ def test_the_memory_answers_a_poll_as_the_control_api_does(
     epoch: int,
     refused_after: int,
     holder: str | None,
+    last_seq: int,
 ) -> None:
     memory = InMemoryTransport(partitions=1)
     client, _ = memory_client(memory=memory)
     with client:
         session_id = story(client, memory)
         key = SessionKey("acme", session_id)
-        question = SessionQuestion(key, 0, known_state, epoch, holder, refused_after, None, {})
+        own = client.producer_id, last_seq
+        question = SessionQuestion(key, 0, known_state, epoch, holder, refused_after, None, {}, *own)
         owner: Any = SimpleNamespace(state=memory._judge._states[0], recent_outcomes=RecentOutcomes())
         expected = find_difference(owner, question)
-        found = memory.poll_sessions([KnownSession(session_id, known_state, epoch, holder, refused_after, None)], 1.0)
+        known = KnownSession(session_id, known_state, epoch, holder, refused_after, None, *own)
+        found = memory.poll_sessions([known], 1.0)
         positions = {"0": memory._judge._states[0].position.next_offset}
         answer = parse_changes({"positions": positions, "sessions": [] if expected is None else [expected]})
         assert (dict(found.positions), list(found.sessions)) == (dict(answer.positions), list(answer.sessions))

@@ -4,7 +4,7 @@
     <producer id>.<n>.seg         a segment, oldest first; removed once all its frames are done
     <producer id>.<n>.wal         the same, of release 0.1.0
     <segment>.damaged             a segment with bytes that could not be read; for people
-    <producer id>.expired         frames that were too old to be replayed, kept for inspection
+    <producer id>.expired         frames that were too old or cannot be sent, kept for inspection
 
 Not thread-safe: `transport` holds one lock around it.
 """
@@ -186,8 +186,8 @@ class Spool:
         self.taken_over += taken
         return taken
 
-    def store_expired(self, frame: Frame) -> Path:
-        """Append a frame that is too old to be sent to the file for these; return its path."""
+    def store_aside(self, frame: Frame) -> Path:
+        """Append a frame that is given up to the file for these; return it. Raises `OSError`."""
         path = self._folder / f"{self._producer_id}.expired"
         with path.open("ab") as kept:
             kept.write(encode_frame(0, encode_body(frame)))

@@ -22,7 +22,7 @@ from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
-from sessionary.producers.process.guards import LATE_JOIN_S, join_thread
+from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event, read_identity
 from sessionary.schemas.headers import EventIdentity, event_headers
@@ -49,10 +49,15 @@ def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
         if not isinstance(event, Event):
             raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
         envelope = event.envelope
+    try:
+        headers = event_headers(envelope, frame.traceparent)
+    except (ValueError, OverflowError, OSError) as error:
+        what = f"event {envelope.event_id} occurred at {envelope.occurred_at} us"
+        raise Invalid("invalid_value", f"{what}, which no header can hold: {error}") from error
     return OutRecord(
         frame.key,
         frame.value,
-        event_headers(envelope, frame.traceparent),
+        headers,
         envelope.event_id,
         envelope.event_type,
         envelope.tenant_id,
@@ -158,7 +163,8 @@ class SpoolTransport(DirectTransport):
         reports = [self.delivery_reports.popleft() for _ in range(len(self.delivery_reports))]
         if not reports:
             with self._lock:
-                self._spool.truncate_tail()
+                if not self._closed:  # `close` may not have waited for this thread
+                    self._spool.truncate_tail()
             return
         outside = next(((sent, error) for sent, error, _ in reports if error and error.code() not in _OWN_FAULT), None)
         settled: list[tuple[OutRecord, Receipt, OnReceipt | None]] = []
@@ -253,6 +259,8 @@ class SpoolTransport(DirectTransport):
 
     def _send_waiting(self) -> None:
         with self._lock:
+            if self._closed:
+                return
             found = self._spool.read_frames(_FRAMES_PER_READ)
             waits = not found or not all(self._send_frame(position, frame) for position, frame in found)
             if waits and not self._closed:
@@ -311,14 +319,15 @@ class SpoolTransport(DirectTransport):
         except Invalid as error:
             self._counts.failed += 1
             self._counts.errors["unreadable_frame"] += 1
-            self._give_up(position, error)
+            unreadable = Invalid(error.reason, f"{error.detail}; {self._keep_aside(frame)}")
+            self._give_up(position, unreadable)
             return True
         return self._queue_record(record, position)
 
     def _keep_aside(self, frame: Frame) -> str:
-        """Store a frame that is too old; return what became of it."""
+        """Store a frame that cannot be sent; return what became of it."""
         try:
-            return f"it is kept in {self._spool.store_expired(frame)}"
+            return f"it is kept in {self._spool.store_aside(frame)}"
         except OSError as error:
             return f"it is lost, as it cannot be kept aside: {error}"
 
@@ -331,12 +340,12 @@ class SpoolTransport(DirectTransport):
         """Close the files of the parent process, in a forked child. Takes no lock."""
         self._spool.abandon()
 
-    def _stop_threads(self) -> None:
+    def _stop_threads(self, deadline: float) -> None:
         with self._lock:
             self._generation += 1  # ignores the reports of the purge: the file still has the events
             self._work.notify_all()
-        join_thread(self._sender, LATE_JOIN_S)
-        self._kafka.close()
+        join_thread(self._sender, deadline - time.monotonic())
+        self._kafka.close(deadline - time.monotonic())
         with self._lock:
             lost = self._spool.close()
             self._counts.failed += len(lost)

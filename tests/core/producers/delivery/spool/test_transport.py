@@ -14,7 +14,7 @@ from sessionary.producers.delivery.spool import segment
 from sessionary.producers.delivery.spool import transport as spool_transport
 from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
-from sessionary.producers.errors import SpoolDamaged
+from sessionary.producers.errors import Invalid, SpoolDamaged
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
@@ -22,6 +22,8 @@ from sessionary.schemas.events import SessionActivity
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
+
+_YEAR_10000_US = 253_402_300_800_000_000
 
 
 def test_the_spool_takes_what_the_queue_does_not_and_drops_when_it_is_full_itself(
@@ -71,6 +73,31 @@ def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_pat
         assert made.flush(0) == 0
     assert sum("too old" in str(error) for error in errors) == 1
     assert [path.suffix for path in of.spool_folder.iterdir()] == [".expired"]
+
+
+def test_an_event_of_a_time_that_no_header_holds_is_kept_aside_and_holds_up_none(
+    closed_address: str, tmp_path: Path
+) -> None:
+    own, memory = memory_client()
+    own.session(user_id="u").activity("llm", "x")
+    event = memory.events()[-1]
+    own.close()
+    far = encode_event(event._replace(envelope=event.envelope._replace(occurred_at=_YEAR_10000_US)))
+    of = new_settings(closed_address, tmp_path)
+    dead = Spool(of.spool_folder, "dead", 1 << 20)
+    now_ms = time.time_ns() // 1_000_000
+    dead.append_frame(Frame(now_ms, b"k", None, far), None)
+    dead.append_frame(Frame(now_ms - AGE_LIMIT_MS - 1_000, b"k", None, b"old"), None)
+    dead.close()
+    errors: list[Exception] = []
+    with new_client(of, errors) as made:
+        wait_until(lambda: made.counters.expired == 1, 10, "the event behind it")
+        assert (made.counters.failed, made.counters.delivered) == (1, 0)
+        assert made.flush(0) == 0
+    assert [type(error) for error in errors if "no header can hold" in str(error)] == [Invalid]
+    (kept,) = of.spool_folder.iterdir()
+    assert kept.suffix == ".expired"
+    assert far in kept.read_bytes()
 
 
 def test_an_event_that_is_given_up_has_a_receipt(

@@ -1,0 +1,177 @@
+"""Connections to one HTTP server that stay open between requests, with the standard library."""
+
+import base64
+import os
+import select
+import ssl
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from http.client import BadStatusLine, HTTPConnection, HTTPSConnection
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+KEPT_MAX: Final = 8
+IDLE_S_MAX: Final = 30.0  # Servers and what stands before them close idle connections, often after 60 s
+
+
+class Request(NamedTuple):
+    """A request that changes nothing on the server, so it may be sent twice."""
+
+    path: str
+    """Below the server's URL, with the query."""
+    headers: Mapping[str, str]
+    body: bytes | None = None
+    """If there is one, the method is POST, otherwise GET."""
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class _Idle(NamedTuple):
+    connection: HTTPConnection
+    since_s: float
+
+
+class KeptConnections:
+    """Sends requests to one server. Thread-safe; a child of a fork opens connections of its own.
+
+    A request takes an idle connection, or opens one, and has it alone. Proxies are those of the
+    environment, as `urllib.request` finds them. Redirects are not followed: they would take the
+    token along.
+    """
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, answer_bytes_max: int) -> None:
+        """Connect to nothing. Raises `ValueError` if the URL has no host, or no number as its port.
+
+        `tls`: None if the URL is not HTTPS. An answer is read up to `answer_bytes_max`.
+        """
+        self._server = urlsplit(url.rstrip("/"))
+        if not self._server.hostname:
+            raise ValueError(f"no host in {url!r}")
+        self._port = self._server.port
+        self._host = self._server.netloc
+        self._proxy = _find_proxy(self._server.scheme, self._host)
+        self._tls = tls
+        self._answer_bytes_max = answer_bytes_max
+        self._idle: deque[_Idle] = deque()  # its methods are atomic: a fork never finds a lock held
+        self._owner_pid = os.getpid()
+        weakref.finalize(self, _close_all, self._idle)
+
+    def send(self, request: Request, timeout_s: float) -> Answer:
+        """Send a request; return the answer, also one of an error.
+
+        The server may close a connection just when it is used again: then the request is sent once
+        more, on a new connection. `timeout_s` bounds each wait for the network. Raises `OSError`,
+        `HTTPException`.
+        """
+        kept = self._take_idle()
+        if kept is not None:
+            try:
+                return self._send_on(kept, request, timeout_s)
+            except (ConnectionError, BadStatusLine):
+                pass
+        return self._send_on(self._open(timeout_s), request, timeout_s)
+
+    def close_idle(self) -> None:
+        """Close the idle connections; a later request opens one."""
+        _close_all(self._idle)
+
+    def _send_on(self, connection: HTTPConnection, request: Request, timeout_s: float) -> Answer:
+        connection.timeout = timeout_s
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout_s)
+        method = "GET" if request.body is None else "POST"
+        try:
+            headers = {**request.headers, **({} if self._tls else _login_headers(self._proxy))}
+            connection.request(method, self._target(request), request.body, headers)
+            found = connection.getresponse()
+            body = found.read(self._answer_bytes_max)
+            told = {name.lower(): value for name, value in found.headers.items()}
+            is_reusable = found.isclosed() and connection.sock is not None
+        except BaseException:
+            connection.close()
+            raise
+        if is_reusable and len(self._idle) < KEPT_MAX:
+            self._idle.append(_Idle(connection, time.monotonic()))
+        else:
+            connection.close()
+        return Answer(found.status, found.reason, told, body)
+
+    def _take_idle(self) -> HTTPConnection | None:
+        """Return the connection that was used last, if the server has not closed it."""
+        if self._owner_pid != os.getpid():
+            # The parent goes on with its connections; closing this copy does not end them.
+            _close_all(self._idle)
+            self._owner_pid = os.getpid()
+        while True:
+            try:
+                connection, since_s = self._idle.pop()
+            except IndexError:
+                return None
+            if time.monotonic() - since_s < IDLE_S_MAX and not _was_closed(connection):
+                return connection
+            connection.close()
+
+    def _target(self, request: Request) -> str:
+        path = f"{self._server.path}{request.path}"
+        return path if self._proxy is None or self._tls is not None else f"http://{self._host}{path}"
+
+    def _open(self, timeout_s: float) -> HTTPConnection:
+        place = self._server if self._proxy is None else self._proxy
+        host = place.hostname or ""
+        if self._tls is None:
+            return HTTPConnection(host, place.port, timeout=timeout_s)
+        connection = HTTPSConnection(host, place.port, timeout=timeout_s, context=self._tls)
+        if self._proxy is not None:
+            connection.set_tunnel(self._server.hostname or "", self._port, _login_headers(self._proxy))
+        return connection
+
+
+def _find_proxy(scheme: str, host: str) -> SplitResult | None:
+    proxy = getproxies().get(scheme)
+    if not proxy or proxy_bypass(host):
+        return None
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def _login_headers(proxy: SplitResult | None) -> dict[str, str]:
+    """Return the header with which a proxy is logged in to, if its URL has a user."""
+    if proxy is None or proxy.username is None:
+        return {}
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+
+
+def _was_closed(connection: HTTPConnection) -> bool:
+    """Return whether the server has closed a connection, or sent something unasked."""
+    if connection.sock is None:
+        return True
+    try:
+        if sys.platform != "win32":
+            poll = select.poll()  # `select` cannot watch descriptors above 1,023
+            poll.register(connection.sock, select.POLLIN)
+            return bool(poll.poll(0))
+        return bool(select.select([connection.sock], [], [], 0)[0])
+    except (OSError, ValueError):
+        return True
+
+
+def _close_all(idle: deque[_Idle]) -> None:
+    while True:
+        try:
+            idle.pop().connection.close()
+        except IndexError:
+            return
+
+
+__all__ = ["IDLE_S_MAX", "KEPT_MAX", "Answer", "KeptConnections", "Request"]

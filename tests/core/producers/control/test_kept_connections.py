@@ -1,0 +1,258 @@
+"""Connections that are kept open, against servers that keep, close and cut them."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.client import HTTPException
+
+import pytest
+
+from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers.control import kept_connections
+from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.control.kept_connections import KEPT_MAX, KeptConnections, Request
+from sessionary.producers.testing import InMemoryTransport, memory_ports
+
+BYTES_MAX = 1 << 20
+ASK = Request("/v1/x?n=1", {"Accept": "application/json"})
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Server:
+    """Serves each connection by a function; notes the connections and what was asked."""
+
+    def __init__(self, serve: Callable[["Server", socket.socket, int], None]) -> None:
+        self.asked: list[bytes] = []
+        self.connections = 0
+        self._serve = serve
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(connection)
+            threading.Thread(target=self._serve_one, args=(connection, self.connections), daemon=True).start()
+
+    def _serve_one(self, connection: socket.socket, number: int) -> None:
+        with connection:
+            self._serve(self, connection, number)
+
+    def read_request(self, connection: socket.socket) -> bytes:
+        """Return a request; empty if the client has closed the connection."""
+        text = b""
+        try:
+            while b"\r\n\r\n" not in text:
+                part = connection.recv(65_536)
+                if not part:
+                    return b""
+                text += part
+        except OSError:
+            return b""
+        self.asked.append(text)
+        return text
+
+    def stop(self) -> None:
+        """Close everything. On Linux a thread in `accept` is only woken by `shutdown`."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connection in self._open:
+            connection.close()
+
+
+@contextmanager
+def serving(serve: Callable[[Server, socket.socket, int], None]) -> Iterator[Server]:
+    server = Server(serve)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def connected(url: str, answer_bytes_max: int = BYTES_MAX) -> Iterator[KeptConnections]:
+    connections = KeptConnections(url, None, answer_bytes_max)
+    try:
+        yield connections
+    finally:
+        connections.close_idle()
+
+
+def answer_all(server: Server, connection: socket.socket, number: int) -> None:
+    """Answer each request, and keep the connection."""
+    while server.read_request(connection):
+        connection.sendall(OK)
+
+
+def test_requests_one_after_the_other_share_a_connection() -> None:
+    with serving(answer_all) as server, connected(server.url) as connections:
+        for _ in range(3):
+            answer = connections.send(ASK, 5)
+            assert (answer.status, answer.body) == (200, b"ok")
+        assert connections.send(ASK._replace(body=b""), 5).status == 200
+        assert (server.connections, len(server.asked)) == (1, 4)
+        assert [text.split(b" ")[:2] for text in server.asked] == [[b"GET", b"/v1/x?n=1"]] * 3 + [
+            [b"POST", b"/v1/x?n=1"]
+        ]
+
+
+def test_requests_side_by_side_have_connections_of_their_own_and_few_are_kept() -> None:
+    many = KEPT_MAX + 3
+    together = threading.Barrier(many)
+
+    def answer_together(server: Server, connection: socket.socket, number: int) -> None:
+        if server.read_request(connection):
+            together.wait(20)
+            connection.sendall(OK)
+            answer_all(server, connection, number)
+
+    with (
+        serving(answer_together) as server,
+        connected(server.url) as connections,
+        ThreadPoolExecutor(many) as threads,
+    ):
+        answers = list(threads.map(lambda _: connections.send(ASK, 20), range(many)))
+        assert {answer.body for answer in answers} == {b"ok"}
+        assert server.connections == many
+        assert len(connections._idle) == KEPT_MAX
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    closed = threading.Event()
+
+    def answer_once(server: Server, connection: socket.socket, number: int) -> None:
+        server.read_request(connection)
+        connection.sendall(OK)
+        connection.shutdown(socket.SHUT_RDWR)
+        closed.set()
+
+    with serving(answer_once) as server, connected(server.url) as connections:
+        for _ in range(3):
+            assert connections.send(ASK, 5).body == b"ok"
+            assert closed.wait(5)
+            closed.clear()
+        assert (server.connections, len(server.asked)) == (3, 3)
+
+
+def test_a_request_is_sent_again_if_its_kept_connection_is_closed_under_it() -> None:
+    def close_at_the_second(server: Server, connection: socket.socket, number: int) -> None:
+        server.read_request(connection)
+        connection.sendall(OK)
+        if number == 1:
+            server.read_request(connection)  # and close without an answer
+        else:
+            answer_all(server, connection, number)
+
+    with serving(close_at_the_second) as server, connected(server.url) as connections:
+        assert [connections.send(ASK, 5).body for _ in range(3)] == [b"ok"] * 3
+        assert (server.connections, len(server.asked)) == (2, 4)
+
+
+def test_a_new_connection_that_is_cut_is_an_error_and_the_request_is_not_repeated() -> None:
+    def close_unanswered(server: Server, connection: socket.socket, number: int) -> None:
+        server.read_request(connection)
+
+    with serving(close_unanswered) as server, connected(server.url) as connections:
+        with pytest.raises((OSError, HTTPException)):
+            connections.send(ASK, 5)
+        assert len(server.asked) == 1
+        assert not connections._idle
+
+
+def test_a_server_that_is_silent_times_out_and_its_connection_is_not_kept() -> None:
+    said = threading.Event()
+
+    def answer_once_then_wait(server: Server, connection: socket.socket, number: int) -> None:
+        server.read_request(connection)
+        connection.sendall(OK)
+        server.read_request(connection)
+        said.wait(20)
+
+    with serving(answer_once_then_wait) as server, connected(server.url) as connections:
+        assert connections.send(ASK, 5).body == b"ok"
+        with pytest.raises(TimeoutError):
+            connections.send(ASK, 0.05)
+        said.set()
+        assert not connections._idle
+        assert (server.connections, len(server.asked)) == (1, 2)
+
+
+def test_an_answer_that_is_longer_than_allowed_is_cut_and_its_connection_not_kept() -> None:
+    with serving(answer_all) as server, connected(server.url, 1) as connections:
+        assert [connections.send(ASK, 5).body for _ in range(2)] == [b"o", b"o"]
+        assert server.connections == 2
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(answer_all) as server, connected(server.url) as connections:
+        connections.send(ASK, 5)
+        monkeypatch.setattr(kept_connections, "IDLE_S_MAX", 0.0)
+        connections.send(ASK, 5)
+        assert server.connections == 2
+
+
+def test_a_child_of_a_fork_opens_a_connection_of_its_own() -> None:
+    with serving(answer_all) as server, connected(server.url) as connections:
+        connections.send(ASK, 5)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if connections.send(ASK, 5).body == b"ok" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert server.connections == 2
+        assert connections.send(ASK, 5).body == b"ok"
+        assert server.connections == 2
+
+
+def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(answer_all) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url.replace("//", "//me:secret@"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with connected("http://control.invalid:8600/base") as connections:
+            assert connections.send(ASK, 5).body == b"ok"
+        assert proxy.asked[0].startswith(b"GET http://control.invalid:8600/base/v1/x?n=1 ")
+        assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in proxy.asked[0]
+
+
+@pytest.mark.parametrize("url", ["http:///v1", "http://h:port"])
+def test_what_is_no_url_of_a_server_is_said_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        KeptConnections(url, None, BYTES_MAX)
+
+
+def test_connections_are_closed_with_the_last_reference() -> None:
+    with serving(answer_all) as server:
+        connections = KeptConnections(server.url, None, BYTES_MAX)
+        connections.send(ASK, 5)
+        (idle,) = connections._idle
+        kept = idle.connection.sock
+        del idle, connections
+        assert kept.fileno() == -1
+
+
+def test_the_client_s_end_closes_connections_that_wait_for_the_next_question() -> None:
+    with serving(answer_all) as server:
+        control = HttpControl(ProducerSettings.from_env({"SESSIONARY_CONTROL_URL": server.url}))
+        memory = InMemoryTransport()
+        ports = memory_ports(memory)._replace(close_idle=control.close_idle)
+        client = SessionClient(
+            tenant_id="acme", service_id="s", agent_id="a", settings=ProducerSettings.from_env({}), ports=ports
+        )
+        assert control._connections is not None
+        control._connections.send(ASK, 5)
+        (idle,) = control._connections._idle
+        kept = idle.connection.sock
+        client.close()
+        assert kept.fileno() == -1
+        assert control._connections.send(ASK, 5).body == b"ok"
+        assert server.connections == 2
+        control.close_idle()

@@ -1,0 +1,346 @@
+"""Every verb for asyncio, cancelled while it waits: what comes later changes nothing."""
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sessionary.producers import AsyncSession, Run
+from sessionary.producers.ports import Json
+from sessionary.producers.run_ports import RunView
+from sessionary.producers.session.state_json import canonical_json
+from sessionary.producers.testing import InMemoryTransport
+from sessionary.producers.testing.memory_runs import MemoryRuns
+from sessionary.schemas.events import LlmDecision, SessionStartFailed, SessionTerminated
+from tests.core.producers.gated_memory import cancel_while_it_waits, new_rig, open_soon
+from tests.core.producers.sent_events import sent_types
+from tests.core.producers.test_public_surface import PLAIN, SESSION
+from tests.support.waiting import wait_until
+
+LARGE_TEXT = "x" * 20_000  # an artifact
+
+
+class Case(NamedTuple):
+    """How a verb is called, and what is done before it."""
+
+    call: Callable[[AsyncSession], Awaitable[object]]
+    prepare: Callable[[AsyncSession], Awaitable[object]] | None = None
+    waits: bool = False  # also if there is room for its event
+    starts: bool = True
+
+
+async def fail(session: AsyncSession) -> None:
+    await session.error(TimeoutError(), retryable=True)
+
+
+CASES = {
+    "emit": Case(lambda s: s.emit(LlmDecision())),
+    "activity": Case(lambda s: s.activity("llm")),
+    "info": Case(lambda s: s.info("x")),
+    "progress": Case(lambda s: s.progress(1)),
+    "usage": Case(lambda s: s.usage(model="m")),
+    "update_state": Case(lambda s: s.update_state({"n": 2}), waits=True),
+    "snapshot": Case(lambda s: s.snapshot()),
+    "message": Case(lambda s: s.message("user", LARGE_TEXT), waits=True),
+    "tool_message": Case(lambda s: s.tool_message("search", LARGE_TEXT), waits=True),
+    "conversation": Case(lambda s: s.conversation(), waits=True),
+    "execution": Case(lambda s: s.execution(), waits=True),
+    "list_artifacts": Case(lambda s: s.list_artifacts(), waits=True),
+    "verify": Case(lambda s: s.verify(), waits=True),
+    "start_task": Case(lambda s: s.start_task("train", timeout_s=20.0), waits=True),
+    "start": Case(lambda s: s.start(), starts=False),
+    "fail_start": Case(lambda s: s.fail_start("invalid_config"), starts=False),
+    "enter_phase": Case(lambda s: s.enter_phase("updating")),
+    "pause": Case(lambda s: s.pause()),
+    "resume": Case(lambda s: s.resume(), lambda s: s.pause(), waits=True),
+    "error": Case(fail),
+    "recover": Case(lambda s: s.recover(), fail, waits=True),
+    "sync": Case(lambda s: s.sync(), waits=True),
+    "complete": Case(lambda s: s.complete()),
+    "cancel": Case(lambda s: s.cancel()),
+    "force_close": Case(lambda s: s.force_close()),
+    "close": Case(lambda s: s.close()),
+}
+
+
+def test_each_verb_that_may_wait_has_a_case() -> None:
+    names = {name for name in SESSION if inspect.iscoroutinefunction(getattr(AsyncSession, name))}
+    assert CASES.keys() == names
+    others = {name for name in SESSION - names if callable(getattr(AsyncSession, name))}
+    assert others <= PLAIN  # the blocks among them, `llm`, `run` and `resume_run`, have tests below
+
+
+@pytest.mark.parametrize("may_block", [False, True], ids=["", "block"])
+@pytest.mark.parametrize("verb", CASES)
+def test_a_session_that_is_left_by_a_cancelled_verb_ends_once_and_is_silent(
+    verb: str, may_block: bool, tmp_path: Path
+) -> None:
+    rig, case = new_rig(tmp_path, may_block=may_block), CASES[verb]
+    memory = rig.memory
+
+    async def main() -> AsyncSession:
+        session = await rig.client.create(user_id="u", state={"n": 1})
+        if case.starts:
+            await session.start()
+        if case.prepare is not None:
+            await case.prepare(session)
+
+        async def leave() -> None:
+            async with session:
+                assert await cancel_while_it_waits(rig, lambda: case.call(session)) == (may_block or case.waits)
+                open_soon(rig)
+                raise asyncio.CancelledError
+
+        with pytest.raises(asyncio.CancelledError):
+            await leave()
+        assert session.local_state == "Terminated"
+        return session
+
+    session = asyncio.run(main())  # returns once no thread of its executor is at work any more
+    wait_until(lambda: memory.view_session(session).state == "Terminated", 20, "the end")
+    view = memory.view_session(session)
+    assert (session.version, session.state) == (view.version, {"n": view.version})
+    applied = [type(each.event.payload) for each in memory.verdicts() if each.outcome == "applied"]
+    assert [kind for kind in applied if kind in (SessionTerminated, SessionStartFailed)] == applied[-1:]
+    # What was sent to end a session that was resumed after all came from the epoch before.
+    refused = [each.reason for each in memory.refusals()]
+    assert refused == (["stale_epoch"] if verb in ("resume", "recover") else [])
+    memory.advance(600)
+    assert (memory.heartbeats(), rig.errors) == ([], [])
+    rig.client.sync_client.close()
+
+
+@pytest.mark.parametrize("may_block", [False, True], ids=["", "block"])
+def test_a_cancelled_update_comes_before_a_later_one_or_never(
+    may_block: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread is slow: it has not sent the update yet when the caller gives up."""
+    rig, slow, release = new_rig(tmp_path, may_block=may_block), threading.Event(), threading.Event()
+
+    def text_of_late(state: dict[str, Json]) -> str:
+        if state == {"n": 2} and threading.current_thread() is not threading.main_thread():
+            slow.set()
+            assert release.wait(20)
+        return canonical_json(state)
+
+    monkeypatch.setattr("sessionary.producers.session.work.canonical_json", text_of_late)
+
+    async def main() -> AsyncSession:
+        session = await rig.client.create(user_id="u", state={"n": 1})
+        await session.start()
+        task = asyncio.create_task(session.update_state({"n": 2}))
+        while not slow.is_set() and sent_types(rig.memory)[-1] != "state_updated":
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait([task])
+        later = asyncio.create_task(session.update_state({"n": 3}))
+        await asyncio.wait([later], timeout=0.05)
+        release.set()
+        await later
+        return session
+
+    session = asyncio.run(main())
+    assert session.state == {"n": 3}
+    view = rig.memory.view_session(session.session_id)
+    assert (view.state_json, view.version, rig.memory.refusals()) == ('{"n":3}', session.version, [])
+
+
+@pytest.mark.parametrize("may_block", [False, True], ids=["", "block"])
+def test_a_large_message_that_was_cancelled_is_no_turn_later(may_block: bool, tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=may_block)
+
+    async def main() -> str:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+        assert await cancel_while_it_waits(rig, lambda: session.message("user", LARGE_TEXT))
+        rig.memory.open_gate()
+        await session.message("user", "the same, shorter")
+        return session.session_id
+
+    session_id = asyncio.run(main())
+    turns = rig.client.sync_client.attach(session_id).conversation(load_artifacts=False)
+    assert [turn.content for turn in turns] == ["the same, shorter"]
+
+
+def test_an_end_for_which_no_thread_was_free_is_sent_all_the_same(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=True)
+
+    async def main() -> str:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+        other = await rig.client.create(user_id="u")
+        rig.gate.shut()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        blocked = asyncio.create_task(other.info("it has the only thread"))
+        await asyncio.sleep(0)
+        assert rig.gate.waiting.wait(20)
+        task = asyncio.create_task(session.complete())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        rig.memory.open_gate()
+        await blocked
+        return session.session_id
+
+    assert rig.memory.view_session(asyncio.run(main())).state == "Terminated"
+
+
+def beats_of_run(memory: InMemoryTransport, run_id: str) -> int:
+    return sum(beat.envelope.run_id == run_id for beat in memory.heartbeats())
+
+
+def run_of(memory: InMemoryTransport, session_id: str, run_id: str) -> RunView | None:
+    return MemoryRuns(memory).fetch_run(session_id, run_id, None, 1.0)
+
+
+def test_under_policy_block_a_run_whose_entry_was_cancelled_is_cancelled(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=True)
+    memory = rig.memory
+
+    async def main() -> tuple[str, Run]:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+        run = session.run("report", run_id="r")
+        assert await cancel_while_it_waits(rig, run.__aenter__)
+        memory.open_gate()
+        return session.session_id, run
+
+    session_id, _run = asyncio.run(main())
+    found = run_of(memory, session_id, "r")
+    assert found is not None
+    assert (found.state, memory.refusals()) == ("cancelled", [])
+    memory.advance(30)
+    assert beats_of_run(memory, "r") == 0
+    assert memory.view_session(session_id).state == "Active"
+
+
+@pytest.mark.parametrize("may_block", [False, True], ids=["", "block"])
+def test_a_run_whose_resumption_was_cancelled_is_silent_and_may_be_resumed(may_block: bool, tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=may_block)
+    memory = rig.memory
+
+    async def main() -> tuple[str, list[Run]]:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+        lost = session.run("report", run_id="r")
+        await lost.__aenter__()
+        lost._beats.stop()  # its process died
+        left = session.resume_run("r")
+        assert await cancel_while_it_waits(rig, left.__aenter__)
+        memory.open_gate()
+        return session.session_id, [lost, left]
+
+    session_id, _runs = asyncio.run(main())
+    memory.advance(30)
+    assert beats_of_run(memory, "r") == 0
+
+    async def resume() -> None:
+        session = await rig.client.attach(session_id)
+        async with session.resume_run("r") as run:
+            run.result = "done"
+
+    asyncio.run(resume())
+    found = run_of(memory, session_id, "r")
+    assert found is not None
+    assert (found.state, memory.refusals()) == ("completed", [])
+
+
+def test_a_run_that_begins_after_its_caller_has_left_does_not_beat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = new_rig(tmp_path, may_block=False)
+    begin, begun, left = Run._begin, threading.Event(), threading.Event()
+
+    def begin_late(run: Run) -> None:
+        begun.set()
+        assert left.wait(20)
+        begin(run)
+
+    async def main() -> Run:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+        monkeypatch.setattr(Run, "_begin", begin_late)
+        run = session.run("report", run_id="r", resume=True)
+        task = asyncio.create_task(run.__aenter__())
+        assert await asyncio.to_thread(begun.wait, 20)
+        task.cancel()
+        await asyncio.wait([task])
+        left.set()
+        return run
+
+    _run = asyncio.run(main())
+    assert sent_types(rig.memory)[-2:] == ["run_started", "run_running"]
+    rig.memory.advance(30)
+    assert beats_of_run(rig.memory, "r") == 0
+
+
+@pytest.mark.parametrize("block", ["run", "llm"])
+def test_under_policy_block_a_block_whose_end_was_cancelled_ends(block: str, tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=True)
+    memory = rig.memory
+
+    async def main() -> str:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+        entered = session.run("report", run_id="r") if block == "run" else session.llm("large")
+        await entered.__aenter__()
+        assert await cancel_while_it_waits(rig, lambda: entered.__aexit__(None, None, None))
+        memory.open_gate()
+        return session.session_id
+
+    session_id = asyncio.run(main())
+    assert sent_types(memory)[-1] == ("run_completed" if block == "run" else "usage_recorded")
+    memory.advance(30)
+    assert (beats_of_run(memory, "r"), memory.refusals()) == (0, [])
+    assert memory.view_session(session_id).state == "Active"
+
+
+@pytest.mark.parametrize("may_block", [False, True], ids=["", "block"])
+def test_a_step_that_was_cancelled_while_it_is_recorded_leaves_a_run_that_ends(may_block: bool, tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=may_block)
+    memory = rig.memory
+
+    async def collect() -> str:
+        return "facts"
+
+    async def main() -> str:
+        session = await rig.client.create(user_id="u")
+        await session.start()
+
+        async def leave() -> None:
+            async with session.run("report", run_id="r") as run:
+                assert await cancel_while_it_waits(rig, lambda: run.step("collect", collect))
+                open_soon(rig)
+                raise asyncio.CancelledError
+
+        with pytest.raises(asyncio.CancelledError):
+            await leave()
+        await asyncio.to_thread(wait_until, lambda: run_of(memory, session.session_id, "r"), 20, "the run")
+        return session.session_id
+
+    session_id = asyncio.run(main())
+    found = run_of(memory, session_id, "r")
+    assert found is not None
+    assert (found.state, memory.refusals()) == ("cancelled", [])
+    memory.advance(30)
+    assert beats_of_run(memory, "r") == 0
+
+
+def test_a_cancelled_attach_adopts_nothing_and_does_not_beat(tmp_path: Path) -> None:
+    rig = new_rig(tmp_path, may_block=False)
+    memory = rig.memory
+    holder = rig.client.sync_client.session(user_id="u")
+    holder.detach()
+
+    async def main() -> None:
+        assert await cancel_while_it_waits(rig, lambda: rig.client.attach(holder.session_id))
+        memory.open_gate()
+
+    asyncio.run(main())
+    memory.advance(30)
+    assert [beat for beat in memory.heartbeats() if beat.envelope.session_id == holder.session_id] == []
