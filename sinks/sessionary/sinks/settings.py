@@ -26,7 +26,19 @@ class IdleSettings(EnvSettings):
     )
 
 
-class RetentionSettings(ClickHouseSettings):
+class ArtifactSettings(EnvSettings):
+    """What the sweep of artifacts, and what watches it, must know."""
+
+    retention_artifacts_days: int = Field(
+        30,
+        description="days after which an artifact is marked as deleted and not served any more; its body is removed a "
+        "week later; applied by artifacts sweep",
+        ge=7,
+        le=30,
+    )
+
+
+class RetentionSettings(ClickHouseSettings, ArtifactSettings):
     """How long rows are kept for which no law says it. The rest follows from the data's classes.
 
     The defaults are this product's choice; no requirement names them.
@@ -60,14 +72,6 @@ class RetentionSettings(ClickHouseSettings):
         le=90,
     )
 
-    retention_artifacts_days: int = Field(
-        30,
-        description="days after which an artifact is marked as deleted and not served any more; its body is removed a "
-        "week later; applied by artifacts sweep",
-        ge=7,
-        le=30,
-    )
-
     @property
     def days(self) -> dict[str, int]:
         """The tables' settings by their names in the table `retention_days`."""
@@ -79,14 +83,23 @@ class RetentionSettings(ClickHouseSettings):
         }
 
 
-class SinkSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
-    """Where a sink reads and writes, and how much it collects for one insert."""
+class SinkGroupSettings(KafkaSettings):
+    """Which consumer groups the sinks of a pipeline use."""
 
     pipeline: str | None = Field(
         None,
         description="name of an extra pipeline: its sinks use consumer groups of their own; give it its own database",
         pattern=r"^[A-Za-z0-9_-]+$",
     )
+
+    def group_id(self, kind: str) -> str:
+        """Return the consumer group of the sink `kind`."""
+        return f"{self.topic_prefix}.sink.{kind}" + (f".{self.pipeline}" if self.pipeline else "")
+
+
+class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
+    """Where a sink reads and writes, and how much it collects for one insert."""
+
     instance: str | None = Field(
         None,
         description="unique name of this process among its kind: after a restart it gets its partitions back at once",
@@ -123,9 +136,5 @@ class SinkSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
         """The partitions of `sink_accept_gaps`."""
         return frozenset(int(number) for number in self.sink_accept_gaps.split(",") if number)
 
-    def group_id(self, kind: str) -> str:
-        """Return the consumer group of the sink `kind`."""
-        return f"{self.topic_prefix}.sink.{kind}" + (f".{self.pipeline}" if self.pipeline else "")
 
-
-__all__ = ["IdleSettings", "RetentionSettings", "SinkSettings"]
+__all__ = ["ArtifactSettings", "IdleSettings", "RetentionSettings", "SinkGroupSettings", "SinkSettings"]

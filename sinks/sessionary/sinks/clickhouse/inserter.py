@@ -5,7 +5,7 @@ by bisecting), a sending error is the fault of the server or the network.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from clickhouse_connect.driver.client import Client
@@ -153,21 +153,25 @@ class TableInserter:
         if first_try and summary.written_rows < block.rows:
             raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
 
-    def count_rows(self, ranges: Iterable[tuple[int, int, int]]) -> int:
+    def count_rows(self, ranges: Sequence[tuple[int, int, int]], wanted: int) -> int:
         """Return how many rows the sink's table has of ranges: partition, first and last offset.
 
-        Looks only at parts of the last ten minutes. Raises `Transient`, `OperatorError`.
+        Looks at parts of the last ten minutes, and at all of them if those have fewer rows than
+        `wanted`. Raises `Transient`, `OperatorError`.
         """
-        places = " OR ".join(
+        condition = " OR ".join(
             f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last}"
             for partition, first, last in ranges
         )
-        (count,) = self._query_rows(
-            "count()",
-            f"({places}) AND _part IN (SELECT name FROM "
-            f"system.parts WHERE active AND database = '{self._settings.clickhouse_database}' "
-            f"AND table = '{self._table}' AND modification_time > now() - 600)",
+        # The table's parts and this list are read one after the other. A part that was merged in
+        # between is no longer active; it is listed nevertheless.
+        recent = (
+            f"SELECT name FROM system.parts WHERE database = '{self._settings.clickhouse_database}' "
+            f"AND table = '{self._table}' AND modification_time > now() - 600"
         )
+        (count,) = self._query_rows("count()", f"({condition}) AND _part IN ({recent})")
+        if count[0] < wanted:
+            (count,) = self._query_rows("count()", condition)
         return int(count[0])
 
     def count_blocks(self, since_ms: int) -> int:

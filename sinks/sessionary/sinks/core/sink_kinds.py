@@ -10,7 +10,7 @@ from sessionary.schemas.topics import SINK_TOPICS, SinkTopic
 from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
 from sessionary.sinks.core.rows.batches import ACKNOWLEDGEMENT_COLUMNS, BATCH_COLUMNS, acknowledgement_row, batch_row
 from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
-from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, former_history_row, history_row
 from sessionary.sinks.core.rows.rejected import REJECTED_COLUMNS, rejected_row
 from sessionary.sinks.core.rows.shared import RowBuilder
 
@@ -36,13 +36,17 @@ class SideTable(NamedTuple):
 
 
 class SinkDefinition(NamedTuple):
-    """One sink. `topic` is a field of `TopicNames`."""
+    """One sink. `topic` is a field of `TopicNames`.
+
+    `build_former_row`: makes the rows of a block that a sink of 0.1.0 has begun, if they differ.
+    """
 
     kind: SinkKind
     topic: SinkTopic
     table: TableSpec
     build_row: RowBuilder
     side: SideTable | None = None
+    build_former_row: RowBuilder | None = None
 
 
 DEAD_LETTERS: Final = TableSpec("sink_dead_letters", DEAD_LETTER_COLUMNS)
@@ -54,7 +58,9 @@ _ACKNOWLEDGEMENTS: Final = SideTable(
 )
 _SINKS: Final = (
     SinkDefinition("audit", SINK_TOPICS["audit"], TableSpec("audit", AUDIT_COLUMNS), audit_row),
-    SinkDefinition("history", SINK_TOPICS["history"], TableSpec("history", HISTORY_COLUMNS), history_row),
+    SinkDefinition(
+        "history", SINK_TOPICS["history"], TableSpec("history", HISTORY_COLUMNS), history_row, None, former_history_row
+    ),
     SinkDefinition("rejected", SINK_TOPICS["rejected"], TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
     SinkDefinition(
         "batches", SINK_TOPICS["batches"], TableSpec("batches", BATCH_COLUMNS), batch_row, _ACKNOWLEDGEMENTS

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.errors import Unavailable
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SINKS, SinkDefinition, SinkKind
-from sessionary.sinks.settings import SinkSettings
+from sessionary.sinks.settings import SinkGroupSettings
 
 _WINDOW: Final = 500  # offsets that are read before the committed one; then eight times as many
 _WINDOW_GROWTH: Final = 8
-_READ_S: Final = 20.0
+_ASK_S: Final = 10.0  # for one question to Kafka
 _AGE_MS_MAX: Final = 22 * 86_400_000  # rows may expire 30 days after their record
 # Runs a query and returns its rows by column names.
 FetchRows = Callable[[str], Iterable[Mapping[str, Any]]]
@@ -34,22 +34,45 @@ class EndFault(NamedTuple):
     session_id: str = ""
 
 
-def find_end_faults(settings: SinkSettings, fetch_rows: FetchRows, timeout_s: float = 10.0) -> list[EndFault]:
+# What `find_end_faults` may find, for each sink.
+END_FAULTS: Final = tuple(
+    f"{kind}_{what}" for kind in SINKS for what in ("deleted_unread", "log_shorter", "end_missing")
+)
+
+
+class _TimeLimit:
+    """What is left of the time that a search may take."""
+
+    def __init__(self, settings: SinkGroupSettings, seconds: float) -> None:
+        self._end_s, self._servers, self._seconds = time.monotonic() + seconds, settings.bootstrap_servers, seconds
+
+    def left_s(self) -> float:
+        """Return the seconds for one question. Raises `Unavailable` if there are none left."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise Unavailable(
+                f"{self._servers}: the ends of the sinks' topics were not read in {self._seconds:g} s", 2.0
+            )
+        return min(left_s, _ASK_S)
+
+
+def find_end_faults(settings: SinkGroupSettings, fetch_rows: FetchRows, timeout_s: float = 60.0) -> list[EndFault]:
     """Return what is wrong at the committed offset of each sink and partition.
 
-    Blocks, for up to `timeout_s` for each question to Kafka. Raises `Unavailable` if Kafka does not
-    answer, and what `fetch_rows` raises.
+    Blocks, for up to `timeout_s`, what `fetch_rows` takes not counted. Raises `Unavailable` if
+    Kafka does not answer, and what `fetch_rows` raises.
     """
+    limit = _TimeLimit(settings, timeout_s)
     faults: list[EndFault] = []
     for kind in SINKS:
         try:
-            faults += _find_sink_faults(settings, kind, fetch_rows, timeout_s)
+            faults += _find_sink_faults(settings, kind, fetch_rows, limit)
         except KafkaException as error:
             raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
     return faults
 
 
-def group_consumer(settings: SinkSettings, kind: SinkKind) -> Consumer:
+def group_consumer(settings: SinkGroupSettings, kind: SinkKind) -> Consumer:
     """Return a consumer that reads a sink's topic and its group's offsets, and joins no group."""
     return Consumer({**settings.reader_config_of(settings.group_id(kind)), "auto.offset.reset": "earliest"})
 
@@ -61,7 +84,7 @@ def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
 
 
 def _find_sink_faults(
-    settings: SinkSettings, kind: SinkKind, fetch_rows: FetchRows, timeout_s: float
+    settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: _TimeLimit
 ) -> list[EndFault]:
     definition = SINKS[kind]
     topic: str = getattr(settings.topics, definition.topic)
@@ -69,18 +92,18 @@ def _find_sink_faults(
     try:
         faults, committed, lows = [], dict[int, int](), dict[int, int]()
         places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
-        for place in consumer.committed(places, timeout=timeout_s):
+        for place in consumer.committed(places, timeout=limit.left_s()):
             partition, offset = place.partition, place.offset
             if offset < 0:
                 continue  # it has written nothing yet
-            low, high = consumer.get_watermark_offsets(place, timeout=timeout_s) or (0, 0)
+            low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
             if offset < low:
                 faults.append(EndFault(f"{kind}_deleted_unread", partition, low - offset, offset, low - 1))
             elif offset > high:
                 faults.append(EndFault(f"{kind}_log_shorter", partition, offset - high, high, offset - 1))
             elif offset > low:
                 committed[partition], lows[partition] = offset, low
-        ends = _read_last_records(consumer, topic, committed, lows)
+        ends = _read_last_records(consumer, topic, committed, lows, limit)
     finally:
         consumer.close()
     stored = _find_stored(definition, ends, fetch_rows)
@@ -92,14 +115,14 @@ def _find_sink_faults(
 
 
 def _read_last_records(
-    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int]
+    consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: _TimeLimit
 ) -> dict[int, int]:
     """Return, by partition, the offset of the last record before its end, if there is one."""
     found: dict[int, int] = {}
     searched, window = dict(ends), _WINDOW
     while searched:
         starts = {partition: max(lows[partition], end - window) for partition, end in searched.items()}
-        found |= _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts})
+        found |= _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts}, limit)
         # Offsets without a record are markers of transactions.
         searched = {
             partition: start
@@ -110,13 +133,14 @@ def _read_last_records(
     return found
 
 
-def _read_records(consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> dict[int, int]:
+def _read_records(
+    consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: _TimeLimit
+) -> dict[int, int]:
     consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
-    unread, last, deadline = set(starts), dict[int, int](), time.monotonic() + _READ_S
+    unread, last = set(starts), dict[int, int]()
     youngest_ms = time.time_ns() // 1_000_000 - _AGE_MS_MAX
     while unread:
-        if time.monotonic() > deadline:
-            raise Unavailable(f"partitions {sorted(unread)} of {topic} were not read within {_READ_S:g} s", 2.0)
+        limit.left_s()
         for message in consumer.consume(1_000, 0.2):
             partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -141,4 +165,4 @@ def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
 
 
-__all__ = ["EndFault", "FetchRows", "find_end_faults", "group_consumer", "tables_of"]
+__all__ = ["END_FAULTS", "EndFault", "FetchRows", "find_end_faults", "group_consumer", "tables_of"]

@@ -71,7 +71,7 @@ class BlockWriter:
         records, aside = self._split_records(block.records)
         aside_rows = self._write_aside(token, block.topic_id, aside, letters) if aside else 0
         for first in range(0, len(records), PORTION):
-            self._add_rows(native, self._definition.build_row, records[first : first + PORTION], letters)
+            self._add_rows(native, self._row_builder_of(block), records[first : first + PORTION], letters)
         if letters:
             self._write_dead_letters(partition, token, block.topic_id, letters)
         first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
@@ -99,7 +99,7 @@ class BlockWriter:
 
         Raises `OperatorError` if it does not keep that either.
         """
-        if self._count_kept(partition, block) >= native.rows:
+        if self._count_kept(partition, block, native.rows) >= native.rows:
             return
         _log.error(
             "partition %(partition)d: ClickHouse did not keep a block; it is inserted again (%(insert_token)s)",
@@ -109,12 +109,12 @@ class BlockWriter:
         )
         self._metrics.count_retry("block_not_kept")
         self._inserter.insert_block(native, f"{token}:again", first_try=False)
-        kept = self._count_kept(partition, block)
+        kept = self._count_kept(partition, block, native.rows)
         if kept < native.rows:
             raise OperatorError("block_not_kept", f"{native.rows} rows sent twice, {kept} found ({token})")
 
-    def _count_kept(self, partition: int, block: RecordBlock) -> int:
-        return self._inserter.count_rows(block.pieces or [Piece(partition, block.first, block.last)])
+    def _count_kept(self, partition: int, block: RecordBlock, wanted: int) -> int:
+        return self._inserter.count_rows(block.pieces or [Piece(partition, block.first, block.last)], wanted)
 
     def read_topic_ids(self) -> set[str]:
         """Return the ids that the sink's topic had by its table. Raises as `write_block` does."""
@@ -123,6 +123,12 @@ class BlockWriter:
     def close(self) -> None:
         """Close the connection to ClickHouse."""
         self._inserter.close()
+
+    def _row_builder_of(self, block: RecordBlock) -> RowBuilder:
+        definition = self._definition
+        # An intent without a topic's id is of 0.1.0.
+        is_former = block.replay_of is not None and block.replay_of.topic_id is None
+        return definition.build_former_row if is_former and definition.build_former_row else definition.build_row
 
     def _split_records(self, records: Sequence[RawRecord]) -> tuple[Sequence[RawRecord], Sequence[RawRecord]]:
         """Return the records for the sink's table, and those for its side table."""

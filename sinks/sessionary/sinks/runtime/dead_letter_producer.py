@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
-from sessionary.schemas.kafka.clients import discard_producer
-from sessionary.schemas.rules import FIRST_RULES
-from sessionary.schemas.topics import REJECTED_BYTES_MAX
+from sessionary.schemas.kafka.clients import ORDERED, discard_producer
+from sessionary.schemas.rules import FIRST_RULES, REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.errors import Transient
@@ -66,9 +65,7 @@ class DeadLetterProducer:
             self._producer = Producer(
                 {
                     **self._settings.client_config(),
-                    "acks": "all",
-                    "enable.idempotence": True,
-                    "partitioner": "murmur2_random",
+                    **ORDERED,
                     "message.max.bytes": REJECTED_BYTES_MAX,
                 },
                 logger=_log,

@@ -4,7 +4,7 @@ import pytest
 
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import RejectedEvent
-from sessionary.schemas.topics import REJECTED_BYTES_MAX
+from sessionary.schemas.rules import REJECTED_BYTES_MAX
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer, encode_letter
 from sessionary.sinks.settings import SinkSettings
