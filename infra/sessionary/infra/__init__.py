@@ -18,6 +18,7 @@
     control_api_client   a small client of the control API's operators' pages, for commands
     outward_calls        finds what a query would reach out of the database for
     worker_findings      what is wrong with the processors, by what they say
+    sink_pages           whether the sinks of a local stack are well, by their pages
     tenants              the tenants of the local stack and the demo
     settings             settings of the commands themselves
 

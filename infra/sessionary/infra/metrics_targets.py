@@ -37,9 +37,14 @@ def choose_metrics_ports(known: Mapping[str, str], parts: Iterable[str], first: 
     names = list(parts)
     if first is not None:
         return {name: first + place for place, name in enumerate(names)}
-    recorded = {name: known.get(_variable_of(name), "") for name in names}
-    spare = iter(free_ports(len(names)))
-    return {name: int(port) if port.isdecimal() else next(spare) for name, port in recorded.items()}
+    recorded, spare = recorded_ports(known, names), iter(free_ports(len(names)))
+    return {name: recorded[name] if name in recorded else next(spare) for name in names}
+
+
+def recorded_ports(known: Mapping[str, str], parts: Iterable[str]) -> dict[str, int]:
+    """Return the ports of these parts that a folder remembers; `known`: its variables."""
+    found = {name: known.get(_variable_of(name), "") for name in parts}
+    return {name: int(port) for name, port in found.items() if port.isdecimal()}
 
 
 def metrics_variables(ports: Mapping[str, int]) -> dict[str, str]:
@@ -65,4 +70,11 @@ def write_targets(data: Path, targets: Iterable[MetricsTarget]) -> None:
     draft.replace(data / TARGETS_FILE)
 
 
-__all__ = ["TARGETS_FILE", "MetricsTarget", "choose_metrics_ports", "metrics_variables", "write_targets"]
+__all__ = [
+    "TARGETS_FILE",
+    "MetricsTarget",
+    "choose_metrics_ports",
+    "metrics_variables",
+    "recorded_ports",
+    "write_targets",
+]

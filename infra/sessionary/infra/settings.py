@@ -2,8 +2,8 @@
 
 from pydantic import Field, SecretStr
 
-from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, KafkaSettings, LogSettings
-from sessionary.sinks.settings import IdleSettings
+from sessionary.schemas.settings import ClickHouseSettings, EnvSettings, LogSettings
+from sessionary.sinks.settings import ArtifactSettings, IdleSettings, SinkGroupSettings
 
 
 class CommandSettings(LogSettings):
@@ -24,7 +24,7 @@ class OperatorSettings(EnvSettings):
     )
 
 
-class LagSettings(KafkaSettings, ClickHouseSettings, IdleSettings):
+class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactSettings):
     """Which groups are observed, what ClickHouse is asked, and where lag-exporter serves it."""
 
     lag_interval_s: float = Field(1.0, description="time in seconds between two samples of lag-exporter", ge=0.1, le=60)

@@ -33,6 +33,8 @@ def advise_halt(partition: Document) -> str:
     decision = _DECISIONS.get(str(partition["reason"]))
     if decision is None:
         return retry
+    if partition["reason"] == "clock_ahead":
+        return f"set the clock that is wrong, then run: {decision.format_map(partition)}"
     return f"{retry}; if it cannot be removed: {decision.format_map(partition)}"
 
 

@@ -1,8 +1,10 @@
 """The local stack, as far as it needs no server."""
 
 import json
+import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from sessionary.infra.cli.commands.up import activate_newest_rules
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
 from sessionary.infra.local.errors import BrokerCountDiffers, DiskFull, PortTaken
+from sessionary.infra.local.ports import is_free
 from sessionary.infra.local.supervisor import Part
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import Ports, Stack, api_ready, inherited_variables
@@ -90,15 +93,27 @@ def test_a_stack_of_three_brokers_is_known_by_its_folder(tmp_path: Path, monkeyp
         Stack(tmp_path, brokers=1)
 
 
+def hold_third_port() -> socket.socket:
+    """Hold a port of which the two before it are free.
+
+    The kernel and `free_ports` choose ports below these, so no process takes one of the two.
+    """
+    while True:
+        first = random.randrange(61_000, 65_000)
+        if all(map(is_free, range(first, first + 3))):
+            return socket.create_server(("127.0.0.1", first + 2))
+
+
 def test_each_of_three_ports_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessionary.infra.stack._PORT_WAIT_S", 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as held:
+    with hold_third_port() as held:
         taken = held.getsockname()[1]
-        stacks = [Stack(tmp_path, brokers=3, ports=Ports(broker=first)) for first in (taken - 2, 65_534)]
-        for stack, port in zip(stacks, (taken, 65_536), strict=True):
-            with pytest.raises(PortTaken, match=f"{port}.*--port-broker"):
-                stack.start()
-            stack.stop()
+        for first, port in ((taken - 2, taken), (65_534, 65_536)):
+            stack = Stack(tmp_path, brokers=3, ports=Ports(broker=first))
+            with ExitStack() as ended:
+                ended.callback(stack.stop)
+                with pytest.raises(PortTaken, match=f"{port}.*--port-broker"):
+                    stack.start()
     assert len(Stack(tmp_path, brokers=1).environ["SESSIONARY_BOOTSTRAP_SERVERS"].split(",")) == 1
 
 

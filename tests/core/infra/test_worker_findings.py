@@ -46,6 +46,12 @@ def test_a_halt_has_the_command_that_ends_it(reason: str, command: str) -> None:
     assert command in advise_halt(partition(3, "halted", reason=reason, next_offset=71))
 
 
+def test_after_a_leap_no_retry_is_advised_because_the_stamps_stay_in_the_log() -> None:
+    advice = advise_halt(partition(3, "halted", reason="clock_ahead", next_offset=71))
+    assert advice.startswith("set the clock that is wrong, then run: sessionary partition repair-clock 3")
+    assert "retry" not in advice
+
+
 @pytest.mark.parametrize(("apart_ms", "is_told"), [(5_000, False), (5_001, True), (-5_000, False), (-5_001, True)])
 def test_a_worker_s_clock_that_differs_is_told(apart_ms: int, is_told: bool) -> None:
     found = find_clock_faults([], [worker(), worker("w2", time_ms=NOW_MS + apart_ms)], NOW_MS)

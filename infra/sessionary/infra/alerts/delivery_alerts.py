@@ -33,6 +33,16 @@ SINK_ALERTS = AlertGroup(
             "The sink {{ $labels.sink }} ({{ $labels.group }}) put {{ $value | humanize }} records into the table of "
             "dead letters instead of their own.",
         ),
+        Alert(
+            "SessionaryDeduplicationWindow",
+            "max by (sink, group) (sessionary_sink_deduplication_window_used) > $deduplication_window_ratio",
+            "",
+            Severity.TICKET,
+            "a replay of sink {{ $labels.sink }} used {{ $value | humanizePercentage }} of the deduplication window",
+            "The sink {{ $labels.sink }} ({{ $labels.group }}) wrote a block again after ClickHouse had taken "
+            "{{ $value | humanizePercentage }} of the blocks that it remembers. Above 100 % rows are stored twice "
+            "until they are merged.",
+        ),
     ),
 )
 TABLE_ALERTS = AlertGroup(
@@ -48,11 +58,21 @@ TABLE_ALERTS = AlertGroup(
         ),
         Alert(
             "SessionaryIntegrityUnchecked",
-            "time() - max(sessionary_integrity_checked_timestamp_seconds) > $integrity_age_s",
+            "time() - max by (source) (sessionary_integrity_checked_timestamp_seconds) > $integrity_age_s",
             "",
             Severity.TICKET,
-            "integrity was last checked {{ $value | humanizeDuration }} ago",
-            "The exporter asks ClickHouse for v_integrity, and had no answer for {{ $value | humanizeDuration }}. A "
+            "integrity was last checked {{ $value | humanizeDuration }} ago: {{ $labels.source }}",
+            "The exporter asks for the integrity of the {{ $labels.source }} side, and had no answer for {{ $value | "
+            "humanizeDuration }}. A missing row would not be noticed.",
+        ),
+        Alert(
+            "SessionaryIntegrityNeverChecked",
+            'absent(sessionary_integrity_checked_timestamp_seconds{source="tables"})\n'
+            'or absent(sessionary_integrity_checked_timestamp_seconds{source="kafka"})',
+            "ticket_for_s",
+            Severity.TICKET,
+            "no exporter has checked integrity: {{ $labels.source }}",
+            "Prometheus knows of no answer to the question for the integrity of the {{ $labels.source }} side. A "
             "missing row would not be noticed.",
         ),
         Alert(
@@ -62,6 +82,15 @@ TABLE_ALERTS = AlertGroup(
             Severity.PAGE,
             "disk {{ $labels.disk }} of ClickHouse has {{ $value | humanizePercentage }} left",
             "The sinks stop if the disk {{ $labels.disk }} is full; {{ $value | humanizePercentage }} are free.",
+        ),
+        Alert(
+            "SessionaryArtifactsOverdue",
+            "max(sessionary_clickhouse_artifacts_overdue) > $artifacts_overdue",
+            "ticket_for_s",
+            Severity.TICKET,
+            "{{ $value }} artifacts have expired and are still served",
+            "No sweep has marked {{ $value }} artifacts that expired a day ago or earlier: `sessionary artifacts "
+            "sweep` was not run, or not for their store.",
         ),
     ),
 )

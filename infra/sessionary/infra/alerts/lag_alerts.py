@@ -1,13 +1,15 @@
 """Alerts on lag, and on what Prometheus cannot reach; pure.
 
-A clean-up group has no members while no client of its service runs. That is no fault of the
-pipeline, so it gets a ticket of its own.
+The groups of a service (clean-up handlers, task workers) have no members while it is off. That is
+no fault of the pipeline, so they get tickets of their own.
 """
 
 from sessionary.infra.alerts.alert import Alert, AlertGroup, Severity
 
-_PIPELINE = 'group!~".+[.]cleanup[.].+"'
+_PIPELINE = 'group!~".+[.](cleanup|task-workers)[.].+"'
+_SERVICES = 'group=~".+[.](cleanup|task-workers)[.].+"'
 _CLEANUP = 'group=~".+[.]cleanup[.].+"'
+_TASK_WORKERS = 'group=~".+[.]task-workers[.].+"'
 
 LAG_ALERTS = AlertGroup(
     "sessionary-lag",
@@ -52,7 +54,10 @@ LAG_ALERTS = AlertGroup(
         Alert(
             "SessionaryLogLost",
             "max by (group, topic, partition, state) "
-            '(sessionary_lag_partition_state{state=~"rewind|log_gap|log_truncated|no_topic"}) > 0',
+            f'(sessionary_lag_partition_state{{{_PIPELINE}, state=~"rewind|log_gap|log_truncated|no_topic"}}) > 0\n'
+            "or max by (group, topic, partition, state) "
+            # The log may go on without a service that is off for longer than its retention.
+            f'(sessionary_lag_partition_state{{{_SERVICES}, state=~"log_truncated|no_topic"}}) > 0',
             "page_for_s",
             Severity.PAGE,
             "the log of {{ $labels.topic }} does not fit what {{ $labels.group }} has committed",
@@ -66,6 +71,17 @@ LAG_ALERTS = AlertGroup(
             Severity.TICKET,
             "{{ $labels.group }} has not read clean-up requests for {{ $value | humanizeDuration }}",
             "No client of this service reads clean-up requests. The oldest unread one, of any service, is "
+            "{{ $value | humanizeDuration }} old.",
+        ),
+        Alert(
+            "SessionaryTaskWorkersAway",
+            # A worker commits a request once its task has ended: with members, a lag is no fault.
+            f"max by (group) (sessionary_lag_seconds{{{_TASK_WORKERS}}}) > $task_lag_s\n"
+            'and on (group) sessionary_lag_group_state{state=~"empty|absent"} > 0',
+            "ticket_for_s",
+            Severity.TICKET,
+            "{{ $labels.group }} has no worker, and has not read task requests for {{ $value | humanizeDuration }}",
+            "No task worker of this service runs. The oldest unread request, of any service, is "
             "{{ $value | humanizeDuration }} old.",
         ),
     ),

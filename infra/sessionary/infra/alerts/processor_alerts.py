@@ -20,6 +20,15 @@ PROCESSOR_ALERTS = AlertGroup(
             "of these partitions wait in the log; the other partitions go on.",
         ),
         Alert(
+            "SessionaryOpenTransaction",
+            "max by (instance, partition) (sessionary_processor_held_records) > 0",
+            "",
+            Severity.PAGE,
+            "an open transaction holds partition {{ $labels.partition }} up: {{ $value }} records wait",
+            "Another producer has begun a transaction on the events topic and not ended it. Processors and sinks read "
+            "nothing of partition {{ $labels.partition }} behind it, so its sessions stand still.",
+        ),
+        Alert(
             "SessionaryStateCorrupt",
             risen_counter('sessionary_processor_state_hash_mismatches_total{source!="agent"}', ["instance"])
             + "\nor sum by (instance) (sessionary_processor_partitions_halted"
@@ -106,6 +115,15 @@ PROCESSOR_ALERTS = AlertGroup(
             "compliance checks take {{ $value | humanizePercentage }} of the work",
             "The processor {{ $labels.instance }} spends {{ $value | humanizePercentage }} of its work on retention "
             "and compliance tags.",
+        ),
+        Alert(
+            "SessionaryContextOverLimit",
+            "sum(sessionary_processor_sessions_over_context_limit) > $sessions_over_context_limit",
+            "ticket_for_s",
+            Severity.TICKET,
+            "{{ $value }} sessions hold more context than they may",
+            "{{ $value }} live sessions report a context above their own limit (context_limit_bytes). The audit trail "
+            "names each of them.",
         ),
         Alert(
             "SessionaryStateDiskLow",

@@ -40,6 +40,11 @@ class AlertSettings(EnvSettings):
     alert_cleanup_lag_s: float = Field(
         300.0, description=f"age in seconds of the oldest unread clean-up request of a service{_DEFAULT}", gt=0
     )
+    alert_task_lag_s: float = Field(
+        300.0,
+        description=f"age in seconds of the oldest task request that a service without workers has not read{_DEFAULT}",
+        gt=0,
+    )
     alert_timers_due: int = Field(
         100, description=f"past deadlines of one partition that wait to fire, above which a page is due{_DEFAULT}", ge=0
     )
@@ -58,6 +63,15 @@ class AlertSettings(EnvSettings):
     alert_spool_bytes: int = Field(
         10_000_000, description=f"bytes in a client's spool above which its growth is a ticket{_DEFAULT}", ge=0
     )
+    alert_sessions_over_context_limit: int = Field(
+        0, description=f"live sessions with more context than their limit, above which a ticket is due{_DEFAULT}", ge=0
+    )
+    alert_deduplication_window_ratio: float = Field(
+        0.5,
+        description=f"share of ClickHouse's deduplication window that a replay used, above which a ticket is due"
+        f"{_DEFAULT}",
+        gt=0,
+    )
     alert_disk_free_ratio: float = Field(
         0.1, description=f"free share of a ClickHouse disk below which a page is due{_DEFAULT}", ge=0, le=1
     )
@@ -69,6 +83,9 @@ class AlertSettings(EnvSettings):
     )
     alert_integrity_age_s: float = Field(
         900.0, description=f"age in seconds of the last integrity check above which a ticket is due{_DEFAULT}", gt=0
+    )
+    alert_artifacts_overdue: int = Field(
+        0, description=f"expired artifacts without a mark for a day above which a ticket is due{_DEFAULT}", ge=0
     )
     alert_cleanup_s: float = Field(
         5.0, description="mean time in seconds from a timeout to the confirmed clean-up; required: below 5 s", gt=0

@@ -69,6 +69,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         code = getattr(error, "exit_code", None)  # typer's own errors: wrong options
         if code is not None and hasattr(error, "show"):
+            if isinstance(error, typer.BadParameter):
+                error.message = error.message.removeprefix("Value error, ")  # pydantic's, not for people
             error.show()
             return int(code)
         if (advice := missing_extra(error)) is not None:

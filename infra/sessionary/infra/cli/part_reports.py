@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,25 +17,27 @@ if TYPE_CHECKING:
 
 
 class PartReports:
-    """Prints a line for each exit of a process.
+    """Prints a line for each exit of a process, with its time (UTC).
 
     One that lacks something which must be set up first is tried again and again. It is told once,
     then only if the reason changes, and when it works.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """`clock` returns the time of day, in UTC."""
+        self._clock = clock
         self._missing: dict[str, str] = {}  # by part, as it was told
 
     def report_change(self, change: PartChange) -> None:
         """Print what a change of state comes to, if anything. Does not block."""
         name = change.name
         if change.state is PartState.READY and self._missing.pop(name, None) is not None:
-            print_message(f"{name} is ready now")
+            self._print_line(f"{name} is ready now")
         if change.exit_code is None or change.wait_s is None:
             return
         if change.missing is None:
             self._missing.pop(name, None)
-            print_message(f"{name} ended with code {change.exit_code}; restarting it in {change.wait_s:g} s")
+            self._print_line(f"{name} ended with code {change.exit_code}; restarting it in {change.wait_s:g} s")
             return
         from sessionary.schemas.telemetry.role_logs import read_end_reason
 
@@ -42,7 +45,10 @@ class PartReports:
         if self._missing.get(name) != missing:
             self._missing[name] = missing
             again = "it is tried again from time to time; only a change is told"
-            print_message(f"{name} ended with code {change.exit_code}: {missing}; {again}")
+            self._print_line(f"{name} ended with code {change.exit_code}: {missing}; {again}")
+
+    def _print_line(self, text: str) -> None:
+        print_message(f"{self._clock():%Y-%m-%dT%H:%M:%SZ} {text}")
 
 
 def change_reporter(log_folder: Path) -> Callable[[PartChange], None]:

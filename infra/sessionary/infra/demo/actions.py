@@ -9,7 +9,6 @@ from sessionary.producers import Session
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.events import (
     LlmDecision,
-    MessageAppended,
     Payload,
     ResourcesReleased,
     SessionPhaseChanged,
@@ -20,6 +19,7 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
 )
 from sessionary.schemas.ids import derived_id
+from sessionary.schemas.limits import MESSAGE_CHARACTERS_MAX
 from sessionary.schemas.types import ErrorInfo
 
 BYTES_A_TOKEN = 4
@@ -64,7 +64,8 @@ def perform_action(session: Session, action: Action) -> None:
         case "tool_call":
             _tool_call(session, action)
         case "update_state":
-            session.update_state({**session.state, "step": action.step})
+            # One thread plays many sessions, also while brokers are away.
+            session.update_state({**session.state, "step": action.step}, wait=False)
         case "progress":
             session.progress(action.step)
         case "illegal":
@@ -98,7 +99,8 @@ def _change_state(session: Session, action: Action) -> None:
 
 
 def _model_call(session: Session, action: Action) -> None:
-    session.emit(MessageAppended("user", filler_text(action.tokens_in)))
+    # A call's tokens are those of its whole context; a turn has at most what was new in it.
+    session.message("user", filler_text(action.tokens_in)[:MESSAGE_CHARACTERS_MAX])
     session.emit(LlmDecision(model=_MODEL, output_text=filler_text(action.tokens_out)))
     session.usage(
         model=_MODEL,

@@ -29,7 +29,7 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.events import ProgressReported
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.kafka.clients import discard_producer
+from sessionary.schemas.kafka.clients import ORDERED, discard_producer
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope
 
@@ -47,8 +47,7 @@ class _Record(NamedTuple):
 
 
 def _kafka_producer(settings: KafkaSettings) -> Producer:
-    config = {**settings.client_config(), "partitioner": "murmur2_random", "enable.idempotence": True}
-    return Producer(config, logger=_log)
+    return Producer({**settings.client_config(), **ORDERED}, logger=_log)
 
 
 class BrokenSender:

@@ -17,7 +17,7 @@ from sessionary.infra.demo.wait import PatientClickHouse, check_rows, check_sess
 from sessionary.infra.environment import tenant_tokens
 from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import count_brokers
-from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 
 _STALL_S = 15.0
@@ -38,9 +38,9 @@ def run_demo(
     """Run the recorded runs as sessions, wait for the pipeline, account for every event. Blocks.
 
     `environ`: the stack's variables. `gap_s_max`: the longest time between two starts, in recorded
-    seconds. `progress` is called with lines of progress, `on_action_error` with actions that
-    failed. Raises `SettingsError` if the stack has no token for a tenant, and what `count_brokers`,
-    the client and `ClickHouseClient` raise.
+    seconds. `progress` is called with lines of progress, `on_action_error` with what failed and is
+    left out. Raises `SettingsError` if the stack has no token for a tenant, and what
+    `count_brokers`, the client and `ClickHouseClient` raise.
     """
     began = time.monotonic()
     started_ms = time.time_ns() // 1_000_000 - _CLOCK_SLACK_MS
@@ -63,10 +63,23 @@ def run_demo(
         load_journals(clickhouse, plan.demo_id, plan_runner.journal_paths)
         counts = plan_runner.counts
     wait_until_done(lambda: check_rows(clickhouse, plan.demo_id), _STALL_S, progress)
-    others = {"cleanup": kafka.topics.cleanup, "changelog": kafka.topics.changelog}
-    sizes = topic_bytes(kafka, others.values(), started_ms)
-    other_bytes = {name: sizes[topic] for name, topic in others.items()}
+    other_bytes = count_other_bytes(kafka, started_ms, on_action_error)
     return make_report(clickhouse, plan.demo_id, counts, other_bytes, time.monotonic() - began)
+
+
+def count_other_bytes(kafka: KafkaSettings, since_ms: int, on_error: Callable[[str], None]) -> dict[str, int] | None:
+    """Return the bytes since `since_ms` of the topics that no sink reads, by name.
+
+    None if Kafka does not answer any more: `on_error` gets why, and all other figures are known
+    without it. Blocks.
+    """
+    others = {"cleanup": kafka.topics.cleanup, "changelog": kafka.topics.changelog}
+    try:
+        sizes = topic_bytes(kafka, others.values(), since_ms)
+    except Unavailable as error:
+        on_error(f"the bytes of {' and '.join(others)} are left out, and with them audit io share: {error}")
+        return None
+    return {name: sizes[topic] for name, topic in others.items()}
 
 
 def warm_up(
@@ -89,4 +102,4 @@ def warm_up(
         wait_until_done(lambda: check_sessions(clickhouse, plan.demo_id), _STALL_S, lambda _text: None)
 
 
-__all__ = ["run_demo", "warm_up"]
+__all__ = ["count_other_bytes", "run_demo", "warm_up"]

@@ -32,11 +32,16 @@ def _sum_positive(row: Mapping[str, Json]) -> int:
 
 
 def make_report(
-    clickhouse: ClickHouseClient, demo_id: str, counts: DemoCounts, other_bytes: Mapping[str, int], elapsed_s: float
+    clickhouse: ClickHouseClient,
+    demo_id: str,
+    counts: DemoCounts,
+    other_bytes: Mapping[str, int] | None,
+    elapsed_s: float,
 ) -> Report:
     """Compute the figures. Blocks. Raises what `ClickHouseClient` raises.
 
-    `other_bytes`: bytes of topics that no sink reads, by name. `elapsed_s`: of the demo run.
+    `other_bytes`: bytes of topics that no sink reads, by name; None if they are unknown, and then
+    the audit trail's share is too. `elapsed_s`: of the demo run.
     """
 
     def fetch_one(sql: str) -> Row:
@@ -51,7 +56,8 @@ def make_report(
     broken_chains = doubled.pop("broken_chains")
     cleanup = fetch_one(queries.CLEANUP)
     reclaim_rate = cleanup.pop("reclaim_rate")
-    size = {name: int(count or 0) for name, count in (fetch_one(queries.BYTES) | dict(other_bytes)).items()}
+    size = {name: int(count or 0) for name, count in (fetch_one(queries.BYTES) | dict(other_bytes or {})).items()}
+    total = 0 if other_bytes is None else sum(size.values())
     counted = fetch_one(queries.COUNTS)
     figures: dict[str, Json] = {
         "sessions": progress["planned"],
@@ -70,7 +76,7 @@ def make_report(
         "timeout_lateness_s": _round_values(fetch_one(queries.TIMEOUT_LATENESS), 3),
         "cleanup_latency_s": _round_values(cleanup, 3),
         "reclaim_rate": None if reclaim_rate is None else round(reclaim_rate, 4),
-        "audit_io_share": round(size["audit"] / total, 4) if (total := sum(size.values())) else None,
+        "audit_io_share": round(size["audit"] / total, 4) if total else None,
         "bytes_by_topic": size,
         "actions_late_s_max": counts.actions_late_s_max,
         "elapsed_s": round(elapsed_s, 1),

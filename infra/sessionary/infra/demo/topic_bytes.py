@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
+from sessionary.infra.topics import count_brokers
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import KafkaSettings
 
@@ -17,8 +18,9 @@ _log = logging.getLogger(__name__)
 def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -> dict[str, int]:
     """Return, by topic, the bytes of its committed records since `since_ms` (ms since the epoch).
 
-    Blocks. Raises `Unavailable`.
+    Blocks. Raises `Unavailable`, within 3 s if no broker answers, and what `count_brokers` raises.
     """
+    count_brokers(settings)
     sums = dict.fromkeys(topics, 0)
     consumer = Consumer(
         settings.reader_config_of(f"{settings.topic_prefix}.byte-count"),

@@ -1,9 +1,10 @@
-"""What the lag exporter serves beyond lags: key figures, integrity and disks, asked of ClickHouse.
+"""What the lag exporter serves beyond lags: key figures, integrity, disks and artifacts.
 
     question_watch      asks a question again and again on a thread of its own
     key_figures         the key figures of the last time
     integrity           how many findings `v_integrity` has
     disk_space          how full ClickHouse's disks are
+    overdue_artifacts   how many artifacts should have been swept
     metrics             the list of these metrics, and their values
     collector           asks all of it in the background, and hands it to a scrape
 

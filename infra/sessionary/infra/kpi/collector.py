@@ -1,20 +1,32 @@
-"""Asks for key figures, integrity and disks in the background, and hands them to a scrape."""
+"""Asks for figures, integrity, disks and artifacts in the background; a scrape reads answers."""
 
-import logging
 from collections.abc import Callable, Iterable
-from functools import partial
+from typing import Any
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from sessionary.infra.kpi.disk_space import DiskSpace, ask_disk_space
-from sessionary.infra.kpi.integrity import IntegrityFindings, ask_integrity
+from sessionary.infra.kpi.integrity import IntegrityFindings, ask_integrity, ask_landed_ends
 from sessionary.infra.kpi.key_figures import KeyFigures, ask_key_figures
 from sessionary.infra.kpi.metrics import KpiState, collect_families
+from sessionary.infra.kpi.overdue_artifacts import ask_overdue_artifacts
 from sessionary.infra.kpi.question_watch import QuestionWatch
 from sessionary.infra.settings import LagSettings
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 
-_log = logging.getLogger(__name__)
+_log = role_logger(__name__)
+
+
+def warn_of(what: str) -> Callable[[Exception], None]:
+    """Return what logs why there is no answer; with a trace if the error is a fault of ours."""
+
+    def warn(error: Exception) -> None:
+        trace = None if isinstance(error, SessionaryError) else error
+        _log.warning(f"no {what}: %(error)s", exc_info=trace, **error_fields(error))
+
+    return warn
 
 
 class KpiCollector(Collector):
@@ -22,10 +34,6 @@ class KpiCollector(Collector):
 
     def __init__(self, settings: LagSettings, behind_s: Callable[[], float]) -> None:
         """Ask nothing yet. `behind_s` returns by how many seconds the last sink is behind."""
-
-        def warn_of(what: str) -> Callable[[str], None]:
-            return partial(_log.warning, "no %s: %s", what)
-
         self._figures: QuestionWatch[KeyFigures] = QuestionWatch(
             "key-figures",
             lambda: ask_key_figures(settings, settings.kpi_window_s, behind_s()),
@@ -34,27 +42,69 @@ class KpiCollector(Collector):
         )
         self._integrity: QuestionWatch[IntegrityFindings] = QuestionWatch(
             "integrity",
-            lambda: ask_integrity(settings, settings.integrity_window_s, behind_s()),
+            lambda: self._check_integrity(settings, behind_s()),
             settings.integrity_interval_s,
             warn_of("check of integrity"),
+        )
+        # A watch of its own: while Kafka is away, what ClickHouse tells stays known.
+        self._ends: QuestionWatch[IntegrityFindings] = QuestionWatch(
+            "landed-ends",
+            lambda: self._check_ends(settings),
+            settings.integrity_interval_s,
+            warn_of("check of what the sinks wrote last"),
         )
         self._disks: QuestionWatch[tuple[DiskSpace, ...]] = QuestionWatch(
             "disk-space", lambda: ask_disk_space(settings), settings.kpi_interval_s, warn_of("free space of disks")
         )
+        days = settings.retention_artifacts_days
+        self._artifacts: QuestionWatch[int] = QuestionWatch(
+            "overdue-artifacts",
+            lambda: ask_overdue_artifacts(settings, days),
+            settings.kpi_interval_s,
+            warn_of("count of overdue artifacts"),
+        )
+        self._checked_at_s: dict[str, float] = {}
+
+    def _check_integrity(self, settings: LagSettings, behind_s: float) -> IntegrityFindings:
+        found = ask_integrity(settings, settings.integrity_window_s, behind_s)
+        self._checked_at_s["tables"] = found.checked_at_s
+        return found
+
+    def _check_ends(self, settings: LagSettings) -> IntegrityFindings:
+        found = ask_landed_ends(settings)
+        self._checked_at_s["kafka"] = found.checked_at_s
+        return found
+
+    @property
+    def _watches(self) -> tuple[QuestionWatch[Any], ...]:
+        return self._figures, self._integrity, self._ends, self._disks, self._artifacts
 
     def start(self) -> None:
         """Begin to ask."""
-        for watch in (self._figures, self._integrity, self._disks):
+        for watch in self._watches:
             watch.start()
 
     def stop(self) -> None:
         """Ask no more. Never blocks."""
-        for watch in (self._figures, self._integrity, self._disks):
+        for watch in self._watches:
             watch.stop()
+
+    def health(self) -> tuple[bool, str]:
+        """Return whether all questions are asked, and a line for people."""
+        return next((found for watch in self._watches if not (found := watch.health())[0]), (True, "ok"))
 
     def collect(self) -> Iterable[Metric]:
         """Return the metrics whose values are known."""
-        return collect_families(KpiState(self._figures.answer, self._integrity.answer, self._disks.answer))
+        return collect_families(
+            KpiState(
+                key_figures=self._figures.answer,
+                integrity=self._integrity.answer,
+                landed_ends=self._ends.answer,
+                disks=self._disks.answer,
+                artifacts_overdue=self._artifacts.answer,
+                checked_at_s=dict(self._checked_at_s),
+            )
+        )
 
 
-__all__ = ["KpiCollector"]
+__all__ = ["KpiCollector", "warn_of"]

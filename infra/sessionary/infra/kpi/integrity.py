@@ -1,14 +1,17 @@
-"""Asks ClickHouse how many findings `v_integrity` has of the last time."""
+"""Asks how many findings of integrity there are, in ClickHouse's tables and where sinks stand."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.settings import LagSettings
 from sessionary.schemas.settings import ClickHouseSettings
 
 # To plan this query takes ClickHouse a second of a core, and many on a busy machine.
 _TIMEOUT_S: Final = 120.0
+_END_TIMEOUT_S: Final = 30.0
 # Rows of a transaction are missed so many seconds after its own row, as `v_integrity` has it:
 # ticks and heartbeats may wait for a minute.
 LATE_S: Final = 120
@@ -19,7 +22,8 @@ GROUP BY fault
 SETTINGS max_execution_time = {timeout_s}
 """
 _TABLES: Final = ("history", "rejected", "audit", "batches")  # the last one has no count of rows
-# The faults that the view knows: each is told with 0 while it has no finding.
+# The faults that the view knows: each is told with 0 while it has no finding. Those that only Kafka
+# tells are `END_FAULTS` of `sessionary.sinks.integrity.landed_ends`.
 KNOWN_FAULTS: Final = (
     *(f"{table}_rows_{what}" for table in _TABLES[:3] for what in ("missing", "unexpected", "doubled")),
     *("audit_missing", "audit_doubled", "chain_broken", "batch_missing", "batch_doubled"),
@@ -51,12 +55,26 @@ def ask_integrity(settings: ClickHouseSettings, window_s: int, behind_s: float) 
     return IntegrityFindings(asked_at_s, by_fault)
 
 
+def ask_landed_ends(settings: LagSettings) -> IntegrityFindings:
+    """Return the findings where the sinks stand: what they have written last, and Kafka still has.
+
+    So a loss after which nothing followed is found too. Blocks for up to a minute, and for
+    ClickHouse's answers. Raises what `find_end_faults` and `ClickHouseClient` raise.
+    """
+    from sessionary.sinks.integrity.landed_ends import END_FAULTS, find_end_faults  # takes time to load
+
+    asked_at_s = time.time()
+    faults = find_end_faults(settings, ClickHouseClient(settings, _END_TIMEOUT_S).fetch_rows)
+    counts = Counter(fault.fault for fault in faults)
+    return IntegrityFindings(asked_at_s, dict.fromkeys(END_FAULTS, 0) | counts)
+
+
 def table_of_fault(fault: str) -> str:
-    """Return the table that a fault of the view is about."""
+    """Return the table that a fault is about."""
     if fault == "chain_broken":
         return "audit"
     table = fault.partition("_")[0]
     return "batches" if table == "batch" else table
 
 
-__all__ = ["KNOWN_FAULTS", "LATE_S", "IntegrityFindings", "ask_integrity", "table_of_fault"]
+__all__ = ["KNOWN_FAULTS", "LATE_S", "IntegrityFindings", "ask_integrity", "ask_landed_ends", "table_of_fault"]

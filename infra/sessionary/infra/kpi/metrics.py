@@ -1,10 +1,11 @@
-"""The exporter's metrics of key figures, integrity and disks.
+"""The exporter's metrics of key figures, integrity, disks and artifacts.
 
 `HELP` lists every metric with the sentence that explains it and names its unit. A series exists
 only while its value is known: without an answer of ClickHouse there are none, and no zeros either.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
@@ -25,13 +26,14 @@ MetricName = Literal[
     "sessionary_kpi_timeout_retry_cost_ratio",
     "sessionary_kpi_session_context_bytes_max",
     "sessionary_clickhouse_disk_free_ratio",
+    "sessionary_clickhouse_artifacts_overdue",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
-    "sessionary_integrity_findings": "Findings of v_integrity of the last SESSIONARY_INTEGRITY_WINDOW_S seconds, by "
-    "table and kind (the view's fault); 0 if all is well.",
+    "sessionary_integrity_findings": "Findings of v_integrity of the last SESSIONARY_INTEGRITY_WINDOW_S seconds, and "
+    "of what the sinks wrote last, by table and kind (the fault of sessionary integrity); 0 if all is well.",
     "sessionary_integrity_checked_timestamp_seconds": "Time of the last check of integrity, in seconds since the "
-    "epoch.",
+    "epoch, by source: tables (v_integrity) or kafka (what the sinks wrote last).",
     "sessionary_kpi_reclaim_ratio": "Share of sessions timed out in the last SESSIONARY_KPI_WINDOW_S seconds whose "
     "clean-up was confirmed, from 0 to 1; without those whose host is lost.",
     "sessionary_kpi_cleanup_average_seconds": "Mean seconds from a timeout to its confirmed clean-up, of the last "
@@ -49,6 +51,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_kpi_session_context_bytes_max": "Bytes of the largest context that a session reported in the last "
     "SESSIONARY_KPI_WINDOW_S seconds.",
     "sessionary_clickhouse_disk_free_ratio": "Share of a disk of ClickHouse that is free, from 0 to 1, by disk.",
+    "sessionary_clickhouse_artifacts_overdue": "Artifacts that expired a day ago or earlier, and that no sweep has "
+    "marked.",
 }
 
 
@@ -56,14 +60,23 @@ class KpiState(NamedTuple):
     """What is known. None: nothing, because ClickHouse is away or refuses the question."""
 
     key_figures: KeyFigures | None = None
-    integrity: IntegrityFindings | None = None
+    integrity: IntegrityFindings | None = None  # by the tables
+    landed_ends: IntegrityFindings | None = None  # by what Kafka has
     disks: tuple[DiskSpace, ...] | None = None
+    artifacts_overdue: int | None = None
+    # When integrity was checked last, also if the findings are too old; by `tables` or `kafka`.
+    checked_at_s: Mapping[str, float] = MappingProxyType({})
 
 
 def collect_families(state: KpiState) -> Iterator[GaugeMetricFamily]:
     """Yield the metrics that have a value, each with the series whose value is known."""
-    if state.integrity is not None:
-        yield from _integrity_families(state.integrity)
+    if state.integrity is not None or state.landed_ends is not None:
+        yield _finding_family(state.integrity, state.landed_ends)
+    if state.checked_at_s:
+        checked = _family("sessionary_integrity_checked_timestamp_seconds", "source")
+        for source, at_s in state.checked_at_s.items():
+            checked.add_metric((source,), at_s)
+        yield checked
     if state.key_figures is not None:
         yield from _figure_families(state.key_figures)
     if state.disks is not None:
@@ -71,15 +84,18 @@ def collect_families(state: KpiState) -> Iterator[GaugeMetricFamily]:
         for disk in state.disks:
             free.add_metric((disk.disk,), disk.free_ratio)
         yield free
+    if state.artifacts_overdue is not None:
+        overdue = _family("sessionary_clickhouse_artifacts_overdue")
+        overdue.add_metric((), state.artifacts_overdue)
+        yield overdue
 
 
-def _integrity_families(integrity: IntegrityFindings) -> Iterable[GaugeMetricFamily]:
+def _finding_family(*answers: IntegrityFindings | None) -> GaugeMetricFamily:
     findings = _family("sessionary_integrity_findings", "table", "kind")
-    for fault, number in integrity.by_fault.items():
-        findings.add_metric((table_of_fault(fault), fault), number)
-    checked = _family("sessionary_integrity_checked_timestamp_seconds")
-    checked.add_metric((), integrity.checked_at_s)
-    return findings, checked
+    for answer in answers:
+        for fault, number in ({} if answer is None else answer.by_fault).items():
+            findings.add_metric((table_of_fault(fault), fault), number)
+    return findings
 
 
 def _figure_families(figures: KeyFigures) -> Iterator[GaugeMetricFamily]:

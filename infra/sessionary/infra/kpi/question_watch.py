@@ -10,6 +10,11 @@ from sessionary.schemas.errors import SessionaryError
 Answer = TypeVar("Answer")
 # An answer that took long is not asked for again at once: nine times as long may pass between.
 _REST: Final = 9.0
+# An answer is served until the third question after it should have been answered.
+_KEPT_PAUSES: Final = 3.0
+_KEPT_S_MIN: Final = 10.0
+# The longest question ends after two minutes; one that takes longer hangs.
+_HUNG_S: Final = 300.0
 
 
 class QuestionWatch(Generic[Answer]):
@@ -20,21 +25,39 @@ class QuestionWatch(Generic[Answer]):
         name: str,
         ask: Callable[[], Answer],
         every_s: float,
-        on_fault: Callable[[str], None],
+        on_fault: Callable[[Exception], None],
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Ask nothing yet. `ask` blocks, and raises `SessionaryError` if there is no answer.
 
         It is called every `every_s` seconds, or less often: at most a tenth of the time goes into
-        answers. `name` is the thread's. `on_fault` is called on it, once per outage.
+        answers. `name` is the thread's. `on_fault` is called on it, once per outage; also for an
+        error that `ask` should not raise. `clock_s` is monotonic.
         """
         self._name, self._ask, self._every_s, self._on_fault = name, ask, every_s, on_fault
+        self._clock_s = clock_s
         self._stopping, self._first = threading.Event(), threading.Event()
-        self.answer: Answer | None = None  # the last one; None if there is none now
-        self.fault: str | None = None  # why there is none
+        self._thread = threading.Thread(target=self._run_watch, name=name, daemon=True)
+        self._asked_s: float | None = None  # when the question under way began
+        self._last: tuple[Answer, float] | None = None  # with the time until which it is served
+        self._fault: str | None = None
+
+    @property
+    def answer(self) -> Answer | None:
+        """The last answer; None if there is none now, or none that is young enough."""
+        last = self._last
+        return last[0] if last is not None and self._clock_s() <= last[1] else None
+
+    @property
+    def fault(self) -> str | None:
+        """Why there is no answer; None if there is one, or none yet."""
+        if self._fault is None and self._last is not None and self.answer is None:
+            return "the last answer is too old"
+        return self._fault
 
     def start(self) -> None:
         """Begin to ask. The thread ends with the process, or soon after `stop`."""
-        threading.Thread(target=self._run_watch, name=self._name, daemon=True).start()
+        self._thread.start()
 
     def wait_answer(self, timeout_s: float) -> None:
         """Block until there was an answer or a fault."""
@@ -44,16 +67,34 @@ class QuestionWatch(Generic[Answer]):
         """Ask no more. Never blocks."""
         self._stopping.set()
 
+    def health(self) -> tuple[bool, str]:
+        """Return whether questions are asked at all, and a line for people. Any thread may call it.
+
+        A server that is away is no fault of the watch.
+        """
+        asked_s = self._asked_s
+        if asked_s is not None and (age_s := self._clock_s() - asked_s) > _HUNG_S:
+            return False, f"{self._name}: a question has had no end for {age_s:.0f} s"
+        if self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set():
+            return False, f"{self._name}: its thread has ended"
+        return True, "ok"
+
     def _run_watch(self) -> None:
         while not self._stopping.is_set():
-            began_s, pause_s = time.monotonic(), self._every_s
+            self._asked_s, pause_s = self._clock_s(), self._every_s
             try:
-                self.answer, self.fault = self._ask(), None
-                pause_s = max(pause_s, _REST * (time.monotonic() - began_s))
-            except SessionaryError as error:
-                if self.fault is None:
-                    self._on_fault(str(error))
-                self.answer, self.fault = None, str(error)
+                answer, now_s = self._ask(), self._clock_s()
+                pause_s = max(pause_s, _REST * (now_s - self._asked_s))
+                self._last, self._fault = (answer, now_s + max(_KEPT_S_MIN, _KEPT_PAUSES * pause_s)), None
+            except Exception as error:  # noqa: BLE001 - without this thread the last answer would be all there ever is
+                if self._fault is None:
+                    self._on_fault(error)
+                # The text of another error may repeat a row.
+                self._last, self._fault = (
+                    None,
+                    str(error) if isinstance(error, SessionaryError) else type(error).__name__,
+                )
+            self._asked_s = None
             self._first.set()
             self._stopping.wait(pause_s)
 

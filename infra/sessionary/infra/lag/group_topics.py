@@ -25,6 +25,14 @@ def is_sink_group(group: str, topic: str) -> bool:
     return group.startswith(f"{topic.rpartition('.')[0]}.sink.")
 
 
+def is_service_group(prefix: str, group: str) -> bool:
+    """Return whether a group is a service's: its clean-up handlers, or its task workers.
+
+    It has no members while the service is off, which is no fault of the pipeline.
+    """
+    return group.startswith((f"{prefix}.cleanup.", f"{prefix}.task-workers."))
+
+
 def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     """Return `{group: topic}`: the groups that a pipeline must have, then its others in `known`.
 
@@ -36,4 +44,4 @@ def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     return {group: topic for group, topic in topics if topic is not None}
 
 
-__all__ = ["is_sink_group", "pipeline_groups", "topic_of_group"]
+__all__ = ["is_service_group", "is_sink_group", "pipeline_groups", "topic_of_group"]

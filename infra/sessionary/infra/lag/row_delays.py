@@ -49,7 +49,9 @@ def ask_row_delays(settings: ClickHouseSettings) -> tuple[RowDelay, ...]:
 class RowDelayWatch(QuestionWatch[tuple[RowDelay, ...]]):
     """Asks every 10 s on a thread of its own."""
 
-    def __init__(self, settings: ClickHouseSettings, on_fault: Callable[[str], None] = lambda _why: None) -> None:
+    def __init__(
+        self, settings: ClickHouseSettings, on_fault: Callable[[Exception], None] = lambda _error: None
+    ) -> None:
         """Ask nothing yet. `on_fault` is called on the thread, once per outage."""
         super().__init__("row-delays", lambda: ask_row_delays(settings), _EVERY_S, on_fault)
 

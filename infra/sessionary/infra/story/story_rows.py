@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.kpi.integrity import LATE_S
 
 _OF_SESSION: Final = "WHERE tenant_id = {tenant:String} AND session_id = {session:String}"
 _EVENTS: Final = f"""
@@ -28,6 +29,37 @@ ORDER BY source_offset LIMIT {{limit:UInt32}}
 _FINDINGS: Final = (
     "SELECT fault, rows FROM v_integrity WHERE tenant_id = {tenant:String} AND session_id = {session:String}"
 )
+_PLACES: Final = f"""
+SELECT source_partition AS partition, min(source_offset) AS first, max(source_offset) AS last
+FROM
+(
+    SELECT source_partition, source_offset FROM history {_OF_SESSION}
+    UNION ALL
+    SELECT source_partition, source_offset FROM audit {_OF_SESSION}
+)
+GROUP BY partition
+"""
+# From the transaction before these offsets to the one after them: one that is missing lies between.
+_TIMES: Final = """
+WITH
+    (SELECT maxIf(number, last_offset < {first:Int64}) FROM batches WHERE partition = {partition:UInt32}) AS before,
+    (SELECT minIf(number, first_offset > {last:Int64}) FROM batches WHERE partition = {partition:UInt32}) AS after
+SELECT
+    if(before = 0, 0, toUnixTimestamp(toDateTime(min(started_at)))) AS since,
+    if(after = 0, 4291747200, toUnixTimestamp(toDateTime(max(started_at))) + 1) AS until
+FROM batches
+WHERE partition = {partition:UInt32} AND number >= before AND (after = 0 OR number <= after)
+"""
+# Offsets of the dead letters of other sinks are not the events'.
+_PARTITION_FINDINGS: Final = """
+SELECT fault, rows, partition, first_offset, last_offset
+FROM v_integrity_between(from = toDateTime({since}, 'UTC'), to = toDateTime({until}, 'UTC'), late_s = {late_s})
+WHERE tenant_id = '' AND partition = {{partition:UInt32}}
+    AND (fault = 'history_dead_letters' OR fault NOT LIKE '%dead_letters')
+    AND (first_offset IS NULL OR first_offset <= {{last:Int64}})
+    AND (last_offset IS NULL OR last_offset >= {{first:Int64}})
+ORDER BY fault, first_offset
+"""
 
 
 class StoryRows(NamedTuple):
@@ -66,11 +98,25 @@ def fetch_heartbeats(source: ClickHouseClient, tenant: str, session: str, limit:
 
 
 def fetch_findings(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
-    """Return what `v_integrity` finds in a session's rows; nothing if all is well.
+    """Return what `v_integrity` finds in a session's audit trail; nothing if all is well.
 
     Raises what `ClickHouseClient` raises.
     """
     return source.fetch_rows(_FINDINGS, tenant=tenant, session=session)
 
 
-__all__ = ["StoryRows", "fetch_findings", "fetch_heartbeats", "fetch_story"]
+def fetch_partition_findings(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
+    """Return what `v_integrity` finds in the session's partition between its first and last record.
+
+    A row that is gone names no session: it may be this one's, or that of another whose records lie
+    between. Raises what `ClickHouseClient` raises.
+    """
+    found: list[Row] = []
+    for place in source.fetch_rows(_PLACES, tenant=tenant, session=session):
+        time = source.fetch_one(_TIMES, **place)
+        question = _PARTITION_FINDINGS.format(since=time["since"], until=time["until"], late_s=LATE_S)
+        found += source.fetch_rows(question, **place)
+    return found
+
+
+__all__ = ["StoryRows", "fetch_findings", "fetch_heartbeats", "fetch_partition_findings", "fetch_story"]

@@ -25,6 +25,25 @@ HEAVY = (
 )
 
 
+@pytest.mark.parametrize("arguments", [["sessions", "--state", "lost"], ["sql", "SELECT 1", "--format", "xml"]])
+def test_a_value_that_is_none_of_a_list_is_told_with_the_list_alone(
+    arguments: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    said = capfd.readouterr().err.splitlines()[-1]
+    assert f"Invalid value for '{arguments[-2]}': '{arguments[-1]}' is not one of '" in said
+
+
+def test_a_clickhouse_that_is_away_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", "http://127.0.0.1:1")
+    assert run(["sessions"]) == 3
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("sessionary: ClickHouse at http://127.0.0.1:1 does not answer (Connection refused): ")
+    assert "start it, or name another one by --data or SESSIONARY_CLICKHOUSE_URL" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

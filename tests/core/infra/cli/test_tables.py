@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from sessionary.infra.cli.commands.rejected import COLUMNS as REJECTED_COLUMNS
+from sessionary.infra.cli.commands.sessions.lists import SESSION_COLUMNS
 from sessionary.infra.cli.tables import show_object, show_rows
 
 
@@ -46,3 +48,55 @@ def test_a_narrow_terminal_cuts_ids_and_leaves_columns_out_but_breaks_no_word(
     shown = capsys.readouterr()
     assert all(value in shown.out for name, value in row.items() if name != "at")
     assert shown.err == ""
+
+
+SESSION = {
+    "session_id": "2e2cf084-624e-57af-a99c-db928353888f",
+    "tenant_id": "acme-corp",
+    "state": "Terminated",
+    "service_id": "billing-service",
+    "last_at": "2026-11-21T04:18:13.707001Z",
+    "events": 12_345,
+    "refusals": 17,
+    "reason": "Agent timeout after 60s: nothing was heard of it",
+    "duration_s": 3_600.125,
+    "version": 12,
+    "transitions": 9,
+}
+REFUSAL = {
+    "place": "11:1234567",
+    "time": "2026-11-21T04:18:13.707001Z",
+    "reason": "illegal_transition",
+    "session_id": "2e2cf084-624e-57af-a99c-db928353888f",
+    "event_type": "session_phase_changed",
+    "tenant_id": "acme-corp",
+    "security": False,
+    "detail": "session_resumed is not legal in state Active",
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "told"),
+    [(SESSION, SESSION_COLUMNS, "reason"), (REFUSAL, REJECTED_COLUMNS, "detail")],
+    ids=["sessions", "rejected list"],
+)
+def test_eighty_columns_have_room_for_why(
+    row: dict[str, object],
+    columns: tuple[str, ...],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert set(columns) == set(row)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    show_rows([row], as_json=False, columns=columns)
+    shown = capsys.readouterr()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.out).splitlines()
+    assert told in lines[0].split()
+    place = lines[0].index(told)
+    following = re.search(r"\S", lines[0][place + len(told) :])
+    end = 80 if following is None else place + len(told) + following.start()
+    folded = " ".join(line[place:end].strip() for line in lines[1:])
+    assert folded.strip() == row[told]
+    assert all(len(line) <= 80 for line in lines)

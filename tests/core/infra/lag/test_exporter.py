@@ -1,14 +1,22 @@
 """What a scrape shows, without Kafka."""
 
+import threading
+
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from sessionary.infra.kpi import collector, question_watch
 from sessionary.infra.lag.cluster_sample import GroupState
-from sessionary.infra.lag.exporter import LagExporter
+from sessionary.infra.lag.exporter import LagExporter, run_exporter
 from sessionary.infra.lag.lag_monitor import LagReport
 from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.infra.lag.metrics import HELP, ExporterState, collect_families
 from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.infra.lag.row_delays import RowDelay
+from sessionary.infra.local.ports import free_port
+from sessionary.infra.settings import LagSettings
+from tests.support.metrics_page import metric_values, read_page
+from tests.support.waiting import wait_until
 
 GROUP, TOPIC = "p.sink.audit", "p.audit"
 LAG = PartitionLag(GROUP, GroupState.STABLE, TOPIC, 0, PartitionState.STALL, 4, 0, 10, 6, 20.0, 3.0, 1.5, 4.0)
@@ -77,6 +85,42 @@ def test_a_report_that_is_old_is_not_served() -> None:
     now_s = 10.5
     assert _series(exporter) == {"sessionary_lag_broker_up": 0.0, "sessionary_lag_clickhouse_up": 0.0}
     assert exporter.readiness() == (False, "the last sample is 10 s old")
+
+
+def test_an_exporter_whose_samples_have_no_end_is_not_well() -> None:
+    now_s = 0.0
+    exporter = LagExporter(lambda: None, lambda: now_s)
+    exporter.take_report(LagReport(1_000.0, 0.1, (LAG,)))
+    now_s = 60.0
+    assert exporter.health() == (True, "ok")
+    exporter.note_broker_away("Kafka does not answer")
+    now_s = 120.0
+    assert exporter.health() == (True, "ok"), "a broker may be away"
+    now_s = 120.5
+    assert exporter.health() == (False, "a sample has had no end for 60 s")
+
+
+def test_the_page_of_health_names_a_question_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    released, stop, port = threading.Event(), threading.Event(), free_port()
+    monkeypatch.setattr(question_watch, "_HUNG_S", 0.1)
+    monkeypatch.setattr(collector, "ask_disk_space", lambda _settings: released.wait(60) and ())
+    away = f"127.0.0.1:{free_port()}"
+    settings = LagSettings(bootstrap_servers=away, clickhouse_url=f"http://{away}", metrics_port=port)
+    thread = threading.Thread(target=run_exporter, args=(settings, stop), name="lag-exporter")
+    thread.start()
+    page = f"http://127.0.0.1:{port}/healthz"
+    try:
+        wait_until(lambda: metric_values(port), 30, "the pages")
+        told = "disk-space: a question has had no end for "
+        wait_until(lambda: read_page(page)[1].startswith(told), 30, "the fault")
+        assert read_page(page)[0] == 503
+        released.set()
+        wait_until(lambda: read_page(page) == (200, "ok\n"), 30, "the end of the fault")
+    finally:
+        released.set()
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_every_metric_is_listed_with_its_sentence() -> None:

@@ -1,6 +1,6 @@
 """Which groups are a pipeline's."""
 
-from sessionary.infra.lag.group_topics import pipeline_groups, topic_of_group
+from sessionary.infra.lag.group_topics import is_service_group, pipeline_groups, topic_of_group
 from sessionary.schemas.topics import TopicNames
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
@@ -32,3 +32,9 @@ def test_extra_pipelines_and_clean_up_handlers_are_found() -> None:
     assert (found[extra], found["p.cleanup.acme:billing"]) == (NAMES.events, NAMES.cleanup)
     assert found["p.task-workers.acme:billing"] == NAMES.tasks
     assert topic_of_group("p", "p.processor") == NAMES.events
+
+
+def test_the_groups_of_services_are_none_of_the_pipeline_s_roles() -> None:
+    services = ["p.cleanup.acme:billing", "p.task-workers.acme:billing"]
+    groups = [*pipeline_groups("p", services), "q.cleanup.acme:billing"]
+    assert [group for group in groups if is_service_group("p", group)] == services

@@ -61,11 +61,11 @@ class StoredRows(ClickHouseClient):
 
     def __init__(self, events: list[Row], outcomes: list[Row], found: Row | None = None) -> None:
         super().__init__(ClickHouseSettings())
-        self.events, self.outcomes, self._found = events, outcomes, found
+        self.events, self.outcomes, self.found = events, outcomes, dict(found or {})
 
     def fetch_rows(self, sql: str, **parameters: Any) -> list[Row]:
         if "v_sessions" in sql:
-            return [self._found] if self._found else []
+            return [self.found] if self.found else []
         rows = self.outcomes if "FROM audit" in sql else self.events
         since = datetime.fromisoformat(parameters["since"]).replace(tzinfo=UTC)
         return [

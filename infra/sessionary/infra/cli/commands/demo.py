@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GAP_S = 12.0
 _SAMPLE_RUNS = 60
 
-_NEXT = """
+NEXT = """
 Try next, with a stack that stays:
   {command} up                                  in another terminal; its data is kept
   {command} load                                run the same agent runs on it
@@ -39,7 +39,7 @@ Try next, with a stack that stays:
 
 {command} sessions lists the sessions and their ids."""
 
-_NEXT_WORKFLOW = """
+NEXT_WORKFLOW = """
 Where to look, {with_stack}:
   GET {page}
   {command} sql "SELECT name, state, attempt, output FROM v_steps WHERE run_id = '{run_id}'"
@@ -120,10 +120,10 @@ def demo_command(
     report.figures["stack_start_s"] = round(started_s, 1)
     report.figures["elapsed_s"] = round(time.monotonic() - began, 1)
     if page is not None:
-        _open_page(page)
+        open_story(page)
     _show_report(report, as_json=as_json)
     if not wants_json(as_json):
-        print_message(_NEXT.format(command=command_name()))
+        print_message(NEXT.format(command=command_name()))
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def _show_workflow(report: "WorkflowReport", page: str, data: Path | None, *, as
         run_id, up = report.figures["run_id"], f"{command_name()} up --data"
         kept = f"with {up} {data}" if data is not None else f"if you add --data FOLDER, and then run {up} FOLDER"
         print_message(
-            _NEXT_WORKFLOW.format(command=command_name(), page=f"{page}/{run_id}", run_id=run_id, with_stack=kept)
+            NEXT_WORKFLOW.format(command=command_name(), page=f"{page}/{run_id}", run_id=run_id, with_stack=kept)
         )
     if report.faults:
         raise CheckFailed(", ".join(f"{name}: {value}" for name, value in report.faults.items()))
@@ -221,7 +221,8 @@ def load_command(
     _show_report(report, as_json=as_json)
 
 
-def _open_page(page: Path) -> None:
+def open_story(page: Path) -> None:
+    """Open a page in a browser, and say where it is."""
     import webbrowser
 
     opened = webbrowser.open(page.as_uri())
@@ -244,4 +245,4 @@ def _spaced_names(figures: Mapping[str, Json]) -> dict[str, Json]:
     return {name.replace("_", " "): value for name, value in figures.items()}
 
 
-__all__ = ["demo_command", "load_command"]
+__all__ = ["NEXT", "NEXT_WORKFLOW", "demo_command", "load_command", "open_story"]

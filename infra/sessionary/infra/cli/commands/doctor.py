@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +28,7 @@ from sessionary.infra.environment import (
 from sessionary.infra.kpi.integrity import LATE_S
 from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
 from sessionary.infra.settings import OperatorSettings
+from sessionary.infra.sink_pages import find_sink_faults
 from sessionary.infra.worker_findings import (
     Document,
     Finding,
@@ -39,12 +40,14 @@ from sessionary.infra.worker_findings import (
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.settings import IdleSettings
+from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
 LAG_S_MAX = 10.0
 _READ_S = 1.5
+_ENDS_S = 10.0
+_PAGE_S = 1.0
 _DAY_S = 86_400
 _LAST_S = 4_291_747_200  # a time that no record has
 _OBSERVED_S = 5.0  # longer than a large insert of a sink that catches up
@@ -155,6 +158,25 @@ def _check_integrity(settings: ClickHouseSettings) -> str:
     return "of the last day, no row is missing or doubled"
 
 
+def _check_landed_ends(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -> str:
+    from sessionary.sinks.integrity.landed_ends import find_end_faults
+
+    faults = find_end_faults(groups, ClickHouseClient(clickhouse).fetch_rows, _ENDS_S)
+    if faults:
+        found = ", ".join(f"{fault.fault}: partition {fault.partition}" for fault in faults)
+        raise _CheckError(found, "run: sessionary integrity, and sessionary repair while Kafka has the records")
+    return "the last record that each sink has written is in its table"
+
+
+def _check_sinks(faults: Mapping[str, str | None]) -> str:
+    if wrong := {kind: fault for kind, fault in faults.items() if fault is not None}:
+        raise _CheckError(
+            "; ".join(f"sink {kind}: {fault}" for kind, fault in wrong.items()),
+            "; ".join(f"read the log of sessionary sink {kind}" for kind in wrong),
+        )
+    return f"{', '.join(faults)} keep up, none is blocked"
+
+
 def _check_disks(folders: Sequence[Path]) -> str:
     rooms = [measure_room(folder) for folder in folders]
     if full := [room for room in rooms if not room.is_enough]:
@@ -240,6 +262,8 @@ def run_checks(environ: Mapping[str, str], folders: Sequence[Path] = ()) -> Iter
         _run_kafka_checks(kafka, idle_s),
         _run_clickhouse_checks(clickhouse),
         _run_processor_checks(environ, operator),
+        _run_sink_checks(environ),
+        _run_end_checks(SinkGroupSettings.from_env(environ), clickhouse),
     )
     with ThreadPoolExecutor() as threads:
         for answers in threads.map(list[Check], asked):
@@ -261,10 +285,25 @@ def _run_clickhouse_checks(clickhouse: ClickHouseSettings) -> Iterator[Check]:
         yield _run_check("integrity", lambda: _check_integrity(clickhouse), "run: sessionary db migrate")
 
 
+def _run_end_checks(groups: SinkGroupSettings, clickhouse: ClickHouseSettings) -> Iterator[Check]:
+    """Compare both servers, if both answer: the checks of each say so if it does not."""
+    with suppress(_CheckError, SessionaryError, OSError):
+        _check_broker(groups)
+        _check_migrations(clickhouse)
+        advice = "read the error: Kafka or ClickHouse did not answer this question"
+        yield _run_check("landed ends", lambda: _check_landed_ends(groups, clickhouse), advice)
+
+
 def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings) -> Iterator[Check]:
     yield _run_check("processor", lambda: _check_processor(environ), _PROCESSOR_ADVICE)
     if operator.control_url is not None and operator.operator_token is not None:
         yield from _run_worker_checks(operator)
+
+
+def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:
+    """Check what the sinks of a local stack say; where others have their pages is unknown."""
+    if faults := find_sink_faults(environ, _PAGE_S):
+        yield _run_check("sinks", lambda: _check_sinks(faults), "")
 
 
 def _run_lag_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
@@ -276,23 +315,34 @@ def _run_lag_checks(kafka: KafkaSettings, idle_s: float) -> Iterator[Check]:
         return
     for lag in lags:
         name = lag.group.removeprefix(f"{kafka.topic_prefix}.")
-        role = name.replace(".", " ")
         fault = find_fault(lag, LAG_S_MAX)
-        advice = f"start it: sessionary {role}, or read its log; then see: sessionary lag --watch"
+        advice = f"start it: {_start_command(name)}, or read its log; then see: sessionary lag --watch"
         yield Check(f"lag {name}", fault is None, fault or f"{lag.lag} records behind", advice if fault else "")
+
+
+def _start_command(name: str) -> str:
+    """Return the command that starts a member of a role's group, by its name without the prefix."""
+    role, _, rest = name.partition(".")
+    kind, _, pipeline = rest.partition(".")  # of a sink
+    variable = f"SESSIONARY_PIPELINE={pipeline} " if pipeline else ""
+    return f"{variable}sessionary {role} {kind}".rstrip()
 
 
 def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:
     """Return the lags of processor and sinks; a group that is behind is observed for a while."""
+    from sessionary.infra.lag.group_topics import is_service_group
     from sessionary.infra.lag.lag_monitor import LagMonitor
 
+    def is_role(lag: GroupLag) -> bool:
+        # A service may be off; then its requests wait for its next process.
+        return not is_service_group(kafka.topic_prefix, lag.group)
+
     with closing(LagMonitor(kafka, _OBSERVED_S, idle_s)) as monitor:
-        lags = list(sum_groups(monitor.take_report(_READ_S).partitions))
+        lags = list(filter(is_role, sum_groups(monitor.take_report(_READ_S).partitions)))
         if any((lag.lag_s or 0) > LAG_S_MAX for lag in lags):
             time.sleep(_OBSERVED_S)
-            lags = list(sum_groups(monitor.take_report().partitions))
-    # A service may have no clean-up handler; then its requests wait for the next one.
-    return [lag for lag in lags if not lag.group.startswith(f"{kafka.topic_prefix}.cleanup.")]
+            lags = list(filter(is_role, sum_groups(monitor.take_report().partitions)))
+    return lags
 
 
 def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None:

@@ -34,13 +34,21 @@ from sessionary.schemas.settings import KafkaSettings
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
 PlaceArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
-_COLUMNS = ("place", "time", "reason", "session_id", "event_type", "tenant_id", "security", "detail")
+# The columns that fit 80 come first: a reason says little without its detail.
+COLUMNS = ("place", "time", "reason", "detail", "session_id", "event_type", "tenant_id", "security")
 _REFUSALS = (
     "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS place FROM v_rejected "
     "WHERE ({reason:String} = '' OR reason = {reason:String}) "
     "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
     "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
     "AND time >= {since:DateTime64(6, 'UTC')}"
+)
+# A refused record has no columns of its own for these two; bytes that are no event have none.
+_BY_AGENT_OR_USER = (
+    "AND (source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')) IN "
+    "(SELECT source_partition, source_offset, appended_at FROM history "
+    "WHERE appended_at >= toDateTime64({since:DateTime64(6, 'UTC')}, 3, 'UTC') "
+    "AND ({user:String} = '' OR user_id = {user:String}) AND ({agent:String} = '' OR agent_id = {agent:String}))"
 )
 _LANDED = (
     "AND (source_topic, source_partition, source_offset) IN "
@@ -58,6 +66,10 @@ def list_rejected(
     reason: Annotated[str | None, typer.Option("--reason", help="Only this reason.", show_default=False)] = None,
     tenant: TenantOption = None,
     session: Annotated[str | None, typer.Option("--session", help="Only this session id.", show_default=False)] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only records for this user.", show_default=False)] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Only records that this agent sent.", show_default=False)
+    ] = None,
     security: Annotated[bool, typer.Option("--security", help="Only records that matter for security.")] = False,
     since: SinceOption = None,
     follow: FollowOption = False,
@@ -71,22 +83,26 @@ def list_rejected(
         "reason": reason or "",
         "tenant": tenant or "",
         "session": session or "",
+        "user": user or "",
+        "agent": agent or "",
         "security": int(security),
         "since": parse_since(since, datetime.now(UTC)),
     }
 
+    refusals = f"{_REFUSALS} {_BY_AGENT_OR_USER}" if user or agent else _REFUSALS
+
     def fetch_list() -> list[Row]:
         newest = "ORDER BY time DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}"
-        return source.fetch_rows(f"{_REFUSALS} {newest}", limit=limit, **filters)
+        return source.fetch_rows(f"{refusals} {newest}", limit=limit, **filters)
 
     def fetch_landed(landed: str) -> list[Row]:
-        return source.fetch_rows(f"{_REFUSALS} {_LANDED}", landed=landed, **filters)
+        return source.fetch_rows(f"{refusals} {_LANDED}", landed=landed, **filters)
 
     if follow:
         tail = RowTail(fetch_landed, lambda: fetch_horizon(source), lambda row: (row["place"], row["time"]))
-        follow_list(tail, fetch_list, _COLUMNS, as_json=as_json)
+        follow_list(tail, fetch_list, COLUMNS, as_json=as_json)
         return
-    show_rows(fetch_list(), as_json=as_json, columns=_COLUMNS)
+    show_rows(fetch_list(), as_json=as_json, columns=COLUMNS)
 
 
 def _find_rejected(source: ClickHouseClient, place: str) -> Row:
@@ -149,21 +165,20 @@ def replay_rejected(
     """
     if len(places) > _REPLAYS_MAX:
         raise Invalid("invalid_value", f"{len(places)} records are too many: replay at most {_REPLAYS_MAX} at a time")
-    source = clickhouse_client(data)
+    from sessionary.infra.topics import count_brokers
+
+    source, kafka = clickhouse_client(data), kafka_settings(data)
+    count_brokers(kafka)  # otherwise the records would wait for it in vain
     rows = [(place, _find_rejected(source, place)) for place in places]
-    show_rows(_produce_again(kafka_settings(data), rows), as_json=as_json)
+    show_rows(_produce_again(kafka, rows), as_json=as_json)
 
 
 def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list[Row]:
     from confluent_kafka import KafkaError, Message, Producer
 
-    from sessionary.infra.topics import count_brokers
+    from sessionary.schemas.kafka.clients import ORDERED
 
-    count_brokers(settings)  # otherwise the records would wait for it in vain
-    producer = Producer(
-        {**settings.client_config(), "partitioner": "murmur2_random", "enable.idempotence": True},
-        logger=_log,
-    )
+    producer = Producer({**settings.client_config(), **ORDERED}, logger=_log)
     sent: dict[str, Row] = {}
     for place, row in rows:
 
@@ -190,4 +205,4 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
     return [sent[place] for place, _ in rows]
 
 
-__all__ = ["app"]
+__all__ = ["COLUMNS", "app"]

@@ -16,6 +16,8 @@ import typer
 from sessionary.infra.cli.options import DataOption
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.settings import LagSettings
+from sessionary.schemas.errors import SessionaryError
+from sessionary.schemas.settings import KafkaSettings
 
 
 class SinkName(StrEnum):
@@ -99,6 +101,7 @@ def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to wri
 
     settings = SinkSettings.from_env()
     configure_role_logs(f"sink {kind.value}", settings.instance)
+    _begin_reach_check(settings)
     run_sink(kind.value, settings, _stop_event(), may_exit=True)
 
 
@@ -124,6 +127,7 @@ def task_worker_command(
     stop = _stop_event()
     sys.path.insert(0, str(Path.cwd()))
     functions = functions_of(module)
+    _begin_reach_check(KafkaSettings.from_env())
     with SessionClient(tenant_id=tenant, service_id=service, agent_id=agent) as client:
         worker = TaskWorker(client, functions, concurrency=concurrency, times=TaskTimes(beat_s, lease_s))
         worker.start()
@@ -145,6 +149,24 @@ def lag_exporter_command(
 
     configure_role_logs("lag exporter")
     run_exporter(LagSettings.from_env(stack_environment(data), metrics_port=port), _stop_event())
+
+
+def _begin_reach_check(settings: KafkaSettings) -> None:
+    """Log within 5 s that no broker answers. Never blocks; the role goes on trying by itself.
+
+    Its clients notice only later: a connection that is open may be silent for long.
+    """
+
+    def check_reach() -> None:
+        from sessionary.infra.topics import count_brokers
+        from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
+
+        try:
+            count_brokers(settings)
+        except SessionaryError as error:
+            role_logger(__name__).warning("no broker answers yet: %(error)s", **error_fields(error))
+
+    threading.Thread(target=check_reach, name="reach-check", daemon=True).start()
 
 
 def _stop_event() -> threading.Event:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import logging
 import os
 import signal
 import sys
@@ -40,6 +39,7 @@ def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
     # Imported here: a parent that only starts the child must not load 0.5 GB of engine.
     from sessionary.infra.local.clickhouse.engine import Engine
     from sessionary.infra.local.clickhouse.http_server import ClickHouseServer
+    from sessionary.schemas.telemetry.role_logs import role_logger
 
     engine = Engine(data)
     server = ClickHouseServer(engine, port, password)
@@ -50,7 +50,7 @@ def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, request_shutdown)
-    logging.getLogger(__name__).info("ClickHouse is ready: http://%s:%d", LOOPBACK, port)
+    role_logger(__name__).info("ClickHouse is ready: http://%(host)s:%(port)d", host=LOOPBACK, port=port)
     try:
         server.serve_forever(poll_interval=0.1)
     finally:

@@ -1,11 +1,57 @@
-"""`sessionary load` refuses a broken file and a stack without tokens."""
+"""`sessionary demo`: what it ends with. `load` refuses a broken file and a stack without tokens."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.cli.command_tree import load_command
+from sessionary.infra.cli.commands import demo
+
+
+def suggested(text: str) -> list[list[str]]:
+    """Return the commands that a text suggests, without the remarks behind them."""
+    lines = (line.strip().split("  ")[0] for line in text.format(command="CMD", **_PLACES).splitlines())
+    return [shlex.split(line)[1:] for line in lines if line.startswith("CMD ")]
+
+
+_PLACES = {"page": "http://localhost:1/v1/sessions/s/runs/r", "run_id": "r", "with_stack": "if it runs"}
+
+
+@pytest.mark.parametrize("text", [demo.NEXT, demo.NEXT_WORKFLOW], ids=["demo", "workflow"])
+def test_each_command_that_the_demo_suggests_can_be_read(text: str) -> None:
+    commands = suggested(text)
+    assert len(commands) >= 2
+    for name, *arguments in commands:
+        if name != "sessions":  # within a sentence
+            load_command(name).make_context(name, list(arguments))
+
+
+def test_the_demo_suggests_three_commands_that_belong_together() -> None:
+    (up, load, timeline, sessions) = suggested(demo.NEXT)
+    assert (up, load, sessions[:1]) == (["up"], ["load"], ["sessions"])
+    assert timeline == ["timeline", "SESSION", "--html", "story.html"]
+
+
+@pytest.mark.parametrize("has_browser", [True, False])
+def test_the_page_is_opened_and_its_place_is_said(
+    *, has_browser: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    def open_url(url: str) -> bool:
+        opened.append(url)
+        return has_browser
+
+    monkeypatch.setattr("webbrowser.open", open_url)
+    page = tmp_path / "the story.html"
+    demo.open_story(page)
+    assert opened == [page.as_uri()]
+    said = capsys.readouterr().err
+    assert f"{page}" in said
+    assert ("no browser was found" in said) != has_browser
 
 
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

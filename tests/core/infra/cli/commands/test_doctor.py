@@ -8,9 +8,50 @@ from types import SimpleNamespace
 import pytest
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.cli.commands import doctor
 from sessionary.infra.cli.commands.doctor import Check, run_checks
+from sessionary.infra.lag.cluster_sample import GroupState
+from sessionary.infra.lag.group_topics import pipeline_groups
+from sessionary.infra.lag.lag_monitor import LagReport
+from sessionary.infra.lag.lag_tracker import PartitionLag
+from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.infra.local.ports import free_port
+from sessionary.schemas.settings import KafkaSettings
 from tests.core.infra.fake_control_api import partition, serve_fake_api
+
+
+class _SilentRoles:
+    """In place of a monitor: groups of a pipeline of which none has a member."""
+
+    def __init__(self, settings: KafkaSettings, _window_s: float, _idle_s: float) -> None:
+        known = [
+            f"{settings.topic_prefix}.{name}" for name in ("task-workers.acme:b", "cleanup.acme:b", "sink.audit.copy")
+        ]
+        self._groups = pipeline_groups(settings.topic_prefix, known)
+
+    def take_report(self, _read_s: float = 0.0) -> LagReport:
+        places = ((group, GroupState.EMPTY, topic, 0) for group, topic in self._groups.items())
+        lags = (PartitionLag(*place, PartitionState.STOP, lag=7, lag_s=99.0) for place in places)
+        return LagReport(0.0, 0.0, tuple(lags))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.infra.lag.lag_monitor.LagMonitor", _SilentRoles)
+    monkeypatch.setattr(doctor, "_OBSERVED_S", 0.0)
+    found = {check.check: check for check in doctor._run_lag_checks(KafkaSettings(topic_prefix="p"), 0.0)}
+    roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches", "sink.audit.copy"]
+    assert list(found) == [f"lag {role}" for role in roles], "a service that is off is no fault of the pipeline"
+    assert not any(check.ok for check in found.values())
+    commands = {
+        role: check.advice.partition(": ")[2].partition(",")[0]
+        for role, check in zip(roles, found.values(), strict=True)
+    }
+    assert commands["processor"] == "sessionary processor"
+    assert commands["sink.audit"] == "sessionary sink audit"
+    assert commands["sink.audit.copy"] == "SESSIONARY_PIPELINE=copy sessionary sink audit"
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def run_python(*argv: str, **environ: str) -> "subprocess.CompletedProcess[str]"
 
 def test_changes_of_parts_have_times_in_the_log_and_people_see_what_ended(tmp_path: Path) -> None:
     done = run_python("-c", _REPORT, str(tmp_path / "logs"))
-    assert done.stderr == f"{_ENDED}; restarting it in 0.5 s\n"
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT[\d:]{{8}}Z {_ENDED}; restarting it in 0.5 s\n", done.stderr)
     lines = (tmp_path / "logs" / "supervisor.log").read_text().splitlines()
     assert [re.sub(r"^\d{4}-\d\d-\d\dT[\d:.]{12}Z ", "", line) for line in lines] == [
         "INFO supervisor broker is ready pid=7",

@@ -9,10 +9,11 @@ from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
 app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
-_COLUMNS = ("partition", "state", "instance", "rules", "announced", "principal", "detail")
+_COLUMNS = ("partition", "state", "instance", "rules", "finished_run_days", "announced", "principal", "detail")
 
 
 @app.command("list")
@@ -29,17 +30,31 @@ def activate_rules(
     version: Annotated[
         int, typer.Option("--version", min=1, help="Default: the newest that this release knows.")
     ] = NEWEST_RULES.version,
+    finished_run_days: Annotated[
+        int | None,
+        typer.Option(
+            "--finished-run-days",
+            min=1,
+            max=FINISHED_RUN_DAYS_MAX,
+            help="Days for which a run that begins now can be read after its end. Default: as it is (30 at first).",
+        ),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let newer rules begin in all partitions, once every processor is upgraded. No way back.
 
-    Refused while a processor of the group does not know them. The command may be repeated. The exit
-    code is 1 if they are not in force everywhere after some seconds.
+    Refused while a processor of the group does not know them. The command may be repeated, also to
+    change a setting of the rules in force. The exit code is 1 if they are not in force everywhere
+    after some seconds.
     """
-    listing = control_api_client(data).activate_rules(version)
+    listing = control_api_client(data).activate_rules(version, finished_run_days)
     _show_listing(listing, as_json=as_json)
-    waiting = [str(found["partition"]) for found in listing["partitions"] if (found["rules"] or 0) < version]
+    waiting = [
+        str(found["partition"])
+        for found in listing["partitions"]
+        if (found["rules"] or 0) < version or finished_run_days not in (None, found["finished_run_days"])
+    ]
     if waiting:
         raise CheckFailed(
             f"rules {version} are not in force yet in partition {', '.join(waiting)}: look again with sessionary rules "

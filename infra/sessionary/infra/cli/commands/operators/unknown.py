@@ -3,15 +3,25 @@
 import json
 import tempfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.follow import FollowOption, RowTail, follow_list
 from sessionary.infra.cli.commands.sessions.lookup import SessionArgument
+from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.errors import CheckFailed, NotFound
-from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
+from sessionary.infra.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    TenantOption,
+    clickhouse_client,
+    kafka_settings,
+)
 from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment, tenant_tokens
@@ -19,10 +29,15 @@ from sessionary.schemas.errors import Invalid
 
 app = typer.Typer(no_args_is_help=True, help="List tool calls of unknown outcome; say what came of one.")
 _COLUMNS = ("session", "run", "tool", "key", "since", "args")
+_PLACE = ("tenant_id", "session", "run", "key", "since")
+_FOLLOWED_MAX = 10_000
 _CALLS = (
     "SELECT session_id AS session, run_id AS run, tool_name AS tool, idem_key AS key, since, args, tenant_id, "
     "service_id, step_id, try, queryable FROM v_unresolved_calls "
-    "WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY since, session, run, key LIMIT {limit:UInt32}"
+    "WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) AND ({user:String} = '' OR user_id = {user:String}) "
+    "AND ({agent:String} = '' OR (tenant_id, session_id, run_id, idem_key) IN (SELECT tenant_id, session_id, run_id, "
+    "idem_key FROM run_events WHERE event_type = 'tool_call_started' AND agent_id = {agent:String})) "
+    "AND time >= {since:DateTime64(6, 'UTC')} ORDER BY since, session, run, key LIMIT {limit:UInt32}"
 )
 # Calls without a side effect may be resolved too; they hold no run.
 _CALL = (
@@ -41,11 +56,32 @@ class Outcome(Enum):
 
 @app.command("list")
 def list_unknown(
-    tenant: TenantOption = None, limit: LimitOption = 50, data: DataOption = None, as_json: JsonOption = False
+    tenant: TenantOption = None,
+    user: Annotated[str | None, typer.Option("--user", help="Only calls for this user.", show_default=False)] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Only calls that this agent made.", show_default=False)
+    ] = None,
+    since: SinceOption = None,
+    follow: FollowOption = False,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """List tool calls with a side effect whose outcome is unknown, the oldest first."""
-    rows = clickhouse_client(data).fetch_rows(_CALLS, tenant=tenant or "", limit=limit)
-    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+    """List tool calls with a side effect whose outcome is unknown, the oldest first.
+
+    With --since: those whose outcome has become unknown from then on.
+    """
+    source, first_time = clickhouse_client(data), parse_since(since, datetime.now(UTC))
+    filters = {"tenant": tenant or "", "user": user or "", "agent": agent or "", "since": first_time}
+
+    def fetch_calls(rows_max: int) -> list[Row]:
+        return source.fetch_rows(_CALLS, limit=rows_max, **filters)
+
+    if follow:  # no call is in the list twice for the same reason
+        tail = RowTail(lambda _: fetch_calls(_FOLLOWED_MAX), str, lambda row: tuple(row[name] for name in _PLACE))
+        follow_list(tail, lambda: fetch_calls(limit)[::-1], _COLUMNS, as_json=as_json)
+        return
+    show_rows(fetch_calls(limit), as_json=as_json, columns=_COLUMNS)
 
 
 @app.command("resolve")
@@ -65,8 +101,11 @@ def resolve_unknown(
 
     The exit code is 1 if the event was refused.
     """
+    from sessionary.infra.topics import count_brokers
+
     _check_result(outcome, result)
     call = find_unknown_call(clickhouse_client(data), session, key, run)
+    count_brokers(kafka_settings(data))  # otherwise the outcome would wait for it in vain
     refusal = _send_outcome(stack_environment(data), call, outcome, result, by)
     verdict = "applied" if refusal is None else f"refused: {refusal}"
     place = {"session": call["session_id"], "run": call["run_id"] or None, "key": key}
@@ -79,7 +118,9 @@ def _check_result(outcome: Outcome, result: str | None) -> None:
     if result is None:
         return
     if outcome is Outcome.FAILED:
-        raise Invalid("invalid_value", "--result is of a call that succeeded")
+        raise Invalid(
+            "invalid_value", "--result is for a call that succeeded: leave it out, or give --outcome succeeded"
+        )
     try:
         json.loads(result)
     except ValueError as error:

@@ -21,15 +21,16 @@ from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import Row
 from sessionary.infra.environment import stack_environment
 
-_SESSION_COLUMNS = (
+# The columns that fit 80 come first: a list without the reasons says little.
+SESSION_COLUMNS = (
     "session_id",
-    "tenant_id",
     "state",
-    "service_id",
     "last_at",
+    "reason",
+    "tenant_id",
+    "service_id",
     "events",
     "refusals",
-    "reason",
     "duration_s",
     "version",
     "transitions",
@@ -106,16 +107,17 @@ def list_sessions(
     }
 
     def fetch_list() -> list[Row]:
-        return source.fetch_rows(f"{_SESSIONS} ORDER BY last_at DESC LIMIT {{limit:UInt32}}", limit=limit, **filters)
+        newest = "ORDER BY last_at DESC, tenant_id, session_id LIMIT {limit:UInt32}"  # one tick may end several
+        return source.fetch_rows(f"{_SESSIONS} {newest}", limit=limit, **filters)
 
     def fetch_landed(landed: str) -> list[Row]:
         return source.fetch_rows(f"{_SESSIONS} {_CHANGES}", landed=landed, **filters)
 
     if follow:
         tail = RowTail(fetch_landed, lambda: fetch_horizon(source), _change_key)
-        follow_list(tail, fetch_list, _SESSION_COLUMNS, as_json=as_json)
+        follow_list(tail, fetch_list, SESSION_COLUMNS, as_json=as_json)
         return
-    show_rows(fetch_list(), as_json=as_json, columns=_SESSION_COLUMNS)
+    show_rows(fetch_list(), as_json=as_json, columns=SESSION_COLUMNS)
 
 
 def _change_key(row: Row) -> tuple[str, str, int]:
@@ -155,4 +157,4 @@ def show_session(
         show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
 
 
-__all__ = ["list_sessions", "show_session"]
+__all__ = ["SESSION_COLUMNS", "list_sessions", "show_session"]

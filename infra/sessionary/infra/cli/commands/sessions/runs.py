@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,6 +11,7 @@ from uuid import UUID
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.since import SinceOption, since_ms
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption
 from sessionary.infra.cli.output import print_message, wants_json
@@ -48,16 +50,24 @@ def list_runs(
         typer.Option("--state", help="Only runs that are in this state.", show_default=False),
     ] = None,
     user: Annotated[str | None, typer.Option("--user", help="Only runs of this user.", show_default=False)] = None,
+    agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.", show_default=False)] = None,
     tenant: TenantOption = None,
+    since: SinceOption = None,
     limit: LimitOption = 50,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List a tenant's open and finished runs, as the processors know them, by session and run."""
+    """List a tenant's open and finished runs, as the processors know them, by session and run.
+
+    With --since: those of which an event was applied from then on.
+    """
+    first_ms = since_ms(since, datetime.now(UTC))
     given = {"state": state.value if state else None, "user_id": user}
     filters = {name: value for name, value in given.items() if value is not None}
     rows = []
     for row in _fetch_list(control_of(data, tenant), filters, limit):
+        if row["last_event_ms"] < first_ms or agent not in (None, row["agent_id"]):
+            continue
         rows.append(row)
         if len(rows) == limit:
             break

@@ -25,8 +25,15 @@ def parse_since(text: str | None, now: datetime) -> str:
 
     Raises `Invalid`.
     """
-    if text is None:
-        return "1970-01-01 00:00:00"
+    return "1970-01-01 00:00:00" if text is None else f"{_since_time(text, now):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def since_ms(text: str | None, now: datetime) -> int:
+    """Return the time in ms since the epoch; 0 if `text` is None. Raises `Invalid`."""
+    return 0 if text is None else int(_since_time(text, now).timestamp() * 1_000)
+
+
+def _since_time(text: str, now: datetime) -> datetime:
     try:
         match = _AGO.fullmatch(text)
         at = now - timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else datetime.fromisoformat(text)
@@ -35,7 +42,7 @@ def parse_since(text: str | None, now: datetime) -> str:
             "invalid_value", f"--since {text}: give 90s, 15m, 2h or 7d, or a time such as 2026-11-22T14:30"
         ) from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return max(at.astimezone(UTC), datetime(1970, 1, 1, tzinfo=UTC)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return max(at.astimezone(UTC), datetime(1970, 1, 1, tzinfo=UTC))
 
 
-__all__ = ["SinceOption", "parse_since"]
+__all__ = ["SinceOption", "parse_since", "since_ms"]

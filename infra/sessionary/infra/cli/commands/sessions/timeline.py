@@ -1,6 +1,7 @@
 """`sessionary timeline`: the story of one session, as lines or as a page."""
 
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,8 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.story.event_text import clock_text, format_duration, format_usd
 from sessionary.infra.story.story import Moment, add_totals, describe_moment, tell_story, time_us
-from sessionary.infra.story.story_rows import fetch_findings, fetch_heartbeats, fetch_story
-from sessionary.schemas.errors import Unavailable
+from sessionary.infra.story.story_rows import fetch_findings, fetch_heartbeats, fetch_partition_findings, fetch_story
+from sessionary.schemas.errors import Invalid, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
 
 _COLUMNS: Final = ("time", "agent", "event", "what", "took")
@@ -54,13 +55,15 @@ def timeline_command(
     tool call or a step until its end. With --html the page has lanes for the agents, the
     heartbeats, the cost, the next deadline, and what the integrity check says of the session.
     """
+    if html is not None and follow:
+        raise Invalid("invalid_value", "--html writes the story once: leave --follow out, or --html")
+    first_time = parse_since(since, datetime.now(UTC))
     source = clickhouse_client(data)
     found = find_session(source, session, tenant)
     if html is not None:
-        _write_page(source, found, html, limit, stack_environment(data))
+        _write_page(source, found, html, limit, stack_environment(data), first_time if since else None)
         print_message(f"the story of session {found['session_id']} is in {html}")
         return
-    first_time = parse_since(since, datetime.now(UTC))
     of_session = found["tenant_id"], found["session_id"]
     rows = fetch_story(source, *of_session, limit, since=first_time)
     moments = tell_story(rows.events, rows.outcomes)
@@ -137,6 +140,7 @@ def _follow_story(
     seen: set[tuple[int, int]] = set()
     while not any(moment.states and moment.states[1] == "Archived" for moment in shown):
         first = max((first, *(moment.place[1] + 1 for moment in shown)))
+        sys.stdout.flush()  # a program that reads the lines gets each at once
         time.sleep(_POLL_S)
         try:
             rows = fetch_story(source, *of_session, limit, since=since, first=first)
@@ -149,8 +153,8 @@ def _follow_story(
         if wants_json(as_json):
             _show_moments(shown, as_json=as_json)
             continue
-        for line in map(_moment_line, shown):
-            print_line("  ".join(f"{line[name]}" for name in _COLUMNS if line[name]))
+        for line in map(_moment_line, shown):  # far below the heading, which names the time zone
+            print_line("  ".join(f"{text}" for text in (f"{line['time']} UTC", *map(line.get, _COLUMNS[1:])) if text))
 
 
 def write_story(environ: Mapping[str, str]) -> Path:
@@ -168,23 +172,34 @@ def write_story(environ: Mapping[str, str]) -> Path:
     return path
 
 
-def _write_page(source: ClickHouseClient, found: Row, path: Path, limit: int, environ: Mapping[str, str]) -> None:
+def _write_page(
+    source: ClickHouseClient,
+    found: Row,
+    path: Path,
+    limit: int,
+    environ: Mapping[str, str],
+    since: str | None = None,
+) -> None:
+    """Write a session's page; `since`: only what happened from then on, a UTC time."""
     from sessionary.infra.story.page import Heading, render_page
     from sessionary.infra.story.picture import Chart
 
     tenant, session = found["tenant_id"], found["session_id"]
-    rows = fetch_story(source, tenant, session, limit)
+    rows = fetch_story(source, tenant, session, limit, since=since or "1970-01-01")
+    first_us = 0 if since is None else time_us(since)
     moments = tell_story(rows.events, rows.outcomes)
     lanes = {moment.producer_id: moment.lane for moment in moments}
     beats: dict[str, list[int]] = {}
     for row in fetch_heartbeats(source, tenant, session, _BEATS_MAX):
-        if (lane := lanes.get(row["producer_id"])) is not None:
-            beats.setdefault(lane, []).append(time_us(row["appended_at"]))
+        at_us, lane = time_us(row["appended_at"]), lanes.get(row["producer_id"])
+        if lane is not None and at_us >= first_us:
+            beats.setdefault(lane, []).append(at_us)
     live = fetch_live_state(environ, tenant, session)
     deadline_ms = live.get("deadline_ms") if live else None
     now_us = time.time_ns() // 1000 if deadline_ms else 0
     chart = Chart(moments, beats, now_us, deadline_ms * 1000 if deadline_ms else None)
-    cut = f"Only the first {len(rows.events):,} events; --limit shows more." if rows.is_cut else ""
+    cut = "" if since is None else f"Only what happened since {clock_text(first_us, date=True)} UTC. "
+    cut += f"Only the first {len(rows.events):,} events; --limit shows more." if rows.is_cut else ""
     facts = {"state": _state_text(found, live), "user": found["user_id"] or "", "service": found["service_id"]}
     heading = Heading(tenant, session, facts, _integrity_text(source, tenant, session), cut)
     path.write_text(render_page(heading, chart), "utf-8")
@@ -198,10 +213,13 @@ def _state_text(found: Row, live: Mapping[str, Json] | None) -> str:
 
 def _integrity_text(source: ClickHouseClient, tenant: str, session: str) -> str:
     asked = f"asked {clock_text(time.time_ns() // 1000, date=True)} UTC"
-    findings = fetch_findings(source, tenant, session)
-    if not findings:
-        return f"no row of this session is missing or doubled ({asked})"
-    return ", ".join(f"{row['fault']}: {row['rows']}" for row in findings) + f" ({asked})"
+    told = [f"{row['fault']}: {row['rows']}" for row in fetch_findings(source, tenant, session)]
+    told += [
+        f"{row['fault']}: {row['rows']}, of this session or of others in partition {row['partition']}, "
+        f"offsets {row['first_offset']} to {'the end' if row['last_offset'] is None else row['last_offset']}"
+        for row in fetch_partition_findings(source, tenant, session)
+    ]
+    return f"{'; '.join(told) or 'no row of this session is missing or doubled'} ({asked})"
 
 
 __all__ = ["timeline_command", "write_story"]

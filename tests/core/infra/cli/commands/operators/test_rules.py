@@ -16,12 +16,11 @@ OLD = {"instance": None, "url": "http://w2:8600", "newest": None, "detail": "it 
 NEW = {"instance": "w1", "url": "http://w1:8600", "newest": NEWEST, "detail": None}
 
 
-def listing(*rules: int, workers: tuple[dict[str, Any], ...] = (NEW,)) -> dict[str, Any]:
-    partitions = [
-        {"partition": n, "state": "open", "instance": "w1", "rules": version, "announced": None, "principal": None}
-        for n, version in enumerate(rules)
-    ]
-    return {"partitions": [{**found, "detail": None} for found in partitions], "workers": list(workers)}
+def listing(*rules: int, days: int = 30, workers: tuple[dict[str, Any], ...] = (NEW,)) -> dict[str, Any]:
+    known = {"state": "open", "instance": "w1", "finished_run_days": days}
+    absent = dict.fromkeys(("announced", "principal", "detail"))
+    partitions = [{"partition": n, "rules": version, **known, **absent} for n, version in enumerate(rules)]
+    return {"partitions": partitions, "workers": list(workers)}
 
 
 @pytest.fixture
@@ -49,8 +48,8 @@ def test_a_person_reads_rules_and_workers(
     assert run(["rules", "list"]) == 0
     out, err = capfd.readouterr()
     assert [line.split() for line in out.splitlines()][1:] == [
-        ["0", "open", "w1", "1"],
-        ["1", "open", "w1", str(NEWEST)],
+        ["0", "open", "w1", "1", "30"],
+        ["1", "open", "w1", str(NEWEST), "30"],
     ]
     assert err.splitlines() == [
         f"worker w1: knows rules {NEWEST}",
@@ -67,6 +66,17 @@ def test_the_newest_rules_are_activated_by_default(api: FakeControlApi, capfd: p
         ("POST", {"version": 1}),
     ]
     assert json.loads(capfd.readouterr().out.splitlines()[0]) == listing(NEWEST, NEWEST)
+
+
+def test_for_how_long_finished_runs_are_kept_is_an_option(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    api.answers = {PATH: (200, listing(NEWEST, NEWEST, days=90))}
+    assert run(["rules", "activate", "--finished-run-days", "90"]) == 0
+    assert json.loads(api.asked[0].body) == {"version": NEWEST, "finished_run_days": 90}
+    assert run(["rules", "activate", "--finished-run-days", "91"]) == 1
+    assert "not in force yet in partition 0, 1" in capfd.readouterr().err
+    assert run(["rules", "activate", "--finished-run-days", "0"]) == 2
 
 
 def test_rules_that_have_not_begun_everywhere_fail_the_command(

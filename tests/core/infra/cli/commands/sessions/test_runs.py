@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,22 @@ def test_runs_are_listed_by_state(runs: Runs, capfd: pytest.CaptureFixture[str])
     assert answers(capfd) == []
     assert run_command(["runs", "--limit", "1"]) == 0
     assert len(answers(capfd)) == 1
+
+
+def test_runs_are_listed_by_agent_and_by_their_last_event(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
+    other, _ = memory_client(memory=runs.memory, agent_id="other")
+    with other.attach(runs.session.session_id).run("export", run_id="r3"):
+        pass
+    assert run_command(["runs", "--agent", "other", "--limit", "1"]) == 0
+    assert [row["run_id"] for row in answers(capfd)] == ["r3"]
+    assert run_command(["runs", "--agent", "third"]) == 0
+    assert answers(capfd) == []
+    runs.memory.advance(100)
+    with runs.session.run("export", run_id="r4"):
+        pass
+    since = datetime.fromtimestamp(runs.memory.now_ms / 1_000 - 50, UTC)
+    assert run_command(["runs", "--since", since.isoformat()]) == 0
+    assert [row["run_id"] for row in answers(capfd)] == ["r4"]
 
 
 def test_a_run_is_shown_with_its_steps_and_calls(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,9 @@
 """`sessionary timeline` of rows that need no server."""
 
 import json
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +61,39 @@ def test_each_moment_that_is_followed_is_told_once_and_waits_for_its_outcome(
     ]  # fmt: skip
 
 
+def test_a_program_that_follows_gets_each_line_before_the_next_wait(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    told: list[list[int]] = []
+
+    def read_lines() -> None:
+        told.append([json.loads(line)["source_offset"] for line in os.read(reading, 1 << 16).splitlines()])
+
+    def archive() -> None:
+        read_lines()
+        source.outcomes.append(_ARCHIVED)
+
+    take_steps(monkeypatch, archive, lambda: None)
+    with os.fdopen(writing, "w") as pipe, monkeypatch.context() as replaced:
+        replaced.setattr("sys.stdout", pipe)
+        assert run(["timeline", "s1", "--follow", "--json"]) == 0
+        read_lines()
+    os.close(reading)
+    assert told == [[1, 5], [9]]
+
+
+def test_a_line_that_follows_names_the_time_zone(
+    source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(f"{_TIMELINE}.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    take_steps(monkeypatch, lambda: source.outcomes.append(_ARCHIVED), lambda: None)
+    assert run(["timeline", "s1", "--follow"]) == 0
+    assert capfd.readouterr().out.splitlines()[-1].startswith("12:01:30.000 UTC  ")
+
+
 def test_the_heading_says_when_the_session_began_and_not_its_first_moment(
     source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,3 +103,32 @@ def test_the_heading_says_when_the_session_began_and_not_its_first_moment(
     out, err = capfd.readouterr()
     assert "12:01:00" in out
     assert "began 2026-03-01 12:00:00" in err
+
+
+def test_a_page_has_what_happened_since(
+    source: StoredRows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source.found |= {"service_id": "billing"}
+    monkeypatch.setattr(f"{_TIMELINE}.stack_environment", lambda _data: {})
+    monkeypatch.setattr(f"{_TIMELINE}.fetch_live_state", lambda *_: None)
+    beats = [{"producer_id": "p1", "appended_at": iso_time(at_s)} for at_s in (20.0, 70.0)]
+    monkeypatch.setattr(f"{_TIMELINE}.fetch_heartbeats", lambda *_: beats)
+    monkeypatch.setattr(f"{_TIMELINE}.fetch_findings", lambda *_: [])
+    monkeypatch.setattr(f"{_TIMELINE}.fetch_partition_findings", lambda *_: [])
+    page = tmp_path / "story.html"
+    assert run(["timeline", "s1", "--html", f"{page}"]) == 0
+    whole = page.read_text()
+    assert run(["timeline", "s1", "--html", f"{page}", "--since", "2026-03-01T12:00:30"]) == 0
+    later = page.read_text()
+    assert ("started" in whole, "started" in later, "paused" in later) == (True, False, True)
+    assert "Only what happened since 2026-03-01 12:00:30" in later
+    assert "Only what happened" not in whole
+    assert whole.count('class="beat"') == 2 * later.count('class="beat"') > 0
+    assert f"{page}" in capfd.readouterr().err
+
+
+def test_a_page_is_not_followed(source: StoredRows, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "story.html"
+    assert run(["timeline", "s1", "--html", f"{page}", "--follow"]) == 5
+    assert "leave --follow out" in capfd.readouterr().err
+    assert not page.exists()
