@@ -1,7 +1,7 @@
 """`python -m benchmarks`: run measurements, print their tables, write `results/<name>.json`.
 
-The exit code is 1 if a figure misses its target, 2 if a measurement failed. With `--quick` no
-results file is written and no target is checked.
+The exit code is 1 if a figure misses its target, 2 if a measurement failed. With `--quick` or
+`--part` no results file is written; with `--quick` no target is checked.
 """
 
 import importlib
@@ -32,7 +32,7 @@ def _run_measurement(measurement: Measurement, bench: Bench, console: Console) -
         found = [result._replace(target=None) for result in found]
     bench.done[measurement.name] = found
     print_results(f"({measurement.letter}) {measurement.title}", found, console)
-    if not bench.options.quick:
+    if bench.options.writes_file:
         # Read again for each measurement, because the working tree may change in between.
         write_results(measurement.name, found, bench.log, {**machine_facts(), "options": _options_json(bench)})
     return True

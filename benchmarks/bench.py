@@ -9,9 +9,11 @@ from typing import NamedTuple, TypeVar
 
 from benchmarks.machine import load_average
 from benchmarks.results import Result, RunLog
+from sessionary.schemas.rules import NEWEST_RULES
 
 T = TypeVar("T")
 RUNS = 3
+PARTS = ("idle", "latency")
 
 
 class Options(NamedTuple):
@@ -23,6 +25,14 @@ class Options(NamedTuple):
     seed: int = 1
     runs_file: Path | None = None
     keep: bool = False
+    base: str = "HEAD^"  # the commit that v compares with
+    part: str | None = None  # the only figure that p measures; no results file is written then
+    rules: int = NEWEST_RULES.version  # version of the rules that judge in b, e and v
+
+    @property
+    def writes_file(self) -> bool:
+        """Whether the results are whole, and mean something."""
+        return not self.quick and self.part is None
 
 
 class Bench:
@@ -87,6 +97,16 @@ def parse_options(words: Sequence[str], letters: Sequence[str]) -> tuple[Options
         "--runs-file", type=Path, help="recorded agent runs (NDJSON, gzipped or not); default: the sample"
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder with data and logs")
+    parser.add_argument("--base", default="HEAD^", metavar="COMMIT", help="the commit that v compares with")
+    parser.add_argument("--part", choices=PARTS, help="the only figure that p measures; no results file is written")
+    versions = range(1, NEWEST_RULES.version + 1)
+    parser.add_argument(
+        "--rules",
+        type=int,
+        choices=versions,
+        default=NEWEST_RULES.version,
+        help="version of the rules that judge in b, e and v (default: the newest; in v, the newest of each tree)",
+    )
     given = parser.parse_args(words)
     wanted = [letter.strip() for letter in given.only.split(",") if letter.strip()]
     if unknown := sorted(set(wanted) - set(letters)):
@@ -97,8 +117,7 @@ def parse_options(words: Sequence[str], letters: Sequence[str]) -> tuple[Options
         parser.error("--events is at least 1")
     if given.runs_file is not None and not given.runs_file.is_file():
         parser.error(f"--runs-file: there is no file {given.runs_file}")
-    options = Options(given.runs, given.quick, given.events, given.seed, given.runs_file, given.keep)
-    return options, wanted
+    return Options(**{name: getattr(given, name) for name in Options._fields}), wanted
 
 
 __all__ = ["Bench", "Options", "parse_options"]

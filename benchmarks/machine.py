@@ -73,12 +73,13 @@ def _package_versions() -> dict[str, str]:
 
 def _source_state() -> dict[str, Json]:
     """Return the commit, and whether any file but results differs from it."""
-    commit = _run_git("rev-parse", "--short=12", "HEAD")
-    changed = _run_git("status", "--porcelain", "--", ".", ":!benchmarks/results")
+    commit = run_git("rev-parse", "--short=12", "HEAD")
+    changed = run_git("status", "--porcelain", "--", ".", ":!benchmarks/results")
     return {"commit": commit or None, "dirty": None if changed is None else bool(changed)}
 
 
-def _run_git(*words: str) -> str | None:
+def run_git(*words: str) -> str | None:
+    """Return what a git command prints; None if it fails, as where there is no repository."""
     try:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -86,4 +87,4 @@ def _run_git(*words: str) -> str | None:
     return done.stdout.strip()
 
 
-__all__ = ["ROOT", "load_average", "machine_facts"]
+__all__ = ["ROOT", "load_average", "machine_facts", "run_git"]

@@ -100,6 +100,11 @@ def write_results(
     return path
 
 
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the value below which `share` of `ordered` lie."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
 def format_figure(value: float) -> str:
     """Return a number for people: four significant digits, thousands separated."""
     if value == 0 or abs(value) >= 1_000:
@@ -124,4 +129,4 @@ def print_results(title: str, results: Iterable[Result], console: Console) -> No
         console.print(f"  - {note}", highlight=False, markup=False)
 
 
-__all__ = ["RESULTS", "Result", "RunLog", "Target", "format_figure", "print_results", "write_results"]
+__all__ = ["RESULTS", "Result", "RunLog", "Target", "format_figure", "print_results", "quantile", "write_results"]

@@ -87,10 +87,15 @@ class Worker:
         """The id of its process."""
         return self.child.pid
 
+    @property
+    def control_url(self) -> str:
+        """Where its API answers."""
+        return f"http://127.0.0.1:{self._port}"
+
     def is_ready(self) -> bool:
         """Return True if it has an assignment, and has recovered all of its partitions."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/readyz", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -107,7 +112,7 @@ class Worker:
 
     def read_metrics(self) -> dict[str, float]:
         """Return the value of each metric, by name with labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.control_url}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}

@@ -125,13 +125,21 @@ class Stack:
         """
         return self.run([sys.executable, "-m", module, *args], env=env, name=name)
 
-    def run_program(self, module: str, *args: str, kafka: KafkaSettings, name: str) -> dict[str, Any]:
+    def run_program(self, module: str, *args: str, kafka: KafkaSettings, name: str, **fields: str) -> dict[str, Any]:
         """Run a program of a client to its end; return the JSON object that it prints last.
 
-        Raises `RuntimeError` if it fails, or does not end within five minutes.
+        `fields`: further settings by field name. Raises `RuntimeError` if it fails, or does not end
+        within five minutes.
         """
-        child = self.start(module, *args, env=environment(kafka), name=name)
-        if not child.wait(_PROGRAM_S) or child.exit_code != 0:
+        return self.run_to_end([sys.executable, "-m", module, *args], environment(kafka, **fields), name, _PROGRAM_S)
+
+    def run_to_end(self, argv: Sequence[str], env: Mapping[str, str], name: str, timeout_s: float) -> dict[str, Any]:
+        """Run a command line to its end; return the JSON object that it prints last.
+
+        Raises `RuntimeError` if it fails, or does not end in time.
+        """
+        child = self.run(argv, env=env, name=name)
+        if not child.wait(timeout_s) or child.exit_code != 0:
             raise RuntimeError(f"{name} ended with {child.exit_code}:\n{child.log.read_text()[-2_000:]}")
         figures: dict[str, Any] = json.loads(child.log.read_text().splitlines()[-1])
         return figures

@@ -13,9 +13,14 @@
     heartbeat_cost  g: what the heartbeats of 10,000 sessions cost
     growth          h: cost per event as live sessions grow
     million         m: a million sessions: recovery, restart in place, gravestones
+    command_times   o: how long operators' commands and scrapes take
     many_partitions p: idle partitions, and latency with many
     restart         r: restart and takeover after kill -9
     rolling_restart s: pauses of partitions in a rolling restart
+    call_latency    t: from a tool call's reservation to its grant
+    status_latency  t: the status of runs and tasks beside a load of events
+    base_commit     v: the full job beside another commit's
+    base_client     v: the client's calls beside those of another commit's
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -51,9 +56,14 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("g", "heartbeat_cost", "What heartbeats cost"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
     Measurement("m", "million", "A million sessions and their gravestones"),
+    Measurement("o", "command_times", "How long operators wait"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
     Measurement("s", "rolling_restart", "Rolling restart of three processors"),
+    Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
+    Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
+    Measurement("v", "base_commit", "The full job beside another commit's"),
+    Measurement("v", "base_client", "The client's calls beside those of another commit's"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]

@@ -14,7 +14,10 @@ from benchmarks.harness.pipeline import Batch, BatchReader, CpuTrace, Worker, pr
 from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.results import Result, Target
 from benchmarks.workload.events import Workload, agent_runs
+from benchmarks.workload.live_sessions import preload_sessions
+from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.types import RuleSet
 
 EVENTS, EVENTS_QUICK = 300_000, 60_000
 CONCURRENT, CONCURRENT_QUICK = 2_000, 200
@@ -43,11 +46,14 @@ def run_job(
 ) -> JobRun:
     """Write the events, let a processor judge them, check that it applied every one.
 
-    `prepare` is called first, with the new pipeline. Raises `RuntimeError`.
+    `prepare` is called first, with the new pipeline; by default that is empty, and judged by the
+    rules of the options. Raises `RuntimeError`.
     """
     kafka = stack.new_pipeline()
     if prepare is not None:
         prepare(kafka)
+    else:
+        preload_sessions(kafka, (), 0, rules=rules_of(bench))
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
     reader = BatchReader(kafka)
     worker = Worker(stack, kafka)
@@ -89,6 +95,11 @@ def _job_figures(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, even
     )
 
 
+def rules_of(bench: Bench) -> RuleSet:
+    """Return the rules that the options name."""
+    return NEWEST_RULES if bench.options.rules == NEWEST_RULES.version else FIRST_RULES
+
+
 def warm_up(stack: Stack, bench: Bench, workload: Workload) -> None:
     """Let a new broker compile its code on a run that is not counted; do nothing with `--quick`."""
     if not bench.options.quick:
@@ -97,8 +108,10 @@ def warm_up(stack: Stack, bench: Bench, workload: Workload) -> None:
 
 def make_workload(bench: Bench) -> Workload:
     """Return the workload that all measurements share."""
-    concurrent = CONCURRENT_QUICK if bench.options.quick else CONCURRENT
-    return Workload(agent_runs(bench.options.runs_file), seed=bench.options.seed, concurrent=concurrent)
+    options = bench.options
+    concurrent = CONCURRENT_QUICK if options.quick else CONCURRENT
+    runs = agent_runs(options.runs_file)
+    return Workload(runs, seed=options.seed, concurrent=concurrent, rules=rules_of(bench).version)
 
 
 def run(bench: Bench) -> list[Result]:
@@ -110,7 +123,7 @@ def run(bench: Bench) -> list[Result]:
         found = bench.repeat(f"full job, {events:,} events", lambda _: run_job(stack, bench, workload, events))
     notes = (
         f"{events:,} events of {workload.concurrent:,} sessions at a time, 4 partitions, written before the processor "
-        "starts; first tenth left out; every event was applied, none refused",
+        f"starts; first tenth left out; every event was applied, none refused, by rules {bench.options.rules}",
         f"{found[0].audits_a_event:.3f} audit records an event; heartbeats, the cheapest events, are left out",
     )
     details = {"runs": [one._asdict() for one in found], "events": events, "concurrent": workload.concurrent}
@@ -122,4 +135,4 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-__all__ = ["COST", "RATE", "JobRun", "make_workload", "run", "run_job", "warm_up"]
+__all__ = ["COST", "RATE", "JobRun", "make_workload", "rules_of", "run", "run_job", "warm_up"]

@@ -16,7 +16,7 @@ from benchmarks.harness.pipeline import Worker
 from benchmarks.harness.proc_stats import compiler_cpu_seconds
 from benchmarks.harness.stack import Stack, environment, running_stack
 from benchmarks.programs.sender import SHARE
-from benchmarks.results import Result, Target
+from benchmarks.results import Result, Target, quantile
 from sessionary.infra.local.process import Child
 from sessionary.schemas.settings import KafkaSettings
 
@@ -40,11 +40,6 @@ class Latency(NamedTuple):
     max: float
     records: int
     sender_late_ms: float
-
-
-def quantile(ordered: list[float], share: float) -> float:
-    """Return the value below which `share` of `ordered` lie."""
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def wait_file(stack: Stack, path: Path, *children: Child) -> None:
@@ -195,4 +190,4 @@ def _rate_results(rate: int, ours: list[Latency], base: list[Latency]) -> list[R
     return results
 
 
-__all__ = ["Latency", "measure_latency", "quantile", "run", "wait_file", "warm_broker"]
+__all__ = ["Latency", "measure_latency", "run", "wait_file", "warm_broker"]

@@ -77,8 +77,10 @@ def _measure_latency(stack: Stack, seconds: float, warm_up_s: float) -> Latency:
 
 
 def run(bench: Bench) -> list[Result]:
-    """Measure both on one broker."""
-    quick = bench.options.quick
+    """Measure both on one broker, or the one that `--part` names."""
+    quick, part = bench.options.quick, bench.options.part
+    latency: list[Latency] = []
+    idle: list[IdleRun] = []
     partitions = IDLE_PARTITIONS_QUICK if quick else IDLE_PARTITIONS
     settling_s, watched_s = (SETTLING_QUICK_S, WATCHED_QUICK_S) if quick else (SETTLING_S, WATCHED_S)
     span = (SECONDS_QUICK, WARM_UP_QUICK_S) if quick else (SECONDS, WARM_UP_S)
@@ -86,11 +88,14 @@ def run(bench: Bench) -> list[Result]:
     with running_stack(bench) as stack:
         if not quick:
             bench.run_once("warm-up of the broker", lambda: warm_broker(stack, bench))
-        latency = bench.repeat(f"latency with {PARTITIONS} partitions", lambda _: _measure_latency(stack, *span))
-        idle = bench.repeat(
-            f"{partitions} idle partitions", lambda _: _measure_idle(stack, workload, partitions, settling_s, watched_s)
-        )
-    return [*_idle_results(partitions, idle), *_latency_results(latency)]
+        if part != "idle":
+            latency = bench.repeat(f"latency with {PARTITIONS} partitions", lambda _: _measure_latency(stack, *span))
+        if part != "latency":
+            idle = bench.repeat(
+                f"{partitions} idle partitions",
+                lambda _: _measure_idle(stack, workload, partitions, settling_s, watched_s),
+            )
+    return [*(_idle_results(partitions, idle) if idle else ()), *(_latency_results(latency) if latency else ())]
 
 
 def _idle_results(partitions: int, runs: list[IdleRun]) -> list[Result]:

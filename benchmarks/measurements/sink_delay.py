@@ -12,8 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from benchmarks.harness.pipeline import Worker
 from benchmarks.harness.sink_processes import start_sinks, stop_sinks
 from benchmarks.harness.stack import Stack, environment
-from benchmarks.measurements.latency import quantile
-from benchmarks.results import Result, Target
+from benchmarks.results import Result, Target, quantile
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.local.process import Child
 from sessionary.schemas.settings import KafkaSettings

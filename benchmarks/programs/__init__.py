@@ -4,6 +4,7 @@
     reader               reads committed records, and records when
     transactional_hop    the baseline of a latency: reads, passes on, commits in one transaction
     emitting             measures what a call of the client costs its agent
+    emit_of_tree         the same, of the client of any commit
     replaying            measures how fast a dead process's spool is sent
     beating              measures what the heartbeats of many sessions cost
     quix_app             how the programs on Quix Streams are configured

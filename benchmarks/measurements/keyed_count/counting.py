@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import Counts, DueRow, LogRecord, Outcome, RowFate
+from sessionary.stream_processors.core.model import Counts, DueRow, DueRows, LogRecord, Outcome, RowFate
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
-from sessionary.stream_processors.store.packed_rows import StoredLookup, nothing_stored
+from sessionary.stream_processors.store.packed_rows import RowSurvey, StoredLookup, nothing_stored
 
 _NEVER_DUE = RowFate(live=False)
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
@@ -72,7 +72,7 @@ class CountingFold:
         """Take the changelog's position record."""
         self.position = position
 
-    def finish_loading(self, due_rows: Iterable[DueRow]) -> None:
+    def finish_loading(self, due_rows: Iterable[DueRows]) -> None:
         """Take the counts that the store has."""
         self.counts = dict(self.rows.items())
 
@@ -114,6 +114,10 @@ class CountCodec:
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
         """Return a row that is never due."""
         return DueRow(key, 0, _NEVER_DUE)
+
+    def survey_rows(self, rows: Iterable[tuple[bytes, bytes]], *, counts: bool) -> RowSurvey:
+        """Tell nothing: no count is ever due, and no position counts them."""
+        return RowSurvey([], {}, None)
 
 
 def counting_job(settings: Any, changelog: str, output: str) -> Job:

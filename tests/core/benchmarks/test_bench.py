@@ -4,13 +4,23 @@ import pytest
 
 from benchmarks.bench import parse_options
 from benchmarks.measurements import MEASUREMENTS
+from sessionary.schemas.rules import NEWEST_RULES
 
 
 def test_the_command_line_knows_its_parts() -> None:
     options, wanted = parse_options(["--only", "b,c", "--quick"], ["a", "b", "c"])
-    assert (options.quick, wanted) == (True, ["b", "c"])
-    with pytest.raises(SystemExit):
-        parse_options(["--only", "z"], ["a", "b"])
+    assert (options.quick, options.base, wanted) == (True, "HEAD^", ["b", "c"])
+    assert parse_options(["--base", "main"], ["v"])[0].base == "main"
+    assert options.rules == NEWEST_RULES.version
+    assert parse_options(["--rules", "1"], ["b"])[0].rules == 1
+    for senseless in (["--only", "z"], ["--rules", f"{NEWEST_RULES.version + 1}"]):
+        with pytest.raises(SystemExit):
+            parse_options(senseless, ["a", "b"])
+
+
+def test_a_part_of_a_measurement_leaves_its_results_file_alone() -> None:
+    for words, writes_file in (([], True), (["--part", "idle"], False), (["--quick"], False)):
+        assert parse_options(words, ["p"])[0].writes_file is writes_file
 
 
 @pytest.mark.parametrize(
@@ -18,6 +28,7 @@ def test_the_command_line_knows_its_parts() -> None:
     [
         (["--runs", "0"], "--runs is at least 1"),
         (["--events", "0"], "--events is at least 1"),
+        (["--part", "third"], "invalid choice: 'third'"),
         (["--runs-file", "nowhere.ndjson"], "there is no file nowhere.ndjson"),
     ],
 )

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.bench import Bench, Options
 from benchmarks.machine import machine_facts
-from benchmarks.results import Result, Target, format_figure, print_results, write_results
+from benchmarks.results import Result, Target, format_figure, print_results, quantile, write_results
 
 
 def test_a_figure_is_the_median_of_its_runs() -> None:
@@ -38,3 +38,7 @@ def test_a_table_shows_what_was_missed() -> None:
     print_results("title", [missed, Result("other", "s", [1.0])], Console(file=out, width=100))
     assert "MISSED" in out.getvalue()
     assert "  - a note" in out.getvalue()
+
+
+def test_a_quantile_is_a_measured_value() -> None:
+    assert [quantile([1.0, 2.0, 3.0], share) for share in (0.0, 0.5, 0.99)] == [1.0, 2.0, 3.0]
