@@ -63,24 +63,41 @@ class Model:
 
 
 def research(session: Session, library: ArtifactLibrary, web: Web, model: Model, topic: str) -> str:
-    """Do the steps of a run, or those that are left of it. Each step's output is its checkpoint.
+    """Do the steps of a run, or those that are left of it. A checkpoint says how far each one got.
 
     Papers are too large for events: a step returns their references, and the library has them.
     """
 
     def download(urls: list[str]) -> list[str]:
-        return [str(library.save(session, web.download(url), "paper").reference) for url in urls]
+        papers = [str(library.save(session, web.download(url), "paper").reference) for url in urls]
+        run.checkpoint("sources_fetched", "download", processed_count=len(papers))
+        return papers
 
     def extract(papers: list[str]) -> list[str]:
-        return [library.load(paper).decode().splitlines()[1] for paper in papers]
+        findings = [library.load(paper).decode().splitlines()[1] for paper in papers]
+        run.checkpoint("tool_calls_done", "extract", processed_count=len(findings))
+        return findings
+
+    def analyze(findings: list[str]) -> str:
+        draft = model.analyze(findings)
+        run.checkpoint("draft_made", "analyze")
+        return draft
+
+    def summarize(draft: str) -> str:
+        summary = draft.upper()
+        library.save(session, summary, "summary")
+        run.checkpoint("published", "summarize")
+        return summary
 
     run_id = str(uuid.uuid5(uuid.UUID(session.session_id), topic))
     with session.run("research", run_id=run_id, input=topic, plan=PLAN, mode="detached", resume=True) as run:
+        if run.last_checkpoint is None:  # no earlier process began it
+            run.checkpoint("plan_made", "research")
         urls = run.step("search", web.search, topic)
         papers = run.step("download", download, urls)
         findings = run.step("extract", extract, papers)
-        analysis = run.step("analyze", model.analyze, findings)
-        run.result = run.step("summarize", str.upper, analysis)
+        draft = run.step("analyze", analyze, findings)
+        run.result = run.step("summarize", summarize, draft)
     return str(run.result)
 
 

@@ -1,7 +1,7 @@
 """The blocks of docs/adopting.md: each works alone, and gives what the page says."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from examples.research import agent as research
 from examples.support import agent as support
 from examples.trading import agent as trading
 from examples.workflow import workflow
+from sessionary.producers import MessageView
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ArtifactCompleted, StepFailed, StepSkipped, StepSucceeded, ToolCallFailed
 from tests.style.project import ROOT
@@ -137,19 +138,22 @@ def test_retry_alone_lets_failures_pass(reader: Reader) -> None:
 
 
 def test_a_handler_that_was_stateless_sees_the_turns_before(reader: Reader) -> None:
-    seen: list[int] = []
+    histories: list[list[tuple[str, str | None]]] = []
 
-    def ask(turns: list[dict[str, str]], text: str) -> str:
-        seen.append(len(turns))
-        return f"{text}, after {[turn['user'] for turn in turns]}"
+    def ask(turns: Sequence[MessageView]) -> str:
+        histories.append([(turn.role, turn.content) for turn in turns])
+        return f"answer {len(histories)}"
 
     chat = reader.paste("From stateless to stateful", ask=ask)["chat"]
-    begun = reader.client.session(user_id="u1", state={"turns": []})
+    begun = reader.client.session(user_id="u1")
     other, _ = memory_client(memory=reader.memory)
-    assert chat(reader.client, begun.session_id, "hello") == "hello, after []"
-    assert chat(other, begun.session_id, "and now?") == "and now?, after ['hello']"
-    assert seen == [0, 1]
-    assert reader.memory.view_session(begun).version == 3
+    assert chat(reader.client, begun.session_id, "hello") == "answer 1"
+    assert chat(other, begun.session_id, "and now?") == "answer 2"
+    assert histories == [
+        [("user", "hello")],
+        [("user", "hello"), ("assistant", "answer 1"), ("user", "and now?")],
+    ]
+    assert len(begun.conversation()) == 4
 
 
 def test_the_sheets_name_the_checkpoints_of_the_examples() -> None:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +17,7 @@ from sessionary.producers import Session, SessionClient, ToolCallUnresolved
 from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from sessionary.schemas.events import (
+    CheckpointSaved,
     RunCompleted,
     StepFailed,
     StepSkipped,
@@ -24,6 +25,7 @@ from sessionary.schemas.events import (
     StepSucceeded,
     ToolCallResolved,
 )
+from sessionary.schemas.types import CheckpointKind
 from tests.support.crash_points import Killed, Life
 
 SYMBOLS = ["OAK", "BIRCH", "SEQUOIA"]
@@ -174,3 +176,7 @@ def test_a_research_downloads_and_extracts_nothing_twice(tmp_path: Path) -> None
     assert interrupted.attempts() == {**dict.fromkeys(research.PLAN, 1), "analyze": 2}
     assert [step.name for step in interrupted.payloads(StepSkipped)] == research.PLAN[:3]
     assert all("succeeded in attempt 1" in step.reason for step in interrupted.payloads(StepSkipped))
+    # Of the usual points of a report each is reached once, in order, by whichever process.
+    kinds = [saved.kind for saved in interrupted.payloads(CheckpointSaved)]
+    assert kinds == ["plan_made", "sources_fetched", "tool_calls_done", "draft_made", "published"]
+    assert set(kinds) == set(get_args(CheckpointKind)) - {"UNKNOWN"}
