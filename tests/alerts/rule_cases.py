@@ -11,6 +11,7 @@ GROUP, TOPIC = "sessionary.sink.audit", "sessionary.audit"
 _SINK = f'sink="audit",group="{GROUP}"'
 _PLACE = f'group="{GROUP}",topic="{TOPIC}",partition="2"'
 _CLEANUP = 'group="sessionary.cleanup.acme:billing",topic="sessionary.cleanup",partition="2"'
+_TASKS = 'group="sessionary.task-workers.acme:billing",topic="sessionary.tasks",partition="2"'
 _W1 = 'instance="w1",job="sessionary-processor"'
 _AGENT = 'instance="agent-1",job="agents"'
 
@@ -29,11 +30,17 @@ def _target_case(alert: str, metric: str, fires: str, silent: str, shows: str) -
     return RuleCase(alert, {metric: f"{fires}x80"}, {metric: f"{silent}x80"}, {}, shows)
 
 
+def _service_series(metric: str, values: str, *, state: str | None = None) -> dict[str, str]:
+    """Return the series of a metric for both groups of a service."""
+    more = "" if state is None else f',state="{state}"'
+    return {f"{metric}{{{place}{more}}}": values for place in (_CLEANUP, _TASKS)}
+
+
 _LAG = (
     RuleCase(
         "SessionaryLagTime",
         {f"sessionary_lag_seconds{{{_PLACE}}}": "130x80"},
-        {f"sessionary_lag_seconds{{{_PLACE}}}": "60x80", f"sessionary_lag_seconds{{{_CLEANUP}}}": "130x80"},
+        {f"sessionary_lag_seconds{{{_PLACE}}}": "60x80"} | _service_series("sessionary_lag_seconds", "130x80"),
         {"group": GROUP, "topic": TOPIC},
         "2m 10s",
     ),
@@ -56,7 +63,7 @@ _LAG = (
         {f'sessionary_lag_group_state{{group="{GROUP}",state="empty"}}': "1x80"},
         {
             f'sessionary_lag_group_state{{group="{GROUP}",state="stable"}}': "1x80",
-            'sessionary_lag_group_state{group="sessionary.cleanup.acme:billing",state="empty"}': "1x80",
+            **_service_series("sessionary_lag_group_state", "1x80", state="empty"),
         },
         {"group": GROUP},
         "1",
@@ -66,7 +73,7 @@ _LAG = (
         {f'sessionary_lag_partition_state{{{_PLACE},state="stall"}}': "1x80"},
         {
             f'sessionary_lag_partition_state{{{_PLACE},state="ok"}}': "1x80",
-            f'sessionary_lag_partition_state{{{_CLEANUP},state="stop"}}': "1x80",
+            **_service_series("sessionary_lag_partition_state", "1x80", state="stop"),
         },
         {"group": GROUP, "topic": TOPIC, "partition": "2", "state": "stall"},
         "1",
@@ -74,8 +81,23 @@ _LAG = (
     RuleCase(
         "SessionaryLogLost",
         {f'sessionary_lag_partition_state{{{_PLACE},state="log_gap"}}': "1x80"},
-        {f'sessionary_lag_partition_state{{{_PLACE},state="stall"}}': "1x80"},
+        {
+            f'sessionary_lag_partition_state{{{_PLACE},state="stall"}}': "1x80",
+            **_service_series("sessionary_lag_partition_state", "1x80", state="log_gap"),
+        },
         {"group": GROUP, "topic": TOPIC, "partition": "2", "state": "log_gap"},
+        "1",
+    ),
+    RuleCase(
+        "SessionaryLogLost",
+        {f'sessionary_lag_partition_state{{{_TASKS},state="no_topic"}}': "1x80"},
+        {f'sessionary_lag_partition_state{{{_TASKS},state="stop"}}': "1x80"},
+        {
+            "group": "sessionary.task-workers.acme:billing",
+            "topic": "sessionary.tasks",
+            "partition": "2",
+            "state": "no_topic",
+        },
         "1",
     ),
     RuleCase(
@@ -83,6 +105,21 @@ _LAG = (
         {f"sessionary_lag_seconds{{{_CLEANUP}}}": "600x80"},
         {f"sessionary_lag_seconds{{{_CLEANUP}}}": "300x80", f"sessionary_lag_seconds{{{_PLACE}}}": "600x80"},
         {"group": "sessionary.cleanup.acme:billing"},
+        "10m 0s",
+    ),
+    RuleCase(
+        "SessionaryTaskWorkersAway",
+        {
+            f"sessionary_lag_seconds{{{_TASKS}}}": "600x80",
+            'sessionary_lag_group_state{group="sessionary.task-workers.acme:billing",state="empty"}': "1x80",
+        },
+        {
+            f"sessionary_lag_seconds{{{_TASKS}}}": "600x80",
+            'sessionary_lag_group_state{group="sessionary.task-workers.acme:billing",state="stable"}': "1x80",
+            f"sessionary_lag_seconds{{{_CLEANUP}}}": "600x80",
+            'sessionary_lag_group_state{group="sessionary.cleanup.acme:billing",state="empty"}': "1x80",
+        },
+        {"group": "sessionary.task-workers.acme:billing"},
         "10m 0s",
     ),
 )
@@ -203,6 +240,13 @@ _PROCESSOR = (
     ),
     RuleCase("SessionaryTimeoutGuard", {_QUIET: "4x80"}, {_QUIET: "4x10 0x70"}, {"instance": "w1"}, "4"),
     RuleCase(
+        "SessionaryOpenTransaction",
+        {f'sessionary_processor_held_records{{{_W1},partition="2"}}': "40x80"},
+        {f'sessionary_processor_held_records{{{_W1},partition="2"}}': "_x80"},
+        {"instance": "w1", "partition": "2"},
+        "40",
+    ),
+    RuleCase(
         "SessionaryClockLeap",
         {f'sessionary_processor_clock_ahead_seconds{{{_W1},partition="2"}}': "45x80"},
         {f'sessionary_processor_clock_ahead_seconds{{{_W1},partition="2"}}': "-45x80"},
@@ -223,6 +267,13 @@ _PROCESSOR = (
         "25%",
     ),
     RuleCase(
+        "SessionaryContextOverLimit",
+        {f'sessionary_processor_sessions_over_context_limit{{instance="{name}"}}': "1x80" for name in ("w1", "w2")},
+        {f"sessionary_processor_sessions_over_context_limit{{{_W1}}}": "0x80"},
+        {},
+        "2",
+    ),
+    RuleCase(
         "SessionaryStateDiskLow",
         {f"sessionary_processor_disk_free_bytes{{{_W1}}}": "1000000000x80"},
         {f"sessionary_processor_disk_free_bytes{{{_W1}}}": "9000000000x80"},
@@ -241,6 +292,7 @@ _PROCESSOR = (
     ),
 )
 _LETTERS = f"sessionary_sink_dead_letters_total{{{_SINK}}}"
+_CHECKED = 'sessionary_integrity_checked_timestamp_seconds{source="kafka"}'
 _SPOOL = f"sessionary_client_spool_bytes{{{_AGENT}}}"
 _DELIVERY = (
     RuleCase(
@@ -265,14 +317,32 @@ _DELIVERY = (
         "5",
     ),
     RuleCase(
+        "SessionaryDeduplicationWindow",
+        {f"sessionary_sink_deduplication_window_used{{{_SINK}}}": "0x60 0.75x20"},
+        {f"sessionary_sink_deduplication_window_used{{{_SINK}}}": "0.5x80"},
+        {"sink": "audit", "group": GROUP},
+        "75%",
+    ),
+    RuleCase(
         "SessionaryIntegrityFindings",
         {'sessionary_integrity_findings{table="audit",kind="rows_missing"}': "7x80"},
         {'sessionary_integrity_findings{table="audit",kind="rows_missing"}': "0x80"},
         {"table": "audit", "kind": "rows_missing"},
         "7",
     ),
-    _target_case(
-        "SessionaryIntegrityUnchecked", "sessionary_integrity_checked_timestamp_seconds", "0", "600", "20m 0s"
+    RuleCase(
+        "SessionaryIntegrityUnchecked",
+        {_CHECKED: "0x80", _CHECKED.replace("kafka", "tables"): "600x80"},
+        {_CHECKED: "600x80"},
+        {"source": "kafka"},
+        "20m 0s",
+    ),
+    RuleCase(
+        "SessionaryIntegrityNeverChecked",
+        {_CHECKED.replace("kafka", "tables"): "600x80"},
+        {_CHECKED: "600x80", _CHECKED.replace("kafka", "tables"): "600x80"},
+        {"source": "kafka"},
+        "1",
     ),
     RuleCase(
         "SessionaryClickHouseDiskLow",
@@ -281,6 +351,7 @@ _DELIVERY = (
         {"disk": "default"},
         "5%",
     ),
+    _target_case("SessionaryArtifactsOverdue", "sessionary_clickhouse_artifacts_overdue", "3", "0", "3"),
     RuleCase(
         "SessionarySpoolGrowing",
         {_SPOOL: "18000000+100000x80"},
@@ -310,6 +381,7 @@ _TARGETS = (
         "SessionaryContextLarge", "sessionary_kpi_session_context_bytes_max", "300000000", "200000000", "286.1Mi"
     ),
     _target_case("SessionaryAuditIo", "sessionary_kpi_audit_io_ratio", "0.06", "0.05", "6%"),
+    _target_case("SessionaryRetryCost", "sessionary_kpi_timeout_retry_cost_ratio", "0.11", "0.09", "11%"),
     _target_case("SessionaryRetryCost", "sessionary_kpi_timeout_retry_cost_ratio", "0.2", "0.1", "20%"),
 )
 RULE_CASES: tuple[RuleCase, ...] = (*_LAG, *_REACH, *_PROCESSOR, *_DELIVERY, *_TARGETS)

@@ -23,7 +23,7 @@ from tests.support.metrics_page import metric_values
 from tests.support.waiting import wait_until
 
 SESSIONS = 60
-_FIRES_S = 120.0
+_FIRES_S = 240.0
 _RESOLVES_S = 120.0
 _CALM_S = 120.0
 _CLEANED_S = 120.0

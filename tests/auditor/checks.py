@@ -1,16 +1,17 @@
 """The auditor's checks. Each yields its differences; a correct run has none."""
 
-import hashlib
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from tests.auditor import position_decisions
 from tests.auditor.acknowledgements import find_contradictions, missing_rows
 from tests.auditor.decoding import (
+    SKIPS,
+    Decision,
     Line,
-    LogEntry,
     Refusal,
     Row,
     decisions_of,
@@ -18,10 +19,12 @@ from tests.auditor.decoding import (
     numbered_events,
     packed_hash,
     read_event,
+    run_grave_hashes,
 )
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
 from tests.auditor.rules import grave_end
+from tests.auditor.stored_rows import find_row_faults
 from tests.auditor.table_rows import found_row, ledger_summary, wanted_rows
 
 Kind = Literal[
@@ -34,12 +37,18 @@ Kind = Literal[
     "refusal",
     "table",
     "judgement",
+    "size",
     "rows",
     "rare fault",
     "readiness",
     "growth",
     "integrity",
 ]
+
+_FOLDED_COUNTS = ("applied", "duplicate", "ticks", "timers")  # of a batch that has records
+
+
+_BATCH_BYTES_MIN = 66  # of a record in a batch of its own, beside key and value
 
 
 class Difference(NamedTuple):
@@ -57,12 +66,17 @@ class AuditInput(NamedTuple):
     lines: list[Line]
 
 
-def replay_evidence(evidence: Evidence) -> AuditInput:
-    """Replay the log up to the positions in the table."""
+def replay_evidence(evidence: Evidence, rules: int = 1) -> AuditInput:
+    """Replay the log up to the positions in the table; `rules` are in force from the start.
+
+    Of a log that was cut, only the records that remain can be replayed: those that were lost are
+    differences.
+    """
     ends = evidence.positions
     folded = [entry for entry in evidence.log if entry.offset < ends.get(entry.partition, 0)]
     decisions = decisions_of(fields for _, fields in evidence.outputs["audit"])
-    return AuditInput(evidence, replay_log(folded, evidence.partitions, decisions), list(numbered_events(evidence.log)))
+    oracle = replay_log(folded, evidence.partitions, decisions, rules)
+    return AuditInput(evidence, oracle, list(numbered_events(evidence.log)))
 
 
 def check_journals(inputs: AuditInput) -> Iterator[Difference]:
@@ -137,8 +151,8 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
         batches[entry.partition].append(fields)
     for partition, written in batches.items():
         oracle = inputs.oracle.partitions[partition]
-        audits = Counter(line["source_offset"] for line in oracle.audits if line["kind"] != "decision")
-        decisions = {line["source_offset"] for line in oracle.audits if line["kind"] == "decision"}
+        audits = Counter(line["source_offset"] for line in oracle.audits if not _is_decision(line))
+        decided = list(oracle.decided)
         audits.update(_accesses(inputs.evidence, partition))
         timers = Counter(line["source_offset"] for line in oracle.audits if "fired_at" in line)
         timers.update(oracle.untold)
@@ -149,8 +163,15 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
                 kind: Kind = "doubled" if batch["number"] < number else "lost"
                 yield Difference(kind, f"{name} is out of order: expected number {number}")
             first, last = batch["first_offset"], batch["last_offset"]
-            if first in decisions and not any(batch[name] for name in ("applied", "duplicate", "refused", "ticks")):
-                decisions.discard(first)  # this transaction only announces rules; the record there comes next
+            if decided and decided[0].offset == first and not any(batch[name] for name in _FOLDED_COUNTS):
+                one = decided.pop(0)  # this transaction only has a decision; the record there comes next
+                if (batch["refused"], batch["audited"]) != (one.refused, 1):
+                    found_text = f"refuses {batch['refused']} and audits {batch['audited']}"
+                    yield Difference("judgement", f"{name} {found_text} instead of {one.refused} and 1 for a decision")
+                if one.last >= first:
+                    following = one.last + 1
+                    if last != one.last:
+                        yield Difference("judgement", f"{name} ends at {last}, but skips up to {one.last}")
                 continue
             if first < following:
                 yield Difference("doubled", f"{name} begins at {first}, but {following - 1} is done already")
@@ -173,6 +194,10 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
             following = last + 1
 
 
+def _is_decision(line: Row) -> bool:
+    return line["kind"] == "decision" or line.get("event_type") in SKIPS
+
+
 def _accesses(evidence: Evidence, partition: int) -> Iterator[int]:
     """Yield the offsets at which a partition tells of callers of the control API."""
     for _, line in evidence.outputs["audit"]:
@@ -183,10 +208,13 @@ def _accesses(evidence: Evidence, partition: int) -> Iterator[int]:
 def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     """Audit lines, refusals and requests of services are the oracle's, each exactly once."""
     outputs = {name: [fields for _, fields in records] for name, records in inputs.evidence.outputs.items()}
-    places = Counter((line["source_partition"], line["source_offset"]) for line in outputs["rejected"])
-    for place, times in places.items():
+    # In a log that was cut, a record that is skipped may have the offset of one that was refused.
+    places = Counter(
+        (line["source_partition"], line["source_offset"], line["reason"] == "skipped") for line in outputs["rejected"]
+    )
+    for (*place, _), times in places.items():
         if times > 1:
-            yield Difference("refusal", f"the record at {place} was refused {times} times")
+            yield Difference("refusal", f"the record at {tuple(place)} was refused {times} times")
     requests = Counter(line["cleanup_id"] for line in outputs["cleanup"])
     for cleanup_id, times in requests.items():
         if times > 1:
@@ -195,6 +223,21 @@ def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     for text in find_differences(inputs.oracle, *written):
         doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
         yield Difference("refusal" if ": refused " in text else doubled, text)
+
+
+def check_sizes(inputs: AuditInput) -> Iterator[Difference]:
+    """No output is larger than the rules in force at its event allow."""
+    for name, records in inputs.evidence.outputs.items():
+        for entry, fields in records:
+            begun = inputs.oracle.partitions[entry.partition].begun
+            at = fields.get("source_offset")  # a request does not tell, so any rules may allow it
+            rules = [Decision(entry.partition, 0, "", 1), *(one for first, one in begun if at is None or first <= at)]
+            limits = [one.rejected_bytes if name == "rejected" else one.output_bytes for one in rules]
+            limit = max(limits) if at is None else limits[-1]
+            size = len(entry.key or b"") + len(entry.value or b"") + _BATCH_BYTES_MIN
+            if size > limit:
+                place = f"{entry.partition}/{entry.offset}"
+                yield Difference("size", f"the record of {name} at {place} has {size} bytes, more than {limit}")
 
 
 def check_audit_chains(inputs: AuditInput) -> Iterator[Difference]:
@@ -275,6 +318,12 @@ def check_table(inputs: AuditInput) -> Iterator[Difference]:
                 continue
             ledger = ledger_summary(grave["producers"])
             wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
+        for key, ends in oracle.run_graves.items():
+            if key in table and table[key][0] == "RunGravestone":
+                wanted[key] = {"kind": "RunGravestone", "expires_at": ends}
+                continue
+            if any(packed.pop(part, None) != ends for part in run_grave_hashes(key)) and key not in table:
+                yield Difference("table", f"{key.decode()} has no gravestone until {ends}")
     for part in packed:
         yield Difference("table", f"the packed gravestone {part.hex()} is of no archived session")
     for key in sorted(table.keys() | wanted.keys()):
@@ -297,41 +346,18 @@ def check_acknowledgements(inputs: AuditInput) -> Iterator[Difference]:
     yield from (Difference("judgement", text) for text in find_contradictions(inputs.evidence))
 
 
+def check_decisions(inputs: AuditInput) -> Iterator[Difference]:
+    """The position records have the last decisions of the audit trail."""
+    yield from (Difference("judgement", text) for text in position_decisions.find_contradictions(inputs.evidence))
+
+
 def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
     """Each record has exactly one row in ClickHouse, and there are no other rows."""
     evidence = inputs.evidence
     if evidence.dead_letters:
         yield Difference("rows", f"{evidence.dead_letters} records became dead letters of a sink instead of rows")
     yield from (Difference("rows", text) for text in missing_rows(evidence))
-    wanted: dict[str, dict[tuple[int, int], Row]] = {
-        "history": {entry[:2]: _history(entry) for entry in evidence.log},
-    }
-    columns = {
-        "audit": ("audit_id", "audit_seq", "kind"),
-        "rejected": ("reason", "source_partition", "source_offset"),
-        "batches": ("number", "first_offset", "last_offset"),
-    }
-    for table, names in columns.items():
-        outputs = evidence.outputs[table]
-        wanted[table] = {entry[:2]: {name: fields[name] for name in names} for entry, fields in outputs}
-    for table, records in wanted.items():
-        rows: dict[tuple[int, int], list[Row]] = defaultdict(list)
-        for row in evidence.rows[table]:
-            rows[row["partition"], row["offset"]].append(row)
-        for place in sorted(records.keys() | rows.keys()):
-            stored = rows.get(place, [])
-            if place not in records:
-                yield Difference("rows", f"{table} has a row for {place}, but the topic has no record there")
-            elif not stored:
-                yield Difference("lost", f"{table} has no row for {place}: {records[place]}")
-            elif len(stored) > 1:
-                yield Difference("doubled", f"{table} has {len(stored)} rows for {place}: {records[place]}")
-            elif any(stored[0][name] != value for name, value in records[place].items()):
-                yield Difference("rows", f"{table}'s row for {place} is {stored[0]}, not {records[place]}")
-
-
-def _history(entry: LogEntry) -> Row:
-    return {"digest": hashlib.md5(entry.value or b"", usedforsecurity=False).hexdigest()}
+    yield from (Difference(fault.kind, fault.text) for fault in find_row_faults(evidence))
 
 
 CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
@@ -341,7 +367,9 @@ CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
         check_judged_once,
         check_batches,
         check_acknowledgements,
+        check_decisions,
         check_outputs,
+        check_sizes,
         check_audit_chains,
         check_timeouts,
         check_table,

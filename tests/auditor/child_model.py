@@ -1,4 +1,4 @@
-"""The oracle's steps and reserved tool calls: rows that belong to a run, or to a session.
+"""The oracle's steps, reserved tool calls, artifacts and turns: rows of a run, or of a session.
 
 They vanish with their parent. A call of a run with a side effect holds its run while its outcome is
 unknown.
@@ -6,14 +6,18 @@ unknown.
 
 from typing import Any
 
+from tests.auditor.artifact_model import ARTIFACT_TYPES, next_artifact
 from tests.auditor.call_model import is_reserved, next_call, unknown_call
-from tests.auditor.decoding import Row, child_key_of, run_key_of
+from tests.auditor.decoding import Refusal, Row, child_key_of, run_key_of
+from tests.auditor.message_model import is_too_long, next_turn, turn_name
 from tests.auditor.run_model import RunModel
 from tests.auditor.step_model import expired_step, is_recorded, next_step
 
+CHILDREN_MAX = 10_000
+
 
 class ChildModel(RunModel):
-    """Steps and calls by key.
+    """Children by key.
 
     `running` has the keys of running calls, and of running steps with a limit, by their session's.
     """
@@ -29,10 +33,21 @@ class ChildModel(RunModel):
     def judge_child(
         self, key: bytes, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row
     ) -> tuple[bytes, bytes, Row] | None:
-        """Return the step or call after its event, after the keys of its parent and of itself.
+        """Return the child after its event, after the keys of its parent and of itself.
 
         Raises `Refusal`.
         """
+        found = self.find_child(key, row, run, kind, envelope, fields)
+        if found is None or kind == "message_appended" or found[1] in self.children:
+            return found
+        if len(self.children_of.get(found[0], ())) >= CHILDREN_MAX:
+            raise Refusal("too_many_children")
+        return found
+
+    def find_child(
+        self, key: bytes, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row
+    ) -> tuple[bytes, bytes, Row] | None:
+        """Return what `judge_child` does, however many children the parent has."""
         parent = key if run is None else run_key_of(key, run["run_id"])
         if is_recorded(kind, fields) and run is not None:
             name = child_key_of(parent, "s", fields["name"])
@@ -40,12 +55,31 @@ class ChildModel(RunModel):
         if is_reserved(kind, fields):
             name = child_key_of(parent, "c", fields["idem_key"])
             return parent, name, next_call(self.children.get(name), row, run, kind, envelope, fields, self.now)
+        if kind in ARTIFACT_TYPES:
+            name = child_key_of(parent, "a", fields["artifact_id"])
+            return parent, name, next_artifact(self.children.get(name), row, run, kind, envelope, fields, self.now)
+        if kind == "message_appended":
+            if is_too_long(kind, fields):
+                raise Refusal("invalid_value")
+            return self.turn_of(key, row, envelope, fields)
         return None
+
+    def turn_of(self, key: bytes, row: Row, envelope: Row, fields: Row) -> tuple[bytes, bytes, Row]:
+        """Return the next turn, after the keys of its session and of itself."""
+        turn = next_turn(row, envelope, fields, self.now)
+        return key, child_key_of(key, "m", turn_name(turn["turn"])), turn
+
+    def needs_order(self, kind: str, envelope: Row, fields: Row) -> bool:
+        """Tell whether an event is of a child that a replayed event cannot change."""
+        is_steps = is_recorded(kind, fields) and bool(envelope["run_id"])
+        return is_steps or is_reserved(kind, fields) or kind in ARTIFACT_TYPES or is_too_long(kind, fields)
 
     def keep_child(self, key: bytes, parent: bytes, name: bytes, child: Row) -> None:
         """Take what `judge_child` returned; `key` is the session's."""
         before = self.children.get(name)
         self.children[name] = child
+        if child["kind"] == "MessageState":
+            self.rows[key]["turns"] = child["turn"]
         self.children_of.setdefault(parent, set()).add(name)
         if child["kind"] in ("ToolCallState", "TimedStep"):
             self.running.setdefault(key, set()).add(name)
@@ -64,7 +98,7 @@ class ChildModel(RunModel):
             self.running.pop(key, None)
 
     def drop_children(self, key: bytes, parent: bytes) -> None:
-        """Drop the steps and calls of a run or session that vanishes; `key` is the session's."""
+        """Drop the children of a run or session that vanishes; `key` is the session's."""
         for name in self.children_of.pop(parent, ()):
             del self.children[name]
             self.stop_call(key, name)

@@ -6,14 +6,17 @@ import re
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from fastavro import schemaless_reader
 
 from tests.auditor.avro_schemas import schemas_by_fingerprint
+from tests.auditor.rules import OUTPUT_BYTES, REJECTED_BYTES
 
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_TASK = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _IDS = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 
@@ -43,8 +46,8 @@ def key_parts(key: bytes | None) -> tuple[str, str]:
     return (tenant, session) if NAME.fullmatch(tenant) and _UUID.fullmatch(session) else ("", "")
 
 
-def partition_of(key: bytes, partitions: int) -> int:
-    """Return the partition that Kafka's partitioner chooses: murmur2 without its sign bit."""
+def murmur2(key: bytes) -> int:
+    """Return the hash of Kafka's partitioner."""
     bits, factor = 0xFFFFFFFF, 0x5BD1E995
     state = 0x9747B28C ^ len(key)
     padded = key[len(key) & ~3 :]
@@ -54,39 +57,72 @@ def partition_of(key: bytes, partitions: int) -> int:
     if padded:
         state = (state ^ int.from_bytes(padded, "little")) * factor & bits
     state = (state ^ state >> 13) * factor & bits
-    return ((state ^ state >> 15) & 0x7FFFFFFF) % partitions
+    return state ^ state >> 15
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Return the partition that Kafka's partitioner chooses: murmur2 without its sign bit."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 ACTIVATION = "rules_activation"  # the type of the record with which rules begin
 
 
+# Operators' decisions that leave records unfolded.
+SKIPS = ("records_skipped", "log_gap_accepted", "log_truncation_accepted")
+
+
 class Decision(NamedTuple):
     """An operator's decision, from the audit trail.
 
-    Rules that may begin from an offset on; or, with a version of 0, a clock that is set there: the
-    stamps of records below `until_offset` do not move it.
+    Rules that may begin from an offset on, with what an output and a rejected record may take; a
+    clock that is set there: the stamps of records below `until_offset` do not move it; or offsets
+    from `first` to `last` that are not folded. These begin at the decision's own offset, unless a
+    cut log gave them to other records.
     """
 
     partition: int
     offset: int
-    version: int
+    event_type: str
+    version: int = 0
     clock_ms: int = 0
     until_offset: int = 0
+    first: int = 0
+    last: int = -1
+    output_bytes: int = OUTPUT_BYTES
+    rejected_bytes: int = REJECTED_BYTES
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
     """Return the decisions that an audit trail has, in log order."""
-    found: list[Decision] = []
+    found: list[tuple[tuple[int, int, int], Decision]] = []
     for line in audit_lines:
-        place = line["source_partition"], line["source_offset"]
-        if line["kind"] == "decision" and line["event_type"] == "rules_announced":
-            found.append(Decision(*place, int(line["reason"].split()[1])))
-        elif line["kind"] == "decision" and line["event_type"] == "clock_repaired":
+        place, kind = (line["source_partition"], line["source_offset"]), line["event_type"]
+        if kind in SKIPS:
+            clock_ms = microseconds(line["appended_at"]) // 1_000
+            decision = Decision(*place, kind, 0, clock_ms, 0, line["gap_first"], line["gap_last"])
+        elif line["kind"] != "decision":
+            continue
+        elif kind == "rules_announced":
+            match = re.match(r"rules (\d+) .*; .* bytes, outputs (\d+), rejected records (\d+); ", line["reason"])
+            assert match is not None, line["reason"]
+            version, output_bytes, rejected_bytes = map(int, match.groups())
+            decision = Decision(*place, kind, version, output_bytes=output_bytes, rejected_bytes=rejected_bytes)
+        else:
             match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
             assert match is not None, line["reason"]
             last = line["gap_last"]
-            found.append(Decision(*place, 0, int(match[1]), 0 if last is None else last + 1))
-    return sorted(found)
+            decision = Decision(*place, kind, 0, int(match[1]), 0 if last is None else last + 1)
+        found.append(((*place, line["source_n"]), decision))
+    return [decision for _, decision in sorted(found)]
+
+
+def microseconds(time: Any) -> Any:
+    """Return µs since the epoch of a `datetime` (without a zone, in UTC); else the value itself."""
+    if not isinstance(time, datetime):
+        return time
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
@@ -139,6 +175,15 @@ def packed_hash(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=16).digest()
 
 
+def run_grave_hashes(key: bytes) -> list[bytes]:
+    """Return what chunks have of a run that vanished: two hashes if its id is that of a task."""
+    tenant, session, run = key[:-1].decode().split(":", 2)
+    hashes = [packed_hash(key)]
+    if _TASK.fullmatch(run) and int(run[:8], 16) == murmur2(f"{tenant}:{session}".encode()):
+        hashes.append(packed_hash(b"\xfftask:" + f"{tenant}:{run}".encode()))
+    return hashes
+
+
 def hashes_in(chunk: bytes) -> list[bytes]:
     return [chunk[start : start + 16] for start in range(0, len(chunk), 16)]
 
@@ -154,7 +199,7 @@ def run_key_of(key: bytes, run_id: str) -> bytes:
 
 
 def child_key_of(parent: bytes, letter: str, name: str) -> bytes:
-    """Return the key of a step's row (`s`) or a call's (`c`): its parent's key and a hash."""
+    """Return the key of a row of a step (`s`), call (`c`), artifact (`a`) or turn (`m`)."""
     digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     return parent + f"\0{letter}{digest}".encode()
 
@@ -188,6 +233,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "refusals": [],
         "context_exceeded": False,
         "late_epoch": 0,
+        "turns": 0,
         "open_runs": [],  # their keys, in the order in which they began
     }
 
@@ -219,6 +265,7 @@ def numbered_events(log: list[LogEntry]) -> Iterator[Line]:
 __all__ = [
     "ACTIVATION",
     "NAME",
+    "SKIPS",
     "Decision",
     "Line",
     "LogEntry",
@@ -231,11 +278,13 @@ __all__ = [
     "decode_record",
     "hashes_in",
     "key_parts",
+    "microseconds",
     "new_row",
     "numbered_events",
     "packed_hash",
     "partition_of",
     "producer_hash",
     "read_event",
+    "run_grave_hashes",
     "run_key_of",
 ]

@@ -60,6 +60,7 @@ class Evidence(NamedTuple):
     dead_letters: int = 0
     sessions: list[Row] = []
     lifetimes: list[Lifetime] = []
+    decided: dict[int, list[Row]] = {}  # decisions of the partitions' position records
     acknowledgements: list[tuple[LogEntry, Row]] = []  # those on `batches`, which `outputs` leaves out
 
 
@@ -125,6 +126,12 @@ def compact_changelog(entries: Iterable[LogEntry]) -> tuple[dict[bytes, tuple[st
     return table, positions
 
 
+def decisions_in_positions(changelog: Iterable[LogEntry]) -> dict[int, list[Row]]:
+    """Return the decisions in each partition's last position; entries are in offset order."""
+    values = {entry.partition: entry.value for entry in changelog if entry.key == POSITION_KEY and entry.value}
+    return {partition: decode_record(value)[1].get("decisions", []) for partition, value in values.items()}
+
+
 def read_journals(paths: Iterable[Path]) -> list[Row]:
     """Return every complete line; a process that was killed may leave half a line."""
     lines: list[Row] = []
@@ -157,18 +164,24 @@ def gather_evidence(
     Raises `OSError`, `TimeoutError`, `KafkaException`.
     """
     outputs, acknowledgements = read_outputs(servers, prefix)
-    table, positions = compact_changelog(read_topic(servers, f"{prefix}.changelog"))
-    rows = {
+    changelog = read_topic(servers, f"{prefix}.changelog")
+    table, positions = compact_changelog(changelog)
+    rows = read_rows(clickhouse_url, database)
+    ((dead_letters),) = query_rows(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
+    log = read_topic(servers, f"{prefix}.events")
+    found = Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
+    return found._replace(decided=decisions_in_positions(changelog), acknowledgements=acknowledgements)
+
+
+def read_rows(clickhouse_url: str, database: str) -> dict[str, list[Row]]:
+    """Return the rows of the tables, duplicates included. Raises `OSError`."""
+    return {
         name: [
             {column: int(value) if column in _NUMBERS else value for column, value in row.items()}
             for row in query_rows(clickhouse_url, f"SELECT {columns} FROM {database}.{name}")
         ]
         for name, columns in TABLES.items()
     }
-    ((dead_letters),) = query_rows(clickhouse_url, f"SELECT count() AS n FROM {database}.sink_dead_letters")
-    log = read_topic(servers, f"{prefix}.events")
-    found = Evidence(partitions, log, outputs, table, positions, read_journals(journals), rows, int(dead_letters["n"]))
-    return found._replace(acknowledgements=acknowledgements)
 
 
 def read_outputs(servers: str, prefix: str) -> tuple[dict[str, list[tuple[LogEntry, Row]]], list[tuple[LogEntry, Row]]]:
@@ -200,9 +213,11 @@ __all__ = [
     "Evidence",
     "Lifetime",
     "compact_changelog",
+    "decisions_in_positions",
     "gather_evidence",
     "query_rows",
     "read_journals",
     "read_outputs",
+    "read_rows",
     "read_topic",
 ]

@@ -11,11 +11,10 @@ fault would have to be made twice to go unnoticed.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from tests.auditor.decoding import Decision, LogEntry, Row
+from tests.auditor.decoding import Decision, LogEntry, Row, microseconds
 from tests.auditor.partition_oracle import PartitionOracle
 
 
@@ -32,6 +31,10 @@ class Oracle:
         """Return `audits`, `rejected`, `cleanups` or `tasks` of all partitions."""
         return [line for oracle in self.partitions.values() for line in getattr(oracle, field)]
 
+    def all_faults(self) -> list[str]:
+        """Return what is wrong with the decisions themselves."""
+        return [fault for oracle in self.partitions.values() for fault in oracle.faults]
+
     def sessions(self) -> dict[bytes, Row]:
         return {key: row for oracle in self.partitions.values() for key, row in oracle.rows.items()}
 
@@ -41,7 +44,8 @@ def replay_log(
 ) -> Oracle:
     """Judge a whole log; entries and operators' decisions come in offset order per partition.
 
-    `rules` are in force before the first record.
+    If a log was cut, its entries come as they were appended: those that were lost, then those that
+    took their offsets. `rules` are in force before the first record.
     """
     oracle = Oracle(partitions)
     for partition in oracle.partitions.values():
@@ -56,10 +60,7 @@ def replay_log(
 
 
 def _comparable(value: Any) -> Any:
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-        return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    return list(value) if isinstance(value, tuple) else value
+    return list(value) if isinstance(value, tuple) else microseconds(value)
 
 
 def _place(line: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -78,7 +79,7 @@ def find_differences(
     task_rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> list[str]:
     """Return every difference between the pipeline's output and the oracle's, as sentences."""
-    found: list[str] = []
+    found = oracle.all_faults()
     # What a caller of the control API asked for is in no log.
     written = sorted((line for line in audit_rows if line["kind"] != "access"), key=_place)
     places = [_place(line) for line in written]

@@ -3,12 +3,13 @@
 from typing import Any
 
 from tests.auditor.child_model import ChildModel
-from tests.auditor.decoding import NAME, Decision, Refusal, Row, cleanup_id_of, key_parts
+from tests.auditor.decoding import NAME, SKIPS, Decision, LogEntry, Refusal, Row, begun_rules, cleanup_id_of, key_parts
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
+from tests.auditor.skip_model import Decided, SkipModel
 
 
-class PartitionModel(ChildModel):
+class PartitionModel(SkipModel, ChildModel):
     """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
 
     def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
@@ -20,6 +21,7 @@ class PartitionModel(ChildModel):
         self.believed_from = 0  # records below this offset do not move the clock
         self.rules = 1  # the version of the rules in force
         self.announced: Decision | None = None
+        self.begun: list[tuple[int, Decision]] = []  # from which offset on
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
@@ -60,16 +62,36 @@ class PartitionModel(ChildModel):
         """Return the keys of sessions with a deadline; of an archived one, a call may still run."""
         return self.rows.keys() | self.running.keys()
 
+    def begin_announced_rules(self, entry: LogEntry) -> None:
+        """Begin the announced rules if the record says so."""
+        decision = self.announced
+        if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
+            self.rules, self.announced = decision.version, None
+            self.begun.append((entry.offset, decision))
+
     def take_decisions(self, offset: int) -> None:
         """Take the decisions that were made before the record at `offset`."""
         while self.decisions and self.decisions[0].offset <= offset:
             decision = self.decisions.pop(0)
-            if decision.version:
+            line: Row = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
+            if decision.event_type in SKIPS:
+                line |= self.leave_offsets(decision, knows_decisions=self.rules >= 2 or self.announced is not None)
+                self.move_clock(decision.clock_ms)
+            elif decision.version:
                 self.announced = decision
+                self.decided.append(Decided(decision.offset))
             else:
                 self.set_clock(decision)
-            line = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
-            self.audits.append({**line, "tenant_id": "", "session_id": "", "audit_seq": 0})
+                self.decided.append(Decided(decision.offset))
+            of_none = {"tenant_id": "", "session_id": "", "audit_seq": 0}
+            self.audits.append({**line, **of_none, "event_type": decision.event_type})
+
+    def move_clock(self, stamp: int) -> None:
+        """Move the clock to a record's stamp, unless it is there; a long silence is a hole."""
+        if stamp - self.now > self.hole_ms and self.live_keys():
+            self.hole_end = stamp
+            self.quiet_until = stamp + self.quiet_ms
+        self.now = max(self.now, stamp)
 
     def set_clock(self, decision: Decision) -> None:
         """Set the clock; all sessions have as much time left as they had, or more."""

@@ -1,6 +1,5 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
-from tests.auditor.call_model import is_reserved
 from tests.auditor.decoding import (
     ACTIVATION,
     LogEntry,
@@ -31,7 +30,6 @@ from tests.auditor.rules import (
     unsure_numbers,
 )
 from tests.auditor.run_model import OWN_TYPES
-from tests.auditor.step_model import is_recorded
 
 
 class PartitionOracle(PartitionModel):
@@ -40,13 +38,11 @@ class PartitionOracle(PartitionModel):
     def apply_record(self, entry: LogEntry) -> str:
         """Move the clock, fire due deadlines, judge the record; return its outcome as text."""
         self.take_decisions(entry.offset)
+        if left_out := self.leave_out(entry):
+            return left_out
         self.entry = entry
         self.begin_announced_rules(entry)
-        stamp = entry.timestamp_ms if entry.offset >= self.believed_from else self.now
-        if stamp - self.now > self.hole_ms and self.live_keys():
-            self.hole_end = stamp
-            self.quiet_until = stamp + self.quiet_ms
-        self.now = max(self.now, stamp)
+        self.move_clock(entry.timestamp_ms if entry.offset >= self.believed_from else self.now)
         self.drop_gravestones()
         if self.now >= max(self.quiet_until, self.earliest):
             self.fire_due()
@@ -54,12 +50,6 @@ class PartitionOracle(PartitionModel):
         if entry.key in self.rows:
             self.earliest = min(self.earliest, self.earliest_of(entry.key))
         return outcome
-
-    def begin_announced_rules(self, entry: LogEntry) -> None:
-        """Begin the announced rules if the record says so."""
-        decision = self.announced
-        if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
-            self.rules, self.announced = decision.version, None
 
     def judge_record(self, entry: LogEntry) -> str:
         key, event_type = entry.key, ""
@@ -126,7 +116,7 @@ class PartitionOracle(PartitionModel):
             raise Refusal(fault)
         if row is None:
             return self.create_session(key, envelope, fields)
-        if self.rules >= 2 and self.entry.replayed and self.fills_gap(row, kind, envelope, fields):
+        if self.rules >= 2 and self.entry.replayed and self.fills_gap(key, row, kind, envelope, fields):
             return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
@@ -196,7 +186,7 @@ class PartitionOracle(PartitionModel):
             ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
         return False
 
-    def fills_gap(self, row: Row, kind: str, envelope: Row, fields: Row) -> bool:
+    def fills_gap(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> bool:
         """Take a replayed event of work out of its gap; return False if it may not fill one."""
         ledger = row["producers"].get(envelope["producer_id"])
         work = is_legal("Active", kind) and (not kind.startswith("session_") or kind == "session_activity")
@@ -206,8 +196,7 @@ class PartitionOracle(PartitionModel):
             or not work
             or kind in others
             or kind in OWN_TYPES
-            or (is_recorded(kind, fields) and envelope["run_id"])
-            or is_reserved(kind, fields)
+            or self.needs_order(kind, envelope, fields)
             or envelope["epoch"] > row["epoch"]
             or is_out_of_bounds(fields)
         ):
@@ -224,6 +213,8 @@ class PartitionOracle(PartitionModel):
         ledger["missing"], ledger["unsure"] = holes, unsure
         row["audit_seq"] += 1
         self.add_audit(row, kind="gap_filled", gap_first=number, gap_last=number)
+        if kind == "message_appended":
+            self.keep_child(key, *self.turn_of(key, row, envelope, fields))
         return True
 
     def make_room_for(self, row: Row, producer: str, seq: int) -> None:

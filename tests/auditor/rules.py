@@ -4,6 +4,8 @@ import hashlib
 import uuid
 from typing import Any
 
+# What an output and a rejected record may take by rules 1, each as a batch of its own.
+OUTPUT_BYTES = REJECTED_BYTES = 2_097_152
 DEFAULTS = {
     "init_ms": 15_000,
     "model_ms": 30_000,

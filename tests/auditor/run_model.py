@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from tests.auditor.artifact_model import DELETIONS
 from tests.auditor.call_model import is_reserved
 from tests.auditor.decoding import LogEntry, Refusal, Row, run_key_of
-from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS
+from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, GRAVESTONE_MS
 
 NEVER = 1 << 61
 FINISHED = ("completed", "failed", "cancelled")
@@ -31,6 +32,7 @@ class RunModel:
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Row] = {}
+        self.run_graves: dict[bytes, int] = {}  # when the gravestones of vanished runs vanish
         self.tasks: list[Row] = []  # the requests for the work of queued detached runs
         self.last_transition = ""  # of the record or deadline that is judged now
         self.last_reason = ""  # of that transition, if a deadline made it
@@ -63,7 +65,11 @@ class RunModel:
             name for name, run in self.runs.items() if not is_open(run) and run["entered_at"] + READABLE_MS <= self.now
         ]
         for name in gone:
+            ends = self.runs[name]["entered_at"] + READABLE_MS + GRAVESTONE_MS
+            self.run_graves[name] = -(-ends // DAY_MS) * DAY_MS
             self.drop_run(name)
+        if gone or self.run_graves:
+            self.run_graves = {name: ends for name, ends in self.run_graves.items() if ends > self.now}
 
     def drop_run(self, name: bytes) -> None:
         del self.runs[name]
@@ -158,7 +164,11 @@ class RunModel:
             "run_failed": ("running", "paused"),
         }
         is_told = is_reserved(kind, fields) and kind != "tool_call_started"  # its outcome may come at any time
-        if not is_told and state not in sources.get(kind, ("queued", "started", "running", "paused")):
+        if (
+            not is_told
+            and kind not in DELETIONS
+            and state not in sources.get(kind, ("queued", "started", "running", "paused"))
+        ):
             raise Refusal("illegal_transition")
         if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
             raise Refusal("illegal_transition")

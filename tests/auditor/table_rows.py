@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.auditor.decoding import Row
+from tests.auditor.rules import DAY_MS
 
 _SAME = (
     *("state", "phase", "epoch", "version", "audit_seq", "created_at", "entered_at", "last_event_at"),
@@ -23,6 +24,11 @@ SAME_OF_CHILDREN = {
         *("run_id", "name", "step_id", "attempt", "started_at", "due_at", "limit_ms", "input_json", "output_json"),
     ),
     "ToolCallState": (*_OF_CALLS, "due_at", "limit_ms", "reservation"),
+    "ArtifactState": (
+        *("run_id", "step_id", "artifact_id", "artifact_type", "uri", "state", "created_at", "entered_at"),
+        *("size_bytes", "sha256"),
+    ),
+    "MessageState": ("turn", "run_id", "agent_id", "service_id", "role", "name", "at", "content", "artifact_id"),
     "EndedToolCall": (*_OF_CALLS, "state", "entered_at", "error", "resolved_by", "result_json", "artifact_id"),
 }
 
@@ -32,7 +38,7 @@ def run_kind(run: Row) -> str:
 
 
 def wanted_rows(oracle: Any) -> dict[bytes, Row]:
-    """Return a partition's sessions, runs, steps and calls as its oracle has them."""
+    """Return a partition's sessions, runs and their children as its oracle has them."""
     children = {
         key: {name: child[name] for name in ("kind", *SAME_OF_CHILDREN[child["kind"]])}
         for key, child in oracle.children.items()
@@ -49,7 +55,12 @@ def ledger_summary(producers: Row) -> dict[str, tuple[int, list[tuple[int, int]]
 
 
 def _session_summary(key: bytes, row: Row) -> Row:
-    names = {"owner": row["owner"], "attempts": row["attempts"], "producers": ledger_summary(row["producers"])}
+    names = {
+        "owner": row["owner"],
+        "attempts": row["attempts"],
+        "turns": row["turns"],
+        "producers": ledger_summary(row["producers"]),
+    }
     names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
     return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
 
@@ -64,6 +75,8 @@ def found_row(kind: str, fields: Row) -> Row:
             **same,
             "checkpoint": tuple(checkpoint.values()) if isinstance(checkpoint, dict) else checkpoint,
         }
+    if kind == "RunGravestone":
+        return {"kind": kind, "expires_at": -(-fields["expires_at"] // DAY_MS) * DAY_MS}
     if kind in SAME_OF_CHILDREN:
         return {"kind": kind, **{name: fields[name] for name in SAME_OF_CHILDREN[kind]}}
     ledger = {
@@ -77,6 +90,7 @@ def found_row(kind: str, fields: Row) -> Row:
         "kind": kind,
         "owner": fields["owner_service"],
         "attempts": fields["recovery_attempts"],
+        "turns": fields.get("turns", 0),
         "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
         "producers": ledger,
         "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},

@@ -11,7 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tests.auditor.checks import Difference, replay_evidence, run_checks
@@ -19,13 +20,15 @@ from tests.auditor.evidence import Evidence, gather_evidence
 from tests.chaos.activation import RulesActivation
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.faults import Faults
-from tests.chaos.integrity_check import Fault, ask_integrity, find_disagreements
+from tests.chaos.integrity_check import Fault as IntegrityFault
+from tests.chaos.integrity_check import ask_integrity, find_disagreements
 from tests.chaos.load import Load
+from tests.chaos.losses import show_losses
 from tests.chaos.process_watch import Growth, ProcessWatch
 from tests.chaos.readiness_watch import ReadinessWatch
 from tests.chaos.report import Result, as_json, format_report
-from tests.chaos.rounds import carry_out_rounds
-from tests.chaos.schedule import KINDS, draw_faults, find_rare_kinds, kinds_in_deck
+from tests.chaos.rounds import carry_out_rounds, find_missing_kinds
+from tests.chaos.schedule import KINDS, Fault, FaultKind, count_required, draw_faults, find_rare_kinds, kinds_in_deck
 from tests.chaos.settle import settle_stack
 from tests.chaos.small_disk import enter_namespace
 from tests.chaos.stack import DATABASE, PARTITIONS, PREFIX, ChaosStack
@@ -33,6 +36,7 @@ from tests.support.waiting import wait_until
 
 _BUILD = Path(__file__).parents[2] / "build" / "chaos"
 _PROGRESS_S = 10.0
+_LATELY_S = 10.0
 _FLOWS_S = 90.0
 _ACTIVE_S = 60.0
 _ROUND_SEEDS = 1_000  # between the seeds of two rounds
@@ -82,8 +86,11 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
         watch, stop = CommitWatch(stack.servers_address), threading.Event()
         faults = Faults(stack, load, watch, _say)
-        readiness = ReadinessWatch(stack, watch, faults.is_stalling)
-        processes = ProcessWatch(lambda: {**stack.pids(), **load.pids()})
+        readiness = ReadinessWatch(stack, watch, faults.stalled_brokers)
+        processes = ProcessWatch(
+            lambda: {**stack.pids(), **load.pids()},
+            lambda name: watch.count_at_work(name, round((time.time() - _LATELY_S) * 1_000)),
+        )
         activation = RulesActivation(stack, options.seed, seconds, _say)
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
         try:
@@ -97,12 +104,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             )
             activation.start()
             with readiness, processes:
-                carry_out_rounds(
-                    faults,
-                    load,
-                    lambda n: draw_faults(options.seed + _ROUND_SEEDS * n, seconds, options.only, stack.brokers),
-                    options.kinds_min,
-                )
+                _carry_out_faults(options, faults, load, stack.brokers, namespace=namespace)
                 time.sleep(max(0.0, load.until_s - time.time()))
             not_activated = activation.wait(_ACTIVE_S)
             unsettled = not_activated + settle_stack(stack, load, _say)
@@ -116,8 +118,9 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
         )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
-        integrity = ask_integrity(stack)
+        integrity = ask_integrity(stack.kafka, stack.clickhouse)
         findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
+        findings += show_losses(stack, evidence, options.seed, _say)
         return _result(
             options,
             evidence,
@@ -130,6 +133,27 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         )
     finally:
         stack.close()
+
+
+def _carry_out_faults(
+    options: argparse.Namespace, faults: Faults, load: Load, brokers: Sequence[str], *, namespace: bool
+) -> None:
+    seconds, deck = options.minutes * 60, _deck(options, namespace=namespace)
+
+    def draw(n: int, kinds: Collection[FaultKind]) -> list[Fault]:
+        duration_s = load.further_s if n else seconds
+        return draw_faults(options.seed + _ROUND_SEEDS * n, duration_s, kinds or options.only, brokers)
+
+    def find_missing(begun: Counter[FaultKind]) -> list[FaultKind]:
+        return find_missing_kinds(begun, deck, options.kinds_min, count_required(options.minutes))
+
+    carry_out_rounds(faults, load, draw, find_missing)
+
+
+def _deck(options: argparse.Namespace, *, namespace: bool) -> list[FaultKind]:
+    """Return the kinds of faults of a run; without a namespace no disk of a store can be filled."""
+    kinds = kinds_in_deck(options.minutes * 60, options.only)
+    return [kind for kind in kinds if namespace or kind != "full store"]
 
 
 def _find_differences(
@@ -147,8 +171,7 @@ def _find_differences(
         if one.recovered_s is None:
             text = f"no recovery from {one.fault.kind} {one.fault.target} at {one.began_s} s: {one.note}"
             found.append(Difference("judgement", text))
-    # Without a namespace no disk of a store can be filled.
-    deck = [kind for kind in kinds_in_deck(options.minutes * 60, options.only) if namespace or kind != "full store"]
+    deck = _deck(options, namespace=namespace)
     happened = [one.fault.kind for one in faults.outcomes]
     found += [Difference("rare fault", text) for text in find_rare_kinds(happened, deck, options.minutes)]
     found += [Difference("readiness", text) for text in readiness.sentences]
@@ -162,7 +185,7 @@ def _result(
     evidence: Evidence,
     faults: Faults,
     findings: list[Difference],
-    integrity: list[Fault],
+    integrity: list[IntegrityFault],
     growth: list[Growth],
     seconds: float,
     *,

@@ -55,6 +55,10 @@ class CommitWatch:
         """Return the partitions whose newest transaction is from this instance."""
         return {number for number, commit in self.commits.items() if commit.instance == instance}
 
+    def count_at_work(self, instance: str, than_ms: int) -> int:
+        """Return how many partitions have their newest transaction from it, after `than_ms`."""
+        return sum(commit.instance == instance and commit.at_ms > than_ms for commit in self.commits.values())
+
     def committed_since(self, partitions: set[int], than_ms: int) -> bool:
         """Return True if each of these partitions has a transaction written after `than_ms`."""
         commits = self.commits

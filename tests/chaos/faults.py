@@ -4,18 +4,22 @@ What counts as recovery, by the target of the fault:
 
 processor    each partition that it owned has a transaction newer than the kill or freeze
 sink         the offsets of its group move again
-a broker     once the brokers answer, each partition has a newer transaction, and each sink passes
-             the end that its log had then, both within 60 s
+a broker     each partition has a newer transaction, and each sink passes the end that its log had
+             when the brokers answered
 ClickHouse   it has a row newer than the kill, or than the end of the slow phase
 agent        the spool of the dead process is drained
 full spool   the agent's spool is drained after the disk has room again
 full store   each partition that the processor owned has a transaction after the disk has room again
+
+Within 60 s of the end of all faults so far, and of the first answer of the servers, partitions and
+sinks must go on. `NOT_BOUNDED` names the kinds of which this is not asked.
 """
 
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -31,7 +35,14 @@ _OPEN_MAX = 2
 _LOOK_S = 0.1
 _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
-_GO_ON_S_MAX = 60.0
+_ASK_EVERY_S = 1.0
+_WITHOUT_CLICKHOUSE: frozenset[FaultKind] = frozenset({"kill processor", "freeze processor", "full store"})
+GO_ON_S_MAX = 60.0
+# Kinds that need not be over within `GO_ON_S_MAX`, and why.
+NOT_BOUNDED: Mapping[FaultKind, str] = {
+    "kill agent": "an agent is no partition and no sink; its next process first has to reach the broker that fell too",
+    "full spool": "the same, and every broker starts again before the agent can drain its spool",
+}
 _RESET_EACH_S = 0.7
 _DELAY_S = 0.3
 
@@ -52,10 +63,10 @@ class Faults:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
-        self.kinds_begun: set[FaultKind] = set()
+        self.begun: Counter[FaultKind] = Counter()
         self._lock = threading.Lock()
-        self._stall_ended_s = 0.0  # monotonic, of the last stall
-        self._stalls = 0  # that last now
+        self._disturbed_s = 0.0  # monotonic; when a part was killed last, or a longer fault ended
+        self._stalled: Counter[str] = Counter()  # by broker: how many stalls last now
         self._network = threading.Lock()  # a proxy does one thing at a time
         self._began_s: float | None = None
         self._threads: list[threading.Thread] = []
@@ -77,16 +88,17 @@ class Faults:
                 self.left_out.append(fault)
                 continue
             thread = threading.Thread(target=self._run_fault, args=(fault,), name=f"{fault.kind} {fault.target}")
-            self.kinds_begun.add(fault.kind)
+            self.begun[fault.kind] += 1
             thread.start()
             self._threads.append(thread)
 
     def _open(self) -> int:
         return sum(thread.is_alive() for thread in self._threads)
 
-    def is_stalling(self) -> bool:
-        """Return whether a broker is frozen now, or the network to one is disturbed."""
-        return self._stalls > 0
+    def stalled_brokers(self) -> frozenset[str]:
+        """Return the brokers that are frozen now, or to which the network is disturbed."""
+        with self._lock:
+            return frozenset(+self._stalled)
 
     def wait(self) -> None:
         """Wait until each fault has recovered or timed out."""
@@ -114,15 +126,18 @@ class Faults:
             case "kill broker" | "restart broker":
                 number = signal.SIGKILL if fault.kind == "kill broker" else signal.SIGTERM
                 self._stack.signal(fault.target, number)
+                self._note_disturbance()
                 return self._wait_broker(fault)
             case "freeze broker" | "cut network" | "slow network" | "reset connections":
                 self._stall_broker(fault)
                 return self._wait_broker(fault, f"for {fault.lasts_s:.0f} s")
             case "kill clickhouse":
                 self._stack.signal("clickhouse", signal.SIGKILL)
+                self._note_disturbance()
                 return self._wait_recovered(fault, now_ms(), self._row_after)
             case "slow clickhouse":
                 self._slow_clickhouse(fault.lasts_s)
+                self._note_disturbance()
                 return self._wait_recovered(fault, now_ms(), self._row_after, f"ran a tenth of {fault.lasts_s:.0f} s")
             case "kill agent":
                 return self._hit_agent(fault)
@@ -131,62 +146,65 @@ class Faults:
             case "full store":
                 return self._fill_store(fault)
 
+    def _note_disturbance(self) -> None:
+        """Note that a part was killed now, or that a longer fault has ended."""
+        self._disturbed_s = time.monotonic()
+
     def _wait_recovered(
         self, fault: Fault, since_ms: int, recovered: Callable[[int], bool], note: str = ""
     ) -> FaultOutcome:
-        """Poll `recovered` until it returns True."""
+        """Poll `recovered` until it returns True; too late is as bad as never.
+
+        Another fault may begin meanwhile, or kill the servers: then the time runs from its end, or
+        from their first answer.
+        """
         deadline = time.monotonic() + _RECOVERY_S_MAX
-        while time.monotonic() < deadline:
+        answered_s: float | None = None
+        asked_s = 0.0
+        while (now_s := time.monotonic()) < deadline:
+            try:
+                if now_s - asked_s >= _ASK_EVERY_S:
+                    asked_s = now_s
+                    self._stack.ask_servers(clickhouse=fault.kind not in _WITHOUT_CLICKHOUSE)
+                    answered_s = answered_s or now_s
+            except (OSError, KafkaException):
+                answered_s = None  # away, perhaps again
             try:
                 if recovered(since_ms):
-                    return FaultOutcome(fault, (now_ms() - since_ms) / 1_000, note)
+                    took_s, went_on_s = (now_ms() - since_ms) / 1_000, time.monotonic()
+                    after_s = went_on_s - max(answered_s or went_on_s, self._disturbed_s)
+                    return judge_recovery(FaultOutcome(fault, took_s, note), after_s)
             except (OSError, KafkaException):
-                pass  # the server that is asked is down itself
+                answered_s = None
             time.sleep(_LOOK_S)
         return FaultOutcome(fault, None, note)
 
     def _wait_broker(self, fault: Fault, note: str = "") -> FaultOutcome:
-        """Wait until all partitions and sinks go on: within 60 s of the brokers' first answer.
-
-        Another stall may begin meanwhile, or another fault may kill the brokers; then within 60 s
-        of its end.
-        """
-        since_ms, answered_s, ends = now_ms(), None, dict[str, dict[int, int]]()
+        """Wait until all partitions and sinks go on."""
+        ends: dict[str, dict[int, int]] = {}
 
         def goes_on(at_ms: int) -> bool:
-            nonlocal answered_s
-            try:
-                offsets = {
-                    kind: self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}")
-                    for kind, topic in SINK_TOPICS.items()
-                }
-            except KafkaException:
-                answered_s = None  # away again
-                raise
-            answered_s = answered_s or time.monotonic()
+            offsets = {
+                kind: self._stack.group_offsets(f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}")
+                for kind, topic in SINK_TOPICS.items()
+            }
             for kind, found in offsets.items():
                 ends.setdefault(kind, {number: end for number, (end, _) in found.items()})
             sinks = all(done >= ends[kind][n] for kind, found in offsets.items() for n, (_, done) in found.items())
             return sinks and self._watch.committed_since(set(range(PARTITIONS)), at_ms)
 
-        outcome = self._wait_recovered(fault, since_ms, goes_on, note)
-        if answered_s is not None and outcome.recovered_s is not None:
-            after_s = time.monotonic() - max(answered_s, self._stall_ended_s)
-            if after_s > _GO_ON_S_MAX:
-                late = f"went on only {after_s:.0f} s after the brokers answered"
-                return outcome._replace(recovered_s=None, note=f"{note}; {late}")
-        return outcome
+        return self._wait_recovered(fault, now_ms(), goes_on, note)
 
     def _stall_broker(self, fault: Fault) -> None:
         """Freeze a broker, or disturb the network between it and all parts; then end that."""
         with self._lock:
-            self._stalls += 1
+            self._stalled[fault.target] += 1
         try:
             self._disturb_broker(fault)
         finally:
             with self._lock:
-                self._stalls -= 1
-            self._stall_ended_s = time.monotonic()
+                self._stalled[fault.target] -= 1
+            self._note_disturbance()
 
     def _disturb_broker(self, fault: Fault) -> None:
         proxy, deadline_s = self._stack.proxies[fault.target], time.monotonic() + fault.lasts_s
@@ -211,6 +229,7 @@ class Faults:
         owned = self._watch.owned_by(fault.target)
         number = signal.SIGKILL if fault.kind == "kill processor" else signal.SIGSTOP
         pid = self._stack.signal(fault.target, number)
+        self._note_disturbance()
         since_ms = now_ms()
         note = f"owned {len(owned)} partitions"
         if fault.kind == "kill processor" and not owned:
@@ -236,11 +255,13 @@ class Faults:
     def _resume_process(self, name: str, pid: int) -> None:
         if self._stack.pid(name) == pid:
             self._stack.signal(name, signal.SIGCONT)
+            self._note_disturbance()
 
     def _hit_sink(self, fault: Fault) -> FaultOutcome:
         kind = fault.target.removeprefix("sink-")
         group, topic = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{SINK_TOPICS[kind]}"
         self._stack.signal(fault.target, signal.SIGKILL)
+        self._note_disturbance()
         since_ms = now_ms()
         before: list[dict[int, tuple[int, int]]] = []
 
@@ -279,6 +300,7 @@ class Faults:
     def _kill_and_list_spool(self, name: str) -> dict[str, int]:
         """Kill an agent; return the spool segments that it leaves, with their written bytes."""
         self._load.kill(name)
+        self._note_disturbance()
         return {path.name: written_bytes(path.read_bytes()) for path in self._load.spool_segments(name)}
 
     def _fill_spool(self, fault: Fault) -> FaultOutcome:
@@ -293,6 +315,7 @@ class Faults:
             time.sleep(fault.lasts_s)
         finally:
             disk.empty()
+            self._note_disturbance()
         since_ms = now_ms()
 
         def is_drained(_at_ms: int) -> bool:
@@ -312,10 +335,22 @@ class Faults:
         disk.fill()
         time.sleep(fault.lasts_s)
         disk.empty()
+        self._note_disturbance()
         owned = self._watch.owned_by(fault.target)
         return self._wait_recovered(
             fault, now_ms(), lambda at_ms: self._watch.committed_since(owned, at_ms), f"owned {len(owned)}, tmpfs"
         )
+
+
+def judge_recovery(outcome: FaultOutcome, after_s: float) -> FaultOutcome:
+    """Return the outcome, which never recovered if that took too long.
+
+    `after_s`: seconds from when nothing stood in the way any more.
+    """
+    if after_s <= GO_ON_S_MAX or outcome.fault.kind in NOT_BOUNDED:
+        return outcome
+    late = f"went on only {after_s:.0f} s after the servers answered and nothing else was broken"
+    return outcome._replace(recovered_s=None, note="; ".join(filter(None, (outcome.note, late))))
 
 
 def written_bytes(segment: bytes) -> int:
@@ -326,4 +361,4 @@ def written_bytes(segment: bytes) -> int:
     return at
 
 
-__all__ = ["FaultOutcome", "Faults", "written_bytes"]
+__all__ = ["GO_ON_S_MAX", "NOT_BOUNDED", "FaultOutcome", "Faults", "judge_recovery", "written_bytes"]

@@ -24,17 +24,18 @@ _ROLES = dict(
 _SPOOL_BYTES_CRAMPED = 256 << 10  # small segments, so that disk space is allocated every few seconds
 _STOP_GRACE_S = 60.0
 _IDLE_S = 150.0
+_FURTHER_S_MAX = 120.0
 
 
 class Load:
     """All agents. `start` returns at once; they run until `until_s` (epoch) and await `stop`.
 
-    `extend` lets them go on.
+    `extend` lets them go on for `further_s`.
     """
 
     def __init__(self, stack: ChaosStack, *, seed: int, rate: float, seconds: float) -> None:
-        self._stack, self._seed, self._rate, self._seconds = stack, seed, rate, seconds
-        self.until_s = time.time() + seconds
+        self._stack, self._seed, self._rate = stack, seed, rate
+        self.until_s, self.further_s = time.time() + seconds, min(seconds, _FURTHER_S_MAX)
         self.folders = {name: stack.folder / "agents" / name for name in AGENTS}
         self.ends: dict[str, list[int]] = {name: [] for name in AGENTS}
         for name, folder in self.folders.items():
@@ -65,12 +66,12 @@ class Load:
         self._supervisor.start()
 
     def extend(self) -> None:
-        """Let new agents go on for as long again, once all have finished their plans. Blocks."""
+        """Let new agents go on, once all have finished their plans. Blocks."""
         wait_until(self.is_idle, _IDLE_S, "the agents to finish their plans")
         for ends in self.ends.values():
             ends.append(now_ms())
         self._supervisor.stop()
-        self.until_s = time.time() + self._seconds
+        self.until_s = time.time() + self.further_s
         self._supervisor = self._new_supervisor()
         self._supervisor.start()
 

@@ -34,6 +34,7 @@ class Sample(NamedTuple):
     threads: int
     descriptors: int
     memory_bytes: int
+    partitions: int = 0  # of a worker, that had a transaction lately
 
 
 class Growth(NamedTuple):
@@ -59,12 +60,15 @@ def read_sample(pid: int) -> Sample | None:
 
 
 def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
-    """Return how a process grew; None if it lived too briefly to tell. Pure."""
+    """Return how a process grew; None if it lived too briefly, or got to work late. Pure."""
     first_s, lived_s = samples[0].at_s, samples[-1].at_s - samples[0].at_s
     middle, end = (
         [one for one in samples if low <= (one.at_s - first_s) / max(lived_s, 1e-9) <= high]
         for low, high in (_MIDDLE, _END)
     )
+    # With fewer partitions at work a worker needs less; with none while its broker is away.
+    at_work = max((one.partitions for one in end), default=0)
+    middle = [one for one in middle if one.partitions >= at_work]
     if lived_s < LIFE_S_MIN or min(len(middle), len(end)) < _SAMPLES_MIN:
         return None
     faults = []
@@ -84,10 +88,13 @@ def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
 class ProcessWatch(WatchThread):
     """Samples processes in a thread, for the context."""
 
-    def __init__(self, pids: Callable[[], Mapping[str, int | None]]) -> None:
-        """`pids` returns the process id of each part by name; None while it does not run."""
+    def __init__(self, pids: Callable[[], Mapping[str, int | None]], count_partitions: Callable[[str], int]) -> None:
+        """`pids` returns the process id of each part by name; None while it does not run.
+
+        `count_partitions` returns how many partitions of a part had a transaction lately.
+        """
         super().__init__("processes", _LOOK_S)
-        self._pids = pids
+        self._pids, self._count_partitions = pids, count_partitions
         self._samples: dict[tuple[str, int], list[Sample]] = {}
 
     def growth(self) -> list[Growth]:
@@ -99,7 +106,8 @@ class ProcessWatch(WatchThread):
         """Sample each process that runs."""
         for name, pid in self._pids().items():
             if pid is not None and (sample := read_sample(pid)) is not None:
-                self._samples.setdefault((name, pid), []).append(sample)
+                owning = sample._replace(partitions=self._count_partitions(name))
+                self._samples.setdefault((name, pid), []).append(owning)
 
 
 __all__ = ["LIFE_S_MIN", "Growth", "ProcessWatch", "Sample", "compare_windows", "read_sample"]

@@ -2,14 +2,15 @@
 
 A partition stands still if its log holds a record beyond what was folded, or beyond what a sink
 has committed, and that position does not move. Only time in which the brokers answer counts, as it
-does for the readiness of processors and sinks.
+does for the readiness of processors and sinks. While a broker is stalled, that leaves out the
+partitions that it leads, and no other one.
 """
 
 import contextlib
 import json
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import KafkaException
@@ -86,13 +87,32 @@ class ReadinessRule:
                 self._faults[name, partition] = f"{name} said that it was ready: partition {partition} {one}"
 
 
+def ends_elsewhere(
+    ends: Mapping[int, int], leaders: Mapping[int, str], stalled_brokers: Collection[str]
+) -> dict[int, int]:
+    """Return the ends of the partitions that another broker leads than a stalled one; pure.
+
+    A partition whose leader is unknown is left out.
+    """
+    return {number: end for number, end in ends.items() if number in leaders and leaders[number] not in stalled_brokers}
+
+
+def ends_at_work(ends: Mapping[int, int], seen: Iterable[Readiness]) -> dict[int, int]:
+    """Return the ends of the partitions that a ready process has open; pure.
+
+    Time in which a partition is halted or opens does not count: it says so itself.
+    """
+    opened = frozenset().union(*(told.partitions for told in seen if told.is_ready))
+    return {number: end for number, end in ends.items() if number in opened}
+
+
 class ReadinessWatch(WatchThread):
     """Observes all processors and sinks in a thread, for the context."""
 
-    def __init__(self, stack: ChaosStack, commits: CommitWatch, is_disturbed: Callable[[], bool]) -> None:
-        """`is_disturbed`: whether the network between the parts and a broker is disturbed now."""
+    def __init__(self, stack: ChaosStack, commits: CommitWatch, stalled_brokers: Callable[[], Collection[str]]) -> None:
+        """`stalled_brokers`: those that are frozen now, or to which the network is disturbed."""
         super().__init__("readiness", _LOOK_S)
-        self._stack, self._commits, self._is_disturbed = stack, commits, is_disturbed
+        self._stack, self._commits, self._stalled_brokers = stack, commits, stalled_brokers
         self._rule = ReadinessRule()
         self._folded = TimelyProgress()
         self._sinks = {kind: TimelyProgress() for kind in SINK_TOPICS}
@@ -115,12 +135,20 @@ class ReadinessWatch(WatchThread):
         positions = {number: commit.next_offset for number, commit in self._commits.commits.items()}
         # Ticks apart: the end of the log is behind its last record with a key.
         ends = {number: end for number, end in self._commits.event_ends.items() if number in answered}
-        stalled = self._folded.observe(positions, {} if self._is_disturbed() else ends, time.monotonic())
+        # This watch itself learns of transactions from `batches`.
+        ends = self._without_stalled(ends, f"{PREFIX}.events", f"{PREFIX}.batches")
+        seen = {name: read_readiness(self._stack.control_urls[name]) for name in PROCESSORS}
+        stalled = self._folded.observe(positions, ends_at_work(ends, seen.values()), time.monotonic())
         self.observations += len(answered) == PARTITIONS
-        for name in PROCESSORS if stalled else ():
-            seen = read_readiness(self._stack.control_urls[name])
-            owned = {number: one for number, one in stalled.items() if number in seen.partitions}
-            self._rule.judge_process(name, owned, seen)
+        for name, told in seen.items():
+            owned = {number: one for number, one in stalled.items() if number in told.partitions}
+            self._rule.judge_process(name, owned, told)
+
+    def _without_stalled(self, ends: dict[int, int], *topics: str) -> dict[int, int]:
+        stalled = self._stalled_brokers()
+        for topic in topics if stalled else ():
+            ends = ends_elsewhere(ends, self._stack.leaders(topic), stalled)
+        return ends
 
     def _observe_sink(self, kind: str) -> None:
         try:
@@ -130,10 +158,19 @@ class ReadinessWatch(WatchThread):
         seen = read_readiness(self._stack.sink_urls[kind])
         positions = {number: done for number, (_, done) in found.items()}
         # Time in which the sink does not say that it is ready does not count: it may start again.
-        is_judged = seen.is_ready and not self._is_disturbed()
-        ends = {number: end for number, (end, _) in found.items()} if is_judged else {}
+        ends = {number: end for number, (end, _) in found.items()} if seen.is_ready else {}
+        ends = self._without_stalled(ends, f"{PREFIX}.{SINK_TOPICS[kind]}")
         if stalled := self._sinks[kind].observe(positions, ends, time.monotonic()):
             self._rule.judge_process(f"sink {kind}", stalled, seen)
 
 
-__all__ = ["READY_S_MAX", "Readiness", "ReadinessRule", "ReadinessWatch", "TimelyProgress", "read_readiness"]
+__all__ = [
+    "READY_S_MAX",
+    "Readiness",
+    "ReadinessRule",
+    "ReadinessWatch",
+    "TimelyProgress",
+    "ends_at_work",
+    "ends_elsewhere",
+    "read_readiness",
+]

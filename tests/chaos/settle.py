@@ -9,11 +9,13 @@ from tests.auditor.evidence import query_rows
 from tests.chaos.load import Load
 from tests.chaos.schedule import SINK_TOPICS
 from tests.chaos.stack import DATABASE, PREFIX, ChaosStack
+from tests.chaos.unread_records import find_unread
 
 _AGENTS_S = 150.0
 _SESSIONS_S = 30.0
 _CAUGHT_UP_S = 90.0
 _LOOK_S = 0.3
+_PROCESSORS, _EVENTS = f"{PREFIX}.processor", f"{PREFIX}.events"
 
 
 def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> list[str]:
@@ -41,14 +43,21 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
         f"agent {name} left {path.name} in its spool" for name in load.folders for path in load.spool_segments(name)
     ]
 
-    ends = stack.group_offsets(f"{PREFIX}.processor", f"{PREFIX}.events")
+    # Sessions that live on are ticked for ever, so the end is the one of now.
+    ends = {number: end for number, (end, _) in stack.group_offsets(_PROCESSORS, _EVENTS).items()}
+    behind: dict[int, int] = {}
 
     def caught_up() -> bool:
-        now = stack.group_offsets(f"{PREFIX}.processor", f"{PREFIX}.events")
-        return all(now[number][1] >= end for number, (end, _) in ends.items())
+        behind.clear()
+        unread = find_unread(stack.servers_address, _PROCESSORS, _EVENTS, ends)
+        behind.update({number: first for number, first in unread.items() if first < ends[number]})
+        return not behind
 
     if not wait(caught_up, _CAUGHT_UP_S, "the processors to catch up"):
-        unsettled.append(f"the processors did not catch up within {_CAUGHT_UP_S:g} s")
+        places = ", ".join(f"partition {number} at {first} of {ends[number]}" for number, first in behind.items())
+        unsettled.append(
+            f"the processors did not catch up within {_CAUGHT_UP_S:g} s: {places or 'the broker does not answer'}"
+        )
     stack.workers.stop()
     for kind, topic in SINK_TOPICS.items():
         group, name = f"{PREFIX}.sink.{kind}", f"{PREFIX}.{topic}"

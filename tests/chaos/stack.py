@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.kafka.broker import broker_answers
@@ -41,6 +41,7 @@ OPERATOR_TOKEN = "token-of-operators"
 PREFIX = "sessionary"
 _COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
 _START_S = 180.0
+_ASK_S = 5.0
 _SPOOL_MIB, _STORE_MIB = 24, 96
 
 
@@ -68,6 +69,7 @@ class ChaosStack:
             for name, listener in zip(self.brokers, listeners, strict=True)
         }
         self.clickhouse_url = f"http://{LOOPBACK}:{ports['clickhouse']}"
+        self.clickhouse = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
         self.control_urls = {name: f"http://{LOOPBACK}:{ports[name]}" for name in PROCESSORS}
         self.sink_urls = {kind: f"http://{LOOPBACK}:{ports[kind]}" for kind in SINKS}
         self.tokens = {tenant: f"token-of-{tenant}" for tenant in TENANTS}
@@ -158,6 +160,29 @@ class ChaosStack:
         finally:
             consumer.close()
 
+    def leaders(self, topic: str) -> dict[int, str]:
+        """Return which broker leads each partition, as far as one knows; {} if none answers."""
+        if len(self.brokers) == 1:
+            return dict.fromkeys(range(PARTITIONS), self.brokers[0])
+        consumer = Consumer({"bootstrap.servers": self.servers_address, "group.id": "chaos", "log_level": 0})
+        try:
+            found = consumer.list_topics(topic, timeout=_ASK_S).topics[topic].partitions
+        except KafkaException:
+            return {}
+        finally:
+            consumer.close()
+        return {number: self.brokers[one.leader - 1] for number, one in found.items() if one.leader > 0}
+
+    def ask_servers(self, *, clickhouse: bool) -> None:
+        """Return if a broker, and ClickHouse, answer. Raises `KafkaException`, `OSError`."""
+        consumer = Consumer({"bootstrap.servers": self.servers_address, "group.id": "chaos", "log_level": 0})
+        try:
+            consumer.list_topics(f"{PREFIX}.events", timeout=_ASK_S)
+        finally:
+            consumer.close()
+        if clickhouse:
+            query_rows(self.clickhouse_url, "SELECT 1")
+
     def newest_row_ms(self) -> int:
         """Return when the newest row of any sink was inserted, in epoch ms; 0 without rows.
 
@@ -177,10 +202,8 @@ class ChaosStack:
     def _clickhouse(self, port: int) -> Part:
         from sessionary.sinks.clickhouse.migrate import apply_migrations
 
-        settings = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
-
         def ready() -> bool:
-            return clickhouse_answers(port) and _succeeds(lambda: apply_migrations(settings))
+            return clickhouse_answers(port) and _succeeds(lambda: apply_migrations(self.clickhouse))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
         endpoint = [sys.executable, "-m", "sessionary.infra.local.clickhouse.endpoint"]  # it asks for no password

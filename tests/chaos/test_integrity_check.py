@@ -1,19 +1,66 @@
-"""The auditor's answer and the product's own are compared, each way."""
+"""The auditor's findings in ClickHouse and the product's own are compared, place by place."""
 
-from tests.auditor.checks import replay_evidence
-from tests.chaos.integrity_check import find_disagreements
+import pytest
+
+from tests.auditor.checks import AuditInput, replay_evidence
+from tests.auditor.evidence import Evidence
+from tests.chaos.integrity_check import Fault, find_disagreements
+from tests.chaos.losses import find_unseen
 from tests.core.test_auditor import evidence_of, recorded_rig
 
-_FAULT = {"fault": "history_rows_missing", "partition": 0, "rows": 1}
+
+def fault(name: str, partition: int | None = 0) -> Fault:
+    return {"fault": name, "partition": partition, "rows": 1}
 
 
-def test_auditor_and_v_integrity_must_agree() -> None:
-    evidence = evidence_of(recorded_rig()[0])
-    sound = replay_evidence(evidence)
-    lossy = replay_evidence(evidence._replace(rows={**evidence.rows, "history": evidence.rows["history"][1:]}))
-    assert find_disagreements(sound, []) == []
-    assert find_disagreements(lossy, [_FAULT]) == []
-    (unseen,) = find_disagreements(lossy, [])
-    assert unseen == ("integrity", "the auditor found 1 wrong rows, v_integrity none")
-    (false_alarm,) = find_disagreements(sound, [_FAULT])
-    assert "history_rows_missing" in false_alarm.text
+@pytest.fixture
+def evidence() -> Evidence:
+    return evidence_of(recorded_rig()[0])
+
+
+def lose_first_row(evidence: Evidence, table: str) -> AuditInput:
+    return replay_evidence(evidence._replace(rows={**evidence.rows, table: evidence.rows[table][1:]}))
+
+
+def test_auditor_and_v_integrity_agree_if_both_name_the_place_or_none(evidence: Evidence) -> None:
+    assert find_disagreements(replay_evidence(evidence), []) == []
+    assert find_disagreements(lose_first_row(evidence, "history"), [fault("history_rows_missing")]) == []
+    assert find_disagreements(lose_first_row(evidence, "batches"), [fault("batches_end_missing")]) == []
+    audit = [fault("audit_rows_missing"), fault("audit_missing", None)]
+    assert find_disagreements(lose_first_row(evidence, "audit"), audit) == []
+
+
+@pytest.mark.parametrize("told", [[], [fault("audit_rows_missing")], [fault("history_rows_missing", 1)]])
+def test_a_loss_that_v_integrity_does_not_name_is_a_difference(evidence: Evidence, told: list[Fault]) -> None:
+    first = find_disagreements(lose_first_row(evidence, "history"), told)[0]
+    assert first == ("integrity", "the auditor finds wrong rows of partition 0 in history, v_integrity none")
+
+
+@pytest.mark.parametrize(
+    "false", [fault("history_rows_missing", 1), fault("batch_missing"), fault("chain_broken", None)]
+)
+def test_a_false_alarm_is_a_difference_also_beside_a_true_one(evidence: Evidence, false: Fault) -> None:
+    for inputs, true in (
+        (replay_evidence(evidence), []),
+        (lose_first_row(evidence, "history"), [fault("history_rows_missing")]),
+    ):
+        (difference,) = find_disagreements(inputs, [*true, false])
+        assert difference.text.startswith("v_integrity has 1 faults where the auditor has none")
+        assert false["fault"] in difference.text
+
+
+def test_what_kafka_itself_lacks_is_no_false_alarm(evidence: Evidence) -> None:
+    outputs = {**evidence.outputs, "audit": evidence.outputs["audit"][1:]}
+    rows = {**evidence.rows, "audit": evidence.rows["audit"][1:]}
+    inputs = replay_evidence(evidence._replace(outputs=outputs, rows=rows))
+    assert find_disagreements(inputs, [fault("audit_rows_missing"), fault("audit_missing", None)]) == []
+
+
+def test_a_loss_must_be_seen_by_both(evidence: Evidence) -> None:
+    lossy = lose_first_row(evidence, "history").evidence
+    lost = {("history", 0)}
+    assert find_unseen("a row", lost, lossy, [fault("history_rows_missing")]) == []
+    (blind,) = find_unseen("a row", lost, lossy, [fault("audit_rows_missing")])
+    assert blind.text == "a row of partition 0 in history was lost, and v_integrity does not see it"
+    (blind,) = find_unseen("a row", lost, evidence, [fault("history_end_missing")])
+    assert blind.text == "a row of partition 0 in history was lost, and the auditor does not see it"

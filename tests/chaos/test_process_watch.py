@@ -56,6 +56,28 @@ def test_a_brief_life_is_not_judged() -> None:
     assert compare_windows("w1", [steady(0.0), steady(100.0)]) is None
 
 
+@pytest.mark.parametrize(("got_at_s", "judged"), [(200.0, True), (300.0, True), (357.0, False), (590.0, False)])
+def test_a_worker_is_judged_by_when_it_had_as_much_to_do_as_at_its_end(got_at_s: float, judged: bool) -> None:
+    def owning(at_s: float) -> Sample:
+        return (
+            steady(at_s)._replace(threads=60, partitions=4) if at_s > got_at_s else steady(at_s)._replace(partitions=2)
+        )
+
+    found = compare_windows("w1", life(owning))
+    assert (found is not None) == judged
+    assert found is None or found.faults == ()
+
+
+def test_a_worker_whose_broker_was_away_did_not_grow() -> None:
+    def without_broker(at_s: float) -> Sample:
+        is_away = 230 < at_s < 350
+        return steady(at_s)._replace(descriptors=15, partitions=0) if is_away else steady(at_s)._replace(partitions=4)
+
+    found = compare_windows("w1", life(without_broker))
+    assert found is not None
+    assert found.faults == ()
+
+
 def test_processes_are_sampled_until_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.chaos.process_watch._LOOK_S", 0.01)
     asked: list[int] = []
@@ -64,9 +86,10 @@ def test_processes_are_sampled_until_they_end(monkeypatch: pytest.MonkeyPatch) -
         asked.append(1)
         return {"me": os.getpid(), "ended": None}
 
-    with ProcessWatch(pids) as watch:
+    with ProcessWatch(pids, lambda name: len(name)) as watch:
         wait_until(lambda: len(asked) > 3, 10, "samples")
     assert {name for name, _ in watch._samples} == {"me"}
     (samples,) = watch._samples.values()
     assert all(one.threads >= 1 and one.descriptors >= 3 and one.memory_bytes > MIB for one in samples)
+    assert {one.partitions for one in samples} == {len("me")}
     assert read_sample(1 << 22) is None

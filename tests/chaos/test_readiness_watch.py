@@ -5,7 +5,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
-from tests.chaos.readiness_watch import READY_S_MAX, Readiness, ReadinessRule, TimelyProgress, read_readiness
+from tests.chaos.readiness_watch import (
+    READY_S_MAX,
+    Readiness,
+    ReadinessRule,
+    TimelyProgress,
+    ends_at_work,
+    ends_elsewhere,
+    read_readiness,
+)
 
 STEP_S = 5.0
 STEPS = int(READY_S_MAX / STEP_S)
@@ -28,6 +36,22 @@ def test_a_position_behind_the_log_s_end_stands_still_after_the_bound() -> None:
 def test_time_without_answers_does_not_count() -> None:
     assert stalled_after(TimelyProgress(), *[{0: 9}] * STEPS, {}, *[{0: 9}] * STEPS) == set()
     assert stalled_after(TimelyProgress(), *[{0: 9}] * 9, step_s=READY_S_MAX) == set()
+
+
+def test_while_a_broker_is_stalled_the_partitions_of_the_others_are_judged() -> None:
+    leaders = {0: "broker-1", 1: "broker-2", 2: "broker-3"}
+    ends = {0: 9, 1: 9, 2: 9, 3: 9}
+    assert ends_elsewhere(ends, leaders, {"broker-2"}) == {0: 9, 2: 9}, "that of partition 3 is unknown"
+    assert ends_elsewhere(ends, leaders, {"broker-1", "broker-3"}) == {1: 9}
+    assert ends_elsewhere(ends, dict.fromkeys(leaders, "broker"), {"broker"}) == {}
+
+
+def test_time_in_which_a_partition_is_halted_does_not_count() -> None:
+    ends, ready = {0: 9, 1: 9, 2: 9}, Readiness(is_ready=True, partitions=frozenset({0, 1}))
+    assert ends_at_work(ends, [ready, Readiness(is_ready=False, partitions=frozenset({2}))]) == {0: 9, 1: 9}
+    halted, again = Readiness(is_ready=True), [ends_at_work({0: 9}, [ready])] * STEPS
+    assert stalled_after(TimelyProgress(), *[ends_at_work({0: 9}, [halted])] * STEPS, *again) == set()
+    assert stalled_after(TimelyProgress(), *again, *again) == {0}
 
 
 def test_only_a_process_that_says_that_it_is_ready_is_named() -> None:

@@ -65,6 +65,7 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (RequestHandler, "handle_error"),
         (GroupCoordinator, "_do_heartbeat"),
         (GroupCoordinator, "_maybe_leave_group"),
+        (GroupCoordinator, "close"),
     ],
 )
 def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> None:

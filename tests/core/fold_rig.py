@@ -5,9 +5,11 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import batch_bytes
+from sessionary.schemas.limits import FINISHED_RUN_DAYS
 from sessionary.schemas.records import AuditRecord, RejectedEvent, RulesActivation, SessionState
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import RuleSet
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.families import processor_job
@@ -18,6 +20,7 @@ from tests.support.event_factory import TICK, EventFactory
 
 _SETTINGS = ProcessorSettings(partitions=1)
 _JOB = processor_job(_SETTINGS)
+FINISHED_RUN_MS = FINISHED_RUN_DAYS * DAY_MS
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in _SETTINGS.topics._asdict().items()}
 
 

@@ -1,12 +1,11 @@
 """Feeds the same records to a partition's fold and to the oracle; both must agree after each."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import (
-    EndedToolCall,
     FinishedRun,
     Gravestone,
     GravestoneChunk,
@@ -14,18 +13,16 @@ from sessionary.schemas.records import (
     RulesActivation,
     RunState,
     SessionState,
-    StepState,
-    TimedStep,
-    ToolCallState,
 )
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones.chunk_index import hash_key, split_hashes
+from sessionary.stream_processors.core.gravestones.chunk_index import hash_key, key_hashes, split_hashes
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
-from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome
+from sessionary.stream_processors.core.machine import ChildRow
+from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
-from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of
+from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes
 from tests.auditor.oracle import Oracle, find_differences
 from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
@@ -35,6 +32,7 @@ from tests.support.machines import MACHINES, STREAMS
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
+SkipType = Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]
 FIRST_POSITION = Position(0, 0, 0, 0, 0)
 # The newest rules begin with the first record that says so.
 ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops"))
@@ -53,6 +51,7 @@ def oracle_row(state: SessionState) -> Row:
         "phase": state.phase,
         "epoch": state.epoch,
         "version": state.version,
+        "turns": state.turns,
         "audit_seq": state.audit_seq,
         "open_runs": [run_key(state.tenant_id, state.session_id, run.run_id) for run in state.open_runs],
         "limits": state.limits._asdict(),
@@ -84,8 +83,8 @@ def oracle_row(state: SessionState) -> Row:
     }
 
 
-def child_row(row: StepState | TimedStep | ToolCallState | EndedToolCall) -> Row:
-    """Return a step or call in the oracle's form."""
+def child_row(row: ChildRow) -> Row:
+    """Return a child in the oracle's form."""
     kind, fields = type(row).__name__, row._asdict()
     error = fields.get("error")
     fields |= {"kind": kind, "error": error and error._asdict()}
@@ -93,11 +92,11 @@ def child_row(row: StepState | TimedStep | ToolCallState | EndedToolCall) -> Row
 
 
 def compared_children(fold: PartitionState, oracle: Any) -> list[str]:
-    """Return how a partition's runs, steps and calls differ from the oracle's."""
+    """Return how a partition's runs and their children differ from the oracle's."""
     ours, theirs = {}, wanted_rows(oracle)
     for key, stored in fold.rows.items():
         row = fold.repair_times(stored, fold.position.clock_repairs)
-        if isinstance(row, StepState | TimedStep | ToolCallState | EndedToolCall):
+        if isinstance(row, ChildRow):
             ours[key] = child_row(row)
         elif isinstance(row, RunState | FinishedRun):
             ours[key] = found_row(type(row).__name__, row._asdict())
@@ -139,10 +138,16 @@ class OracleRig:
         self.all_partitions = Oracle(settings.partitions)
         self.oracle.rules = position.rules.version
         if (announced := position.announced) is not None:
-            self.oracle.announced = Decision(0, announced.from_offset, announced.version)
+            self.oracle.announced = Decision(0, announced.from_offset, "rules_announced", announced.version)
         self.log: list[LogRecord] = []
+        self.missing = 0  # offsets that the log lost
         self.outcomes: list[Outcome] = []
         self.at = START_MS
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record."""
+        return len(self.log) + self.missing
 
     @property
     def oracle(self) -> Any:
@@ -150,7 +155,7 @@ class OracleRig:
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
         """Append a record, let both sides judge it, and fail if they differ."""
-        record = LogRecord(len(self.log), self.at, key, value, headers)
+        record = LogRecord(self.next_offset, self.at, key, value, headers)
         self.log.append(record)
         batch = self.fold.begin()
         assert batch.apply(record)
@@ -174,11 +179,11 @@ class OracleRig:
         assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
         runs = {key: row for key, row in rows.items() if isinstance(row, RunState | FinishedRun)}
         assert set(runs) == set(oracle.runs)
-        children = {
-            key for key, row in rows.items() if isinstance(row, StepState | TimedStep | ToolCallState | EndedToolCall)
-        }
+        children = {key for key, row in rows.items() if isinstance(row, ChildRow)}
         assert children == set(oracle.children)
-        assert self.gravestones() == set(map(hash_key, oracle.graves))
+        run_graves = {part for key in oracle.run_graves for part in run_grave_hashes(key)}
+        again = {part for key in oracle.runs for part in run_grave_hashes(key)}
+        assert self.gravestones() - again == ({*map(hash_key, oracle.graves)} | run_graves) - again
         for key in outcome.rows:
             row = rows.get(key)
             if isinstance(row, SessionState):
@@ -194,14 +199,14 @@ class OracleRig:
                 ours = {name: getattr(row, name) for name in SAME_OF_RUNS}
                 assert {n: (v, theirs[n]) for n, v in ours.items() if v != theirs[n]} == {}
                 assert type(row).__name__ == run_kind(theirs)
-            elif isinstance(row, StepState | TimedStep | ToolCallState | EndedToolCall):
+            elif isinstance(row, ChildRow):
                 assert child_row(row) == {name: oracle.children[key][name] for name in child_row(row)}
             elif isinstance(row, Gravestone):
                 assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])
                 assert row.expires_at == oracle.graves[key]["expires_at"]
         assert self.fold.next_deadline_ms == oracle.next_deadline()
         assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (oracle.now, oracle.quiet_until)
-        assert outcome.position.next_offset == len(self.log)
+        assert outcome.position.next_offset == self.next_offset
 
     def gravestones(self) -> set[bytes]:
         """Return the hashes of the gravestones that are not over, packed or not."""
@@ -212,7 +217,7 @@ class OracleRig:
             if isinstance(row, GravestoneChunk) and row.expires_at > now_ms:
                 found |= {*split_hashes(row.key_hashes)}
             elif ends_ms is not None and (ends_ms > now_ms or not by_rules_2):
-                found.add(hash_key(key))
+                found |= {*key_hashes(key)}
         return found
 
     # Helpers for tests
@@ -230,9 +235,9 @@ class OracleRig:
 
     def begin_rules(self) -> str:
         """Append the record with which the announced rules begin."""
-        assert self.fold.position.announced is not None
-        version, row_bytes_max, _, principal = self.fold.position.announced
-        return self.append(None, encode_record(RulesActivation(version, row_bytes_max, principal, "w1")))
+        announced = self.fold.position.announced
+        assert announced is not None
+        return self.append(None, encode_record(RulesActivation(*announced.rules, announced.principal, "w1")))
 
     def set_clock(self, *, until_offset: int = 0) -> Outcome:
         """Set both sides' clocks to `at`; records below `until_offset` do not move them."""
@@ -244,6 +249,37 @@ class OracleRig:
         [decision] = decisions_of(line._asdict() for _, line in outcome.records_on("audit"))
         self.oracle.decisions.append(decision)
         self.oracle.take_decisions(decision.offset)
+        assert self.fold.next_deadline_ms == self.oracle.next_deadline()
+        return outcome
+
+    def skip(
+        self,
+        event_type: SkipType,
+        *records: tuple[bytes | None, bytes | None],
+        clock_ms: int = 0,
+        missing: int = 0,
+    ) -> Outcome:
+        """Append records that both sides leave unfolded, as an operator decided.
+
+        `missing`: so many offsets after them have no record.
+        """
+        first = self.next_offset
+        skipped = [LogRecord(first + n, self.at, *record) for n, record in enumerate(records)]
+        self.log += skipped
+        self.missing += missing
+        batch = self.fold.begin()
+        batch.skip_offsets(SkippedOffsets(event_type, self.next_offset, clock_ms, "poison", "alice", skipped))
+        outcome = batch.finish()
+        self.fold.merge(batch)
+        self.outcomes.append(outcome)
+        for lines in ("audits", "rejected", "cleanups", "tasks"):
+            getattr(self.oracle, lines).clear()
+        self.oracle.decisions += decisions_of(line._asdict() for _, line in outcome.records_on("audit"))
+        for record in skipped:
+            self.all_partitions.apply_record(LogEntry(self.partition, *record[:4]))
+        self.oracle.take_decisions(first)
+        written = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
+        assert find_differences(self.all_partitions, *written) == []
         assert self.fold.next_deadline_ms == self.oracle.next_deadline()
         return outcome
 

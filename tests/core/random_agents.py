@@ -13,7 +13,18 @@ from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
-from tests.core.run_moves import ERRORS, PLAIN_CALLS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
+from tests.core.run_moves import (
+    ARTIFACT_WAY,
+    CALL_WAY,
+    ERRORS,
+    MESSAGES,
+    PLAIN_CALLS,
+    RUN_IDS,
+    WORK,
+    draw_child_event,
+    draw_run_event,
+    draw_run_marks,
+)
 from tests.support.event_factory import EventFactory, snapshot
 
 SHORT = Limits(
@@ -52,7 +63,7 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "session_terminated": {"reason": ENDS.split()},
     "snapshot_created": {"snapshot": [snapshot("x"), snapshot("paused")]},
 }
-AGENT_FIELDS = FIELDS | PLAIN_CALLS
+AGENT_FIELDS = FIELDS | PLAIN_CALLS | MESSAGES
 Move = tuple[str, dict[str, Any]]
 NEXT_EVENTS: dict[str, list[Move]] = {
     "Idle": [
@@ -171,6 +182,7 @@ class RandomAgents:
             (3 if self.rig.oracle.rules >= 2 else 0, self.take_over),
             (30 if self.rig.oracle.rules >= 2 else 0, self.send_run_event),
             (40 if self.rig.oracle.rules >= 2 else 0, self.send_child_event),
+            (4 if self.rig.oracle.rules >= 2 else 0, self.send_child_story),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -183,6 +195,11 @@ class RandomAgents:
                 name, tenant = f"new-{self.renewed}", old.key.tenant_id
                 self.agents[n] = EventFactory(name, tenant, producer=f"p{n & 1}")
         return self.agents[place]
+
+    def pick_active_agent(self) -> EventFactory:
+        """Pick an agent, mostly of a session in which work is accepted."""
+        active = [agent for agent in self.agents if getattr(self.row_of(agent), "state", "") == "Active"]
+        return self.rng.choice(active) if active and self.rng.random() < 0.8 else self.pick_agent()
 
     def row_of(self, agent: EventFactory) -> SessionState | None:
         row = self.rig.fold.rows.get(agent.key.encoded())
@@ -229,7 +246,9 @@ class RandomAgents:
         ledgers = {} if row is None else {ledger.producer_id: ledger for ledger in row.producers}
         missing = ledgers[agent.producer].missing if agent.producer in ledgers else ()
         number = self.rng.choice([1, 2, agent.seq, *(self.rng.randint(*hole) for hole in missing for _ in range(4))])
-        event_type = self.rng.choice([*WORK, *WORK, "state_updated", "checkpoint_saved", "step_skipped"])
+        event_type = self.rng.choice(
+            [*WORK, *WORK, "state_updated", "checkpoint_saved", "step_skipped", "artifact_purged"]
+        )
         marks = {"producer_seq": max(1, number), "epoch": self.rng.choice([0, 1, 1, 99])}
         fields = {"idem_key": self.rng.choice(["", "k1"])} if event_type == "tool_call_succeeded" else {}
         value = agent.event_bytes(event_type, {**marks, "run_id": self.rng.choice([None, *RUN_IDS])}, **fields)
@@ -242,11 +261,17 @@ class RandomAgents:
         self.send(agent, *draw_run_event(self.rng, known), **draw_run_marks(self.rng, run_id))
 
     def send_child_event(self) -> None:
-        """Send an event of a step or a reserved tool call."""
-        active = [agent for agent in self.agents if getattr(self.row_of(agent), "state", "") == "Active"]
-        agent = self.rng.choice(active) if active and self.rng.random() < 0.8 else self.pick_agent()
+        """Send an event of a step, a reserved tool call or an artifact."""
+        agent = self.pick_active_agent()
         move = draw_child_event(self.rng, agent.key, self.rig.fold.rows.get)
         self.send(agent, move.event_type, move.fields, **move.marks)
+
+    def send_child_story(self) -> None:
+        """Send the events of an artifact or a call of a session, in their order."""
+        agent, name = self.pick_active_agent(), f"own-{self.rng.randrange(3)}"
+        way, names = self.rng.choice([(ARTIFACT_WAY, {"artifact_id": name}), (CALL_WAY, {"idem_key": name})])
+        for event_type, fields in way[: self.rng.randint(2, len(way))]:
+            self.send(agent, event_type, {**names, **fields})
 
     def take_over(self) -> None:
         """Take a session over, as the owning service or another one."""

@@ -21,14 +21,14 @@ from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import WORK as ALL_WORK
 from tests.core.random_agents import AGENT_FIELDS, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS, SHORT
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
+from tests.core.run_moves import ARTIFACT_WAY, ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK, EventFactory, snapshot
 from tests.support.sink_records import audit_record, batch_record
 
 PARTITIONS = 4
 PROCESSOR_EVENTS = ("session_timed_out", "session_archived", "tool_call_unknown")
-_FOREVER = Limits(**dict.fromkeys(Limits._fields[:-1], 10**12), override=True)
+FOREVER = Limits(**dict.fromkeys(Limits._fields[:-1], 10**12), override=True)
 _ODD_TEXTS = ("", "\0", "a\0b", "\u202e", "😀" * 40, "\ud7ff", "x" * 129, "{" * 3_000, "%s", "'; DROP TABLE audit")
 _NUMBERS = (0, -1, 1, 1 << 31, (1 << 63) - 1, -(1 << 63))
 _TEXT_FIELDS = ("event_id", "user_id", "agent_id", "agent_role", "service_id", "actor", "producer_id", "run_id")
@@ -47,6 +47,9 @@ _CONTENT_CHARS = (100_000, *[2_200_000] * 4)
 _LARGE_BYTES = (70_000, 700_000, 1_250_000, 1_250_000, 3_000_000)
 
 
+Maker = tuple[Callable[[], None], float]  # makes one record or a few; its relative frequency
+
+
 class FuzzedRecord(NamedTuple):
     """A record, and by how much its append time is later than the former one's."""
 
@@ -60,7 +63,7 @@ class RecordFuzzer:
     """Makes records. `rows` are those of the fold, after all records made so far."""
 
     def __init__(self, seed: int, row_of: Callable[[bytes], Any]) -> None:
-        self._random = Random(seed)
+        self._random, self._seed = Random(seed), seed
         self._row_of = row_of
         self._queue: deque[tuple[bytes | None, bytes | None]] = deque()
         self._recent: deque[tuple[bytes | None, bytes]] = deque(maxlen=50)
@@ -81,7 +84,7 @@ class RecordFuzzer:
             return FuzzedRecord(None, TICK, Message("t", 0, 0), self._random.choice(_TICK_MS))
         return self._with_headers(key, value)
 
-    def _makers(self) -> list[tuple[Callable[[], None], int]]:
+    def _makers(self) -> list[Maker]:
         """Return what makes one record or a few, with relative frequencies."""
         return [
             (self._send_sensible, 26),
@@ -92,6 +95,7 @@ class RecordFuzzer:
             (self._start_session, 5),
             (self._send_run_event, 12),
             (self._send_child_event, 12),
+            (self._make_artifact, 2),
             (self._recover_again, 3),
             (self._send_stale, 1),
             (self._confirm_release, 3),
@@ -110,7 +114,9 @@ class RecordFuzzer:
         while True:
             self._named += 1
             tenant = self._random.choice(("acme", "zeta"))
-            agent = EventFactory(f"fuzzed-{self._named}", tenant, producer=self._random.choice(("p1", "p2")))
+            agent = EventFactory(
+                f"fuzzed-{self._seed}-{self._named}", tenant, producer=self._random.choice(("p1", "p2"))
+            )
             if partition_of(agent.key.encoded(), PARTITIONS) == 0:
                 return agent
 
@@ -166,16 +172,23 @@ class RecordFuzzer:
         return [f"{run_id}-{self._made // 1_000}" for run_id in RUN_IDS]
 
     def _send_child_event(self) -> None:
-        """Send an event of a step or call, mostly of the session that never ends."""
+        """Send an event of a step, call or artifact, mostly of the session that never ends."""
         agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
         move = draw_child_event(self._random, agent.key, self._row_of, self._run_ids())
         self._send(agent, move.event_type, move.fields, **move.marks)
+
+    def _make_artifact(self) -> None:
+        """Send the events of an artifact in their order, from its creation to its end."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        names = {"artifact_id": f"own-{self._made // 1_000}-{self._random.randrange(9)}"}
+        for event_type, fields in ARTIFACT_WAY:
+            self._send(agent, event_type, {**names, **fields})
 
     def _send_any_type(self) -> None:
         if self._random.random() < 0.5:
             self._send(self._pick_agent(), self._random.choice(sorted(PAYLOADS)))
         else:
-            self._send(self._crowd, self._random.choice(sorted(ALL_WORK)))
+            self._send(self._crowd, self._random.choice(sorted({*ALL_WORK, "checkpoint_saved"})))
 
     def _send_odd_values(self) -> None:
         agent = self._pick_agent()
@@ -257,7 +270,8 @@ class RecordFuzzer:
             agent = self._crowd = self._new_agent()  # nothing would be applied any more
             row = None
         if row is None:
-            self._send(agent, "session_created", {"limits": _FOREVER})
+            # Open runs would fill it.
+            self._send(agent, "session_created", {"limits": FOREVER._replace(attached_run_ms=900_000)})
             self._start_created(agent)
             return
         producer = f"producer-{self._random.randrange(_CROWD)}"
@@ -276,7 +290,7 @@ class RecordFuzzer:
             self._put(self._random.choice(_BAD_KEYS), value)
         else:
             self._named += 1
-            stranger = EventFactory(f"stranger-{self._named}")
+            stranger = EventFactory(f"stranger-{self._seed}-{self._named}")
             self._put(stranger.key.encoded(), stranger.event_bytes("session_created"))
 
     def _tick(self) -> None:
@@ -368,4 +382,4 @@ class RecordFuzzer:
         return FuzzedRecord(key, value, Message("t", 0, 0, headers=headers or None))
 
 
-__all__ = ["PARTITIONS", "PROCESSOR_EVENTS", "FuzzedRecord", "RecordFuzzer"]
+__all__ = ["FOREVER", "PARTITIONS", "PROCESSOR_EVENTS", "FuzzedRecord", "Maker", "RecordFuzzer"]

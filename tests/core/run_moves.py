@@ -1,6 +1,6 @@
-"""What random agents send of runs, steps and reserved tool calls.
+"""What random agents send of runs, steps, reserved tool calls, artifacts and conversations.
 
-Mostly it is what fits the state of the run, step or call.
+Mostly it is what fits the state of the run, step, call or artifact.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.ids import SessionKey, call_key, run_key, step_key
+from sessionary.schemas.ids import SessionKey, artifact_key, call_key, run_key, step_key
 from sessionary.schemas.types import ErrorInfo
 
 WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
@@ -47,9 +47,27 @@ CALL_MOVES = {
     "failed": (*["tool_call_started"] * 4, "tool_call_succeeded"),
     "unknown": ("tool_call_started", "tool_call_succeeded", "tool_call_failed", *["tool_call_resolved"] * 3),
 }
+ARTIFACT_MOVES = {
+    "": (*["artifact_created"] * 7, "artifact_chunk_appended", "artifact_completed"),
+    "open": (
+        *(*["artifact_chunk_appended"] * 4, *["artifact_completed"] * 4),
+        *("artifact_created", "artifact_soft_deleted", "artifact_purged"),
+    ),
+    "complete": (
+        *("artifact_completed", "artifact_completed", "artifact_created", "artifact_chunk_appended"),
+        *("artifact_soft_deleted", "artifact_soft_deleted", "artifact_purged"),
+    ),
+    "soft_deleted": ("artifact_purged", "artifact_purged", "artifact_soft_deleted", "artifact_created"),
+    "purged": ("artifact_purged", "artifact_created", "artifact_soft_deleted"),
+}
 PLAIN_CALL = {"idem_key": ["", "tool_call_id ü"]}  # no reserved one: the second is the id that examples have
 PLAIN_CALLS = {name: PLAIN_CALL for name in PAYLOADS if name.startswith("tool_call_")}
 LONG = '"' + "x" * 1_200 + '"'  # such content is apart from its row
+# The last content is too long.
+MESSAGES: dict[str, dict[str, list[Any]]] = {
+    "message_appended": {"content": [*["hello"] * 12, None, LONG, "x" * 16_385]}
+}
+HASHES = (*["a" * 64] * 8, "b" * 64, "A" * 64, "a" * 63)
 LIMITS_MS = (*[None] * 4, *[1, 900, 2_500, 7_000] * 3, 30_000, 10**13, 0, 10**13 + 1)
 CHILD_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "step_started": {"input_json": (None, "{}", LONG), "limit_ms": (*LIMITS_MS, *[None] * 8)},
@@ -58,6 +76,9 @@ CHILD_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "tool_call_started": {"side_effect": (True, True, False), "queryable": (True, False), "limit_ms": LIMITS_MS},
     "tool_call_succeeded": {"result_json": (None, "{}", LONG), "artifact_id": (None, "a1")},
     "tool_call_failed": {"error": tuple(ERRORS)},
+    "artifact_created": {"artifact_type": (*["json"] * 5, "text"), "uri": (*["file:///f"] * 5, "file:///g")},
+    "artifact_chunk_appended": {"length": (0, 5, 10)},
+    "artifact_completed": {"sha256": HASHES},
     "tool_call_resolved": {
         "outcome": (*["succeeded", "failed"] * 3, "UNKNOWN"),
         "result_json": (None, "[2]", LONG),
@@ -66,8 +87,26 @@ CHILD_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 
 
+# The way of a child from its first event to its last; random events rarely walk it to its end.
+ARTIFACT_WAY: list[tuple[str, dict[str, Any]]] = [
+    ("artifact_created", {"artifact_type": "json", "uri": "file:///own"}),
+    ("artifact_chunk_appended", {"offset": 0, "length": 9}),
+    ("artifact_completed", {"size_bytes": 9, "sha256": "c" * 64}),
+    ("artifact_soft_deleted", {}),
+    ("artifact_purged", {}),
+]
+_OWN_CALL: dict[str, Any] = {"tool_call_id": "own", "tool_name": "order", "try_number": 1}
+_OWN_START = {**_OWN_CALL, "side_effect": True, "queryable": False, "limit_ms": None}
+CALL_WAY: list[tuple[str, dict[str, Any]]] = [
+    ("tool_call_started", _OWN_START),
+    ("tool_call_started", _OWN_START),
+    ("tool_call_succeeded", {**_OWN_CALL, "result_json": "{}"}),
+    ("tool_call_started", {**_OWN_START, "try_number": 2}),
+]
+
+
 class ChildMove(NamedTuple):
-    """An event of a step or a reserved call: its type, its fields, and fields of its envelope."""
+    """An event of a child: its type, its fields, and fields of its envelope."""
 
     event_type: str
     fields: dict[str, Any]
@@ -77,21 +116,19 @@ class ChildMove(NamedTuple):
 def draw_child_event(
     rng: Random, key: SessionKey, row_of: Callable[[bytes], Any], run_ids: Sequence[str] = RUN_IDS
 ) -> ChildMove:
-    """Return an event of a step or call, mostly of a run that is at work.
+    """Return an event of a step, call or artifact, mostly of a run that is at work.
 
     `key` is the session's; `row_of` returns a row by its key, None if there is none.
     """
     states = {run_id: getattr(row_of(run_key(*key, run_id)), "state", "") for run_id in run_ids}
     working = [run_id for run_id, state in states.items() if state in ("started", "running", "paused")]
     run_id: str | None = rng.choice(working if working and rng.random() < 0.9 else run_ids)
-    is_step = rng.random() < 0.35
-    if rng.random() < (0.02 if is_step else 0.25):
+    kind = rng.choices(("step", "call", "artifact"), (30, 50, 20))[0]
+    if rng.random() < (0.02 if kind == "step" else 0.25):
         run_id = None
     parent = key.encoded() if run_id is None else run_key(*key, run_id)
-    if is_step:
-        event_type, fields = draw_step_event(rng, parent, row_of)
-    else:
-        event_type, fields = draw_call_event(rng, parent, row_of)
+    draw = {"step": draw_step_event, "call": draw_call_event, "artifact": draw_artifact_event}[kind]
+    event_type, fields = draw(rng, parent, row_of)
     drawn = {name: rng.choice(options) for name, options in CHILD_FIELDS.get(event_type, {}).items()}
     marks = {"run_id": run_id, "step_id": rng.choice((None, "step-1")), "actor": rng.choice((None, None, "ops"))}
     return ChildMove(event_type, {**drawn, **fields}, marks)
@@ -121,6 +158,20 @@ def draw_call_event(rng: Random, parent: bytes, row_of: Callable[[bytes], Any]) 
     return event_type, fields | {"try_number": _draw_number(rng, last + (event_type == "tool_call_started"))}
 
 
+def draw_artifact_event(rng: Random, parent: bytes, row_of: Callable[[bytes], Any]) -> tuple[str, dict[str, Any]]:
+    """Return type and fields of an event of an artifact; `parent` is the key of its parent."""
+    artifact_id = rng.choice(("f1", "f2"))
+    known = row_of(artifact_key(parent, artifact_id))
+    event_type = _draw_type(rng, ARTIFACT_MOVES, known)
+    fields: dict[str, Any] = {"artifact_id": artifact_id}
+    size = 0 if known is None else known.size_bytes
+    if event_type == "artifact_chunk_appended":
+        fields["offset"] = 0 if rng.random() < 0.1 else _draw_number(rng, size)
+    elif event_type == "artifact_completed":
+        fields["size_bytes"] = _draw_number(rng, size)
+    return event_type, fields
+
+
 def _draw_type(rng: Random, moves: dict[str, tuple[str, ...]], known: Any, state: str = "") -> str:
     """Return a type of event; `state` is that of rows that do not say theirs."""
     if rng.random() < 0.1:
@@ -137,8 +188,9 @@ def draw_run_event(rng: Random, known: Any) -> tuple[str, dict[str, Any]]:
     moves = RUN_MOVES.get(getattr(known, "state", ""), RUN_MOVES[""])
     event_type = rng.choice(moves) if rng.random() < 0.85 else rng.choice(RUN_TYPES)
     drawn = {name: rng.choice(options) for name, options in RUN_FIELDS.get(event_type, {}).items()}
-    if "mode" in drawn and known is not None and rng.random() < 0.7:
-        drawn["mode"] = known.mode
+    mode = getattr(known, "mode", None)  # a gravestone has none
+    if "mode" in drawn and mode is not None and rng.random() < 0.7:
+        drawn["mode"] = mode
     return event_type, drawn
 
 
@@ -150,4 +202,16 @@ def draw_run_marks(rng: Random, run_id: str) -> dict[str, Any]:
     }
 
 
-__all__ = ["ERRORS", "PLAIN_CALLS", "RUN_IDS", "WORK", "draw_child_event", "draw_run_event", "draw_run_marks"]
+__all__ = [
+    "ARTIFACT_WAY",
+    "CALL_WAY",
+    "ERRORS",
+    "LONG",
+    "MESSAGES",
+    "PLAIN_CALLS",
+    "RUN_IDS",
+    "WORK",
+    "draw_child_event",
+    "draw_run_event",
+    "draw_run_marks",
+]

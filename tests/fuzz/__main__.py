@@ -1,7 +1,7 @@
 """Fold many fuzzed records on all cores: `python -m tests.fuzz --records 10000000 --seed 1`.
 
-Exit code 1 if a record raised, changed a neighbour's row, or if a kind came too rarely. An
-interrupt ends it with the report of what was done.
+Exit code 1 if a record raised or changed a neighbour's row, if a kind came too rarely, or if a
+process grew. An interrupt ends it with the report of what was done.
 """
 
 import argparse
@@ -11,7 +11,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.fuzz.campaign import RunResult, find_gaps, format_report, progress_line, run_campaign
+from tests.fuzz.campaign import (
+    ALL_RULES,
+    CampaignResult,
+    RunResult,
+    find_gaps,
+    find_growth,
+    format_report,
+    plan_runs,
+    progress_line,
+    run_campaign,
+)
 
 _SHOWN_MAX = 20
 
@@ -20,6 +30,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="number of records")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first run; each next run has the next one")
+    parser.add_argument(
+        "--rules", choices=("1", "2", "both"), default="both", help="that judge the records; both: half of them each"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one per core")
     given = parser.parse_args(argv)
     if given.records <= 0 or given.processes <= 0:
@@ -35,12 +48,13 @@ def _say(text: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """Return the exit code."""
     options = _options(argv)
-    began_s, total = time.monotonic(), RunResult()
+    began_s, total, campaign = time.monotonic(), RunResult(), CampaignResult()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    runs = run_campaign(options.seed, options.records, options.processes)
+    all_rules = ALL_RULES if options.rules == "both" else (int(options.rules),)
+    runs = run_campaign(plan_runs(options.seed, options.records, all_rules), options.processes)
     try:
-        for result in runs:
-            total = total.combine(result)
+        for run, result in runs:
+            total, campaign = total.combine(result), campaign.add(run.rules, result)
             _say(progress_line(total, options.records, began_s))
             for failure in result.failures:
                 _say(failure)
@@ -48,12 +62,16 @@ def main(argv: Sequence[str]) -> int:
         _say("interrupted; what was done so far:")
     finally:
         runs.close()
-    for line in format_report(total, time.monotonic() - began_s):
+    for line in format_report(campaign, total, time.monotonic() - began_s):
         _say(line)
-    gaps = find_gaps(total)
+    gaps = find_gaps(campaign) + find_growth(total)
     for gap in gaps[:_SHOWN_MAX]:
         _say(gap)
-    _say(f"{len(gaps)} faults" if gaps else "no record raised, changed a neighbour or was left without an outcome")
+    _say(
+        f"{len(gaps)} faults"
+        if gaps
+        else "no record raised, changed a neighbour or was left without an outcome, and no process grew"
+    )
     return 1 if gaps else 0
 
 

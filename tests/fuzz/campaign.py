@@ -5,55 +5,98 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import active_children
 from typing import NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
 from tests.chaos.process_watch import read_sample
-from tests.fuzz.fuzz_run import REASONS, FuzzRun
+from tests.fuzz.fuzz_run import MARKS, REASONS, FuzzRun
 
 RECORDS_PER_RUN = 50_000
 # Of every 10,000 records, at least one has each event type, and one is refused for each reason.
 RECORDS_PER_KIND = 10_000
 DECODED_SHARE_MIN = 0.4
+ALL_RULES = (1, 2)
 _UNREADABLE = "(unreadable)"
 _MIB = 1 << 20
+# A process grows while it meets the first kinds of everything: that is the first third of its runs.
+_WARM_SHARE = 1 / 3
+_WARM_RUNS_MIN = 4
+GROWTH_BYTES_MAX = 48 * _MIB
+
+
+class Run(NamedTuple):
+    """One run of a campaign: its seed, how many records, and the version of the rules."""
+
+    seed: int
+    records: int
+    rules: int
 
 
 class RunResult(NamedTuple):
-    """The counts of one run, or of several."""
+    """The counts of one run, or of several by the same rules."""
 
     records: int = 0
     decoded: int = 0
     seen: Mapping[str, int] = {}  # decoded, by event type
     applied: Mapping[str, int] = {}  # by event type
     refused: Mapping[tuple[str, str], int] = {}  # by event type and reason
+    marks: Mapping[str, int] = {}  # what else was reached
     failures: tuple[str, ...] = ()
-    memory_bytes: Mapping[int, tuple[int, int]] = {}  # by process, after its first and its last run
+    memory_bytes: Mapping[int, tuple[int, ...]] = {}  # by process, after each of its runs
 
     def combine(self, other: "RunResult") -> "RunResult":
         """Return the sum of both; `other` came later."""
         memory = dict(self.memory_bytes)
-        for pid, (first, last) in other.memory_bytes.items():
-            memory[pid] = memory.get(pid, (first, last))[0], last
+        for pid, samples in other.memory_bytes.items():
+            memory[pid] = memory.get(pid, ()) + samples
         return RunResult(
             self.records + other.records,
             self.decoded + other.decoded,
             Counter(self.seen) + Counter(other.seen),
             Counter(self.applied) + Counter(other.applied),
             Counter(self.refused) + Counter(other.refused),
+            Counter(self.marks) + Counter(other.marks),
             self.failures + other.failures,
             memory,
         )
 
 
-def plan_runs(seed: int, records: int) -> list[tuple[int, int]]:
-    """Return (seed, records) of each run: the first one has `seed`, each next one the next."""
-    full, rest = divmod(records, RECORDS_PER_RUN)
-    sizes = [RECORDS_PER_RUN] * full + ([rest] if rest else [])
-    return [(seed + number, size) for number, size in enumerate(sizes)]
+class CampaignResult(NamedTuple):
+    """The sums of a campaign, by version of the rules."""
+
+    by_rules: Mapping[int, RunResult] = {}
+
+    def add(self, rules: int, result: RunResult) -> "CampaignResult":
+        """Return the sums with the result of another run."""
+        former = self.by_rules.get(rules, RunResult())
+        return CampaignResult({**self.by_rules, rules: former.combine(result)})
+
+    @property
+    def whole(self) -> RunResult:
+        """The sum over all rules. Its samples of memory are not in order."""
+        total = RunResult()
+        for result in self.by_rules.values():
+            total = total.combine(result)
+        return total
+
+
+def plan_runs(seed: int, records: int, all_rules: Sequence[int] = ALL_RULES) -> list[Run]:
+    """Return the runs: the first one has `seed`, each next one the next.
+
+    The records are shared among the rules, which take turns.
+    """
+    left = {rules: records // len(all_rules) for rules in all_rules}
+    left[all_rules[0]] += records % len(all_rules)
+    runs: list[Run] = []
+    while any(left.values()):
+        for rules in all_rules:
+            if size := min(left[rules], RECORDS_PER_RUN):
+                runs.append(Run(seed + len(runs), size, rules))
+                left[rules] -= size
+    return runs
 
 
 def run_seed(seed: int, records: int, rules: int = 1) -> RunResult:
@@ -63,27 +106,28 @@ def run_seed(seed: int, records: int, rules: int = 1) -> RunResult:
     try:
         run.fold_records(records)
     except Exception:  # noqa: BLE001 - any exception is what the fuzzer looks for
-        again = f"make fuzz SEED={seed} RECORDS={records}"
+        again = f"make fuzz SEED={seed} RECORDS={records} ARGS='--rules {rules}'"
         failures = (f"seed {seed}, at offset {run.offset - 1}; to repeat: {again}\n{traceback.format_exc()}",)
-    counts = dict(run.seen), dict(run.applied), dict(run.refused)
-    offset, decoded = run.offset, run.decoded
+    counts = dict(run.seen), dict(run.applied), dict(run.refused), dict(run.marks)
+    made, decoded = run.records, run.decoded
     del run
     gc.collect()  # otherwise memory would depend on when the collector ran last
     sample = read_sample(os.getpid())
     memory = sample.memory_bytes if sample is not None else 0
-    return RunResult(offset, decoded, *counts, failures, {os.getpid(): (memory, memory)})
+    return RunResult(made, decoded, *counts, failures, {os.getpid(): (memory,)})
 
 
-def run_campaign(seed: int, records: int, processes: int) -> Generator[RunResult]:
-    """Yield the result of each run as it ends; the runs are spread over processes.
+def run_campaign(runs: Sequence[Run], processes: int) -> Generator[tuple[Run, RunResult]]:
+    """Yield each run with its result as it ends; the runs are spread over processes.
 
     The processes end with the iteration, also if the caller is interrupted. Raises
     `BrokenProcessPool` if one dies.
     """
     with ProcessPoolExecutor(processes) as pool:
         try:
-            for done in as_completed([pool.submit(run_seed, *run) for run in plan_runs(seed, records)]):
-                yield done.result()
+            submitted = {pool.submit(run_seed, *run): run for run in runs}
+            for done in as_completed(submitted):
+                yield submitted[done], done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in active_children():
@@ -91,35 +135,77 @@ def run_campaign(seed: int, records: int, processes: int) -> Generator[RunResult
             raise
 
 
-def find_gaps(total: RunResult) -> list[str]:
+def find_gaps(campaign: CampaignResult) -> list[str]:
     """Return a sentence for each thing that the runs did not reach, and each failure."""
-    required = total.records // RECORDS_PER_KIND
-    reasons = Counter[str]()
-    for (_, reason), count in total.refused.items():
-        reasons[reason] += count
-    gaps = list(total.failures)
-    for what, counts, names in (
-        ("event type", Counter(total.seen), {*PAYLOADS, "tick"}),
-        ("refusal reason", reasons, REASONS),
-    ):
-        gaps += [
-            f"{what} {name} came {counts[name]:,} times in {total.records:,} records, must be {required:,}"
-            for name in sorted(names)
-            if counts[name] < required
-        ]
-    share = total.decoded / max(total.records, 1)
+    whole = campaign.whole
+    gaps = list(whole.failures)
+    known: set[str] = set()  # what the former rules can reach too
+    for rules, total in sorted(campaign.by_rules.items()):
+        names = {"event type": {*PAYLOADS, "tick"}, "refusal reason": REASONS[rules], "mark": MARKS[rules]}
+        counts = {"event type": Counter(total.seen), "refusal reason": _by_reason(total), "mark": Counter(total.marks)}
+        for what, wanted in names.items():
+            for name in sorted(wanted):
+                # What only these rules know must come as often in all records as everything else.
+                records = total.records if name in known or rules == min(campaign.by_rules) else whole.records
+                required, count = records // RECORDS_PER_KIND, counts[what][name]
+                if count < required:
+                    gaps.append(
+                        f"rules {rules}: {what} {name} came {count:,} times in {total.records:,} records, "
+                        f"must be {required:,}"
+                    )
+        known |= set().union(*names.values())
+    share = whole.decoded / max(whole.records, 1)
     if share < DECODED_SHARE_MIN:
         gaps.append(f"only {share:.1%} of the records decode, must be {DECODED_SHARE_MIN:.0%}")
     return gaps
 
 
+def _by_reason(total: RunResult) -> Counter[str]:
+    reasons = Counter[str]()
+    for (_, reason), count in total.refused.items():
+        reasons[reason] += count
+    return reasons
+
+
 def memory_growth(total: RunResult) -> int:
-    """Return the most bytes by which a process grew from its first run to its last."""
-    return max((last - first for first, last in total.memory_bytes.values()), default=0)
+    """Return the most bytes by which a process grew after the first third of its runs.
+
+    0 if no process had enough runs to tell.
+    """
+    return max((_growth_of(samples) for samples in total.memory_bytes.values()), default=0)
 
 
-def format_report(total: RunResult, seconds: float) -> list[str]:
-    """Return lines: a table of event types and reasons, then the figures of the whole."""
+def _growth_of(samples: Sequence[int]) -> int:
+    warm = max(_WARM_RUNS_MIN, round(len(samples) * _WARM_SHARE))
+    return 0 if len(samples) <= warm else max(0, min(samples[-2:]) - max(samples[:warm]))
+
+
+def find_growth(total: RunResult) -> list[str]:
+    """Return a sentence if a process grew by more than it may; `total` has the runs in order."""
+    growth = memory_growth(total)
+    if growth <= GROWTH_BYTES_MAX:
+        return []
+    return [f"a process grew by {growth / _MIB:.1f} MiB, must be at most {GROWTH_BYTES_MAX / _MIB:.0f} MiB"]
+
+
+def format_report(campaign: CampaignResult, in_order: RunResult, seconds: float) -> list[str]:
+    """Return lines: by rules a table of event types and reasons, then the figures of the whole.
+
+    `in_order`: the sum of all runs as they ended.
+    """
+    lines: list[str] = []
+    for rules, result in sorted(campaign.by_rules.items()):
+        lines += ["", f"rules {rules}: {result.records:,} records", *_format_counts(result)]
+    return [
+        *lines,
+        "",
+        f"{in_order.records:,} records in {seconds:,.0f} s, {in_order.records / max(seconds, 1e-9):,.0f} records/s; "
+        f"{in_order.decoded / max(in_order.records, 1):.1%} decode; "
+        f"memory of a process grew by at most {memory_growth(in_order) / _MIB:.1f} MiB",
+    ]
+
+
+def _format_counts(total: RunResult) -> list[str]:
     widths = max(map(len, [*PAYLOADS, _UNREADABLE])) + 2
     lines = ["", f"{'event type':<{widths}}{'decoded':>12}{'applied':>12}  refused"]
     for name in [*sorted({*total.seen, *(name for name, _ in total.refused)})]:
@@ -127,17 +213,9 @@ def format_report(total: RunResult, seconds: float) -> list[str]:
         refused = ", ".join(f"{reason} {count:,}" for reason, count in by_reason)
         decoded, applied = total.seen.get(name, 0), total.applied.get(name, 0)
         lines.append(f"{name or _UNREADABLE:<{widths}}{decoded:>12,}{applied:>12,}  {refused}")
-    reasons = Counter[str]()
-    for (_, reason), count in total.refused.items():
-        reasons[reason] += count
-    lines += ["", *(f"{reason:<{widths}}{count:>12,}" for reason, count in reasons.most_common())]
-    return [
-        *lines,
-        "",
-        f"{total.records:,} records in {seconds:,.0f} s, {total.records / max(seconds, 1e-9):,.0f} records/s; "
-        f"{total.decoded / max(total.records, 1):.1%} decode; "
-        f"memory of a process grew by at most {memory_growth(total) / _MIB:.1f} MiB",
-    ]
+    reasons = _by_reason(total).most_common()
+    marks = Counter(total.marks).most_common()
+    return [*lines, "", *(f"{name:<{widths}}{count:>12,}" for name, count in [*reasons, *marks])]
 
 
 def _by_count(pair: tuple[str, int]) -> tuple[int, str]:
@@ -156,11 +234,16 @@ def progress_line(total: RunResult, records: int, began_s: float) -> str:
 
 
 __all__ = [
+    "ALL_RULES",
     "DECODED_SHARE_MIN",
+    "GROWTH_BYTES_MAX",
     "RECORDS_PER_KIND",
     "RECORDS_PER_RUN",
+    "CampaignResult",
+    "Run",
     "RunResult",
     "find_gaps",
+    "find_growth",
     "format_report",
     "memory_growth",
     "plan_runs",

@@ -1,16 +1,25 @@
 """Fuzzed records through the fold and every row builder, with what must hold for each of them.
 
-No record may raise, change a neighbour's row, or leave an output that its topic would refuse.
+No record may raise, change a neighbour's row, or leave an output that its topic would refuse. From
+rules 2 on, sessions are full from the start, an operator skips records now and then, and a machine
+fails on some on purpose: no other record may end as an `internal_error`.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, get_args
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.records import EndedToolCall, SessionState, StepState
+from sessionary.schemas.records import (
+    ArtifactState,
+    EndedToolCall,
+    GravestoneChunk,
+    MessageState,
+    SessionState,
+    StepState,
+)
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import RefusalReason
 from sessionary.sinks.core.rows.audit import audit_row
@@ -22,15 +31,23 @@ from sessionary.sinks.core.rows.rejected import rejected_row
 from sessionary.sinks.core.rows.shared import RowBuilder
 from sessionary.sinks.errors import BadRow
 from sessionary.sinks.runtime.dead_letter_producer import encode_letter
-from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes, is_chunk_key
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.machine import Arrival, Decision, Remains
+from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
-from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
+from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT, SessionRow
+from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
+from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from tests.core.oracle_rig import START_MS, position_under
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
+from tests.fuzz.full_sessions import full_sessions
+from tests.fuzz.newer_rules_fuzzer import NewerRulesFuzzer
 from tests.support.event_factory import TICK
 from tests.support.values import REASONS_OF_RULES_2
 
@@ -45,12 +62,28 @@ _OTHER_BUILDERS = tuple(BUILDERS.values())
 ACCEPTABLE = set().union(
     *ACCEPTED.values(), (transition.event_type for transition in TRANSITIONS if transition.by != "processor")
 )
-# `bad_row` is a sink's.
-REASONS = set(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"} - REASONS_OF_RULES_2
+# By the version of the rules. `bad_row` is a sink's.
+_ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}
+REASONS: Mapping[int, frozenset[str]] = {1: _ALL_REASONS - REASONS_OF_RULES_2, 2: _ALL_REASONS}
+# What else a run must reach by rules 2, and only by them.
+GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "gravestone packed", "chunks merged", "content kept apart"
+GAP_FILLED, OUT_OF_BOUNDS = "gap filled by a replay", "value out of its bounds"
+MARKS: Mapping[int, frozenset[str]] = {
+    1: frozenset(),
+    2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS}),
+}
+_BOUND_SENTENCES = (" characters, more than ", "it must be from 0 to ", "it must be at most ", "not a finite number")
+_CHUNK_SIZES = ChunkSizes(chunk_keys=4, chunks_merged=3)  # so that few gravestones are packed, and merged
 _ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
 _MISSING = object()
 _SESSION_ID_BYTES = 36
-_CHILDREN = (type(None), StepState, EndedToolCall)  # these are never due: they vanish with their parent
+_CHILDREN = (
+    type(None),
+    StepState,
+    EndedToolCall,
+    ArtifactState,
+    MessageState,
+)  # these are never due: they vanish with their parent
 HEADER_BYTES = 32  # more than a row's deadline takes as a header
 
 
@@ -71,24 +104,55 @@ class TracedRows(dict[bytes, Any]):
         return self._committed(key) if found is _MISSING else found
 
 
+class FailingMachine(SessionMachine):
+    """Fails while it is told to, as a fault of the product would let it."""
+
+    fails = False
+
+    def decide(self, row: SessionRow | Remains | None, arrival: Arrival) -> Decision:
+        """Judge a record, or fail."""
+        if self.fails:
+            raise ZeroDivisionError("a fault in the machine")
+        return super().decide(row, arrival)
+
+
 class FuzzRun:
     """Folds fuzzed records in batches, writes their transactions, and builds the sinks' rows."""
 
+    skipped_share = 0.02  # of the batches, by rules 2
+    failed_share = 0.001  # of the records, by rules 2
+
     def __init__(self, seed: int, rules: int = 1) -> None:
-        self._random, self._sizes = Random(seed), Random(seed)
-        self._job = processor_job(SETTINGS)
+        self._random, self._sizes, self._rules = Random(seed), Random(seed), rules
+        self._machine = FailingMachine()
+        self._job = machines_job(SETTINGS, [self._machine, *all_machines()[1:]])
         self._state = self._job.new_state(0)
-        self._state.load_position(position_under(rules))
-        self._state.finish_loading()
+        self._state.settings = self._state.settings._replace(chunk_sizes=_CHUNK_SIZES)
+        self._fuzzer = self._load_state(seed)
         self._rows = TracedRows(self._state.rows.get)
-        self._fuzzer = RecordFuzzer(seed, self._rows_current)
         self._decoder = Decoder()
-        self._offset, self._at_ms = 0, START_MS
+        self._offset = self._first_offset = self._state.position.next_offset
+        self._at_ms = START_MS
         self._postponed: LogRecord | None = None
-        self.records = self.decoded = 0
+        self._failed: set[int] = set()  # the offsets of a batch on which the machine failed
+        self.decoded = 0
         self.seen: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
         self.refused: Counter[tuple[str, str]] = Counter()  # by event type and reason
+        self.marks: Counter[str] = Counter()
+
+    def _load_state(self, seed: int) -> RecordFuzzer:
+        """Load the rows that the run begins with; return what makes its records."""
+        if self._rules == 1:
+            self._state.load_position(position_under(1))
+            self._state.finish_loading()
+            return RecordFuzzer(seed, self._rows_current)
+        full = full_sessions()
+        for key, row in full.rows.items():
+            self._state.load(key, row)
+        self._state.load_position(full.position)
+        self._state.finish_loading()
+        return NewerRulesFuzzer(seed, self._rows_current, self._state.is_packed, full)
 
     def _rows_current(self, key: bytes) -> Any:
         return self._rows.current(key)
@@ -98,11 +162,19 @@ class FuzzRun:
         """The offset of the next record."""
         return self._offset
 
+    @property
+    def records(self) -> int:
+        """How many records were made; those that fill sessions are none of them."""
+        return self._offset - self._first_offset
+
     def fold_records(self, records: int) -> None:
         """Fold so many records in batches of one to a hundred."""
         left = records
         while left > 0:
-            left -= self.fold_batch(min(left, self._sizes.choice((1, 5, 40, 100))))
+            if self._rules >= 2 and self._postponed is None and self._sizes.random() < self.skipped_share:
+                left -= self._skip_records(min(left, self._sizes.randint(1, 3)))
+            else:
+                left -= self.fold_batch(min(left, self._sizes.choice((1, 5, 40, 100))))
 
     def fold_batch(self, records_max: int) -> int:
         """Fold records as a batch; return how many. Every tenth batch is void and folded again."""
@@ -116,19 +188,52 @@ class FuzzRun:
             made.append(record)
         if self._random.random() < 0.1:
             batch = self._begin_batch()
-            assert all(batch.apply(record) for record in made)
-        outcome = batch.finish()
-        for topic, key, value, headers in self._job.transaction(0, outcome, START_MS * 1_000).records:
-            assert batch_bytes(key, value) + (HEADER_BYTES if headers else 0) <= LIMITS[topic], topic
-            if (build := BUILDERS.get(topic)) is not None:
-                build(RawRecord(topic, 0, 0, self._at_ms, key, value), self._decoder)
-        self._state.merge(batch)
+            failures = ("it failed before" if record.offset in self._failed else None for record in made)
+            assert all(map(batch.apply, made, failures))
+        self._failed.clear()
+        self._commit(batch)
         return len(made)
+
+    def _skip_records(self, records: int) -> int:
+        """Leave records unfolded, as an operator does; return how many. No row may change."""
+        skipped: list[LogRecord] = []
+        for _ in range(records):
+            skipped.append(self._next_record())
+            self.refused[self._event_type, "skipped"] += 1
+        batch = self._begin_batch()
+        batch.skip_offsets(SkippedOffsets("records_skipped", self._offset, self._at_ms, "poison", "ops", skipped))
+        assert not batch.rows
+        self._commit(batch)
+        return records
 
     def _begin_batch(self) -> Overlay:
         batch = self._state.begin()
         batch.rows = self._rows = TracedRows(self._state.rows.get)
         return batch
+
+    def _commit(self, batch: Overlay) -> None:
+        """Write a batch's transaction, build the sinks' rows of it, and merge it."""
+        outcome = batch.finish()
+        for topic, key, value, headers in self._job.transaction(0, outcome, START_MS * 1_000).records:
+            assert batch_bytes(key, value) + (HEADER_BYTES if headers else 0) <= LIMITS[topic], topic
+            if (build := BUILDERS.get(topic)) is not None:
+                build(RawRecord(topic, 0, 0, self._at_ms, key, value), self._decoder)
+            elif topic == SETTINGS.topics.changelog and key is not None and value is not None:
+                self.marks[CONTENT_APART] += key.endswith(CONTENT_SUFFIX)
+        self._count_marks(outcome)
+        self._state.merge(batch)
+
+    def _count_marks(self, outcome: Outcome) -> None:
+        for key, row in outcome.rows.items():
+            if is_chunk_key(key) and isinstance(row, GravestoneChunk):
+                packed = count_hashes(row.key_hashes)
+                self.marks[GRAVES_PACKED] += packed
+                self.marks[CHUNKS_MERGED] += packed > 2 * _CHUNK_SIZES.chunk_keys
+        for stream, _, record in outcome.emitted:
+            if stream == "audit":
+                self.marks[GAP_FILLED] += record.kind == "gap_filled"
+            elif stream == "rejected" and record.reason == "invalid_value":
+                self.marks[OUT_OF_BOUNDS] += any(map(record.detail.__contains__, _BOUND_SENTENCES))
 
     def _next_record(self) -> LogRecord:
         fuzzed = self._fuzzer.next_record()
@@ -147,6 +252,7 @@ class FuzzRun:
         """Apply a record and check what it changed; return False if the batch is full."""
         before, refused, applied = self._rows.current(record.key or b""), len(batch._refusals), batch._applied
         self._rows.changes.clear()
+        self._machine.fails = self._rules >= 2 and self._random.random() < self.failed_share
         if not batch.apply(record):
             return False
         is_tick = record.key is None and record.value == TICK
@@ -159,7 +265,10 @@ class FuzzRun:
         if batch._applied > applied:
             self.applied[self._event_type] += 1
         elif len(batch._refusals) > refused:
-            self.refused[self._event_type, batch._refusals[-1]] += 1
+            reason = batch._refusals[-1]
+            self.refused[self._event_type, reason] += 1
+            assert (reason == "internal_error") == self._machine.fails, record.offset
+            self._failed.update([record.offset] if self._machine.fails else ())
             if not was_due:
                 check_refused(before, after)
         else:
@@ -202,4 +311,4 @@ def check_refused(before: Any, after: Any) -> None:
     assert after._replace(**kept) == before
 
 
-__all__ = ["ACCEPTABLE", "LIMITS", "REASONS", "SETTINGS", "FuzzRun", "TracedRows", "check_refused"]
+__all__ = ["ACCEPTABLE", "LIMITS", "MARKS", "REASONS", "SETTINGS", "FuzzRun", "TracedRows", "check_refused"]

@@ -37,7 +37,8 @@ class ExamplesRig:
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.pipeline.start_processor()
         own = {"control_url": self.pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
-        self._environment = {**os.environ, **environment(kafka, **own)}
+        self.variables = environment(kafka, **own)  # with which a program finds the pipeline
+        self._environment = {**os.environ, **self.variables}
 
     def start_example(self, module: str, *args: object) -> "subprocess.Popen[str]":
         return self.start_program(f"examples.{module}", *args)

@@ -5,6 +5,7 @@ import sys
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 from pydantic import SecretStr
@@ -86,7 +87,7 @@ class PipelineRig:
         assert self.clickhouse is not None
         env = environment(self.kafka, self.clickhouse)
         migrated = self._processes.run([COMMAND, "db", "migrate"], env=env, name="migrate")
-        assert migrated.wait(60)
+        assert migrated.wait(180)
         assert migrated.exit_code == 0
         return [self.start_sink(kind) for kind in kinds]
 
@@ -108,6 +109,14 @@ class PipelineRig:
             handle_sigterm=False,
         )
 
+    def ask(self, page: str) -> Any:
+        """Return what the control API's page of a session says, for example `<id>/conversation`."""
+        request = urllib.request.Request(
+            f"{self.control_url}/v1/sessions/{page}", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
     def sql(self, statement: str) -> list[list[str]]:
         """Run a query in the test's database; return rows of text."""
         assert self.clickhouse is not None
@@ -116,24 +125,32 @@ class PipelineRig:
 
     def lag(self, group: str, topic: str) -> int:
         """Return a group's lag on a topic, in records."""
+        return sum(end - landed for landed, end in self._landed_and_ends(group, topic))
+
+    def _landed_and_ends(self, group: str, topic: str) -> list[tuple[int, int]]:
+        """Return of each partition up to which offset the group has read it, and its end."""
         consumer = Consumer({**self.kafka.client_config(), "group.id": group})
         try:
             places = [TopicPartition(topic, partition) for partition in range(self.kafka.partitions)]
-            lag = 0
+            found: list[tuple[int, int]] = []
             for place in consumer.committed(places, timeout=10):
                 low, high = consumer.get_watermark_offsets(place, timeout=10)
-                lag += high - max(place.offset, low)
-            return lag
+                found.append((max(place.offset, low), high))
+            return found
         finally:
             consumer.close()
 
-    def wait_landed(self, timeout_s: float = 60) -> None:
-        """Wait until the sinks have caught up with processor and agents."""
-        topics = self.kafka.topics
-        for kind, topic in {"audit": topics.audit, "history": topics.events, "rejected": topics.rejected}.items():
-            wait_until(
-                lambda kind=kind, topic=topic: self.lag(f"{self.kafka.topic_prefix}.sink.{kind}", topic) <= 4,  # type: ignore[misc]
-                timeout_s,
-                f"sink {kind} to catch up",
-                pause_s=0.5,
-            )
+    def wait_landed(self, timeout_s: float = 60, kinds: Sequence[str] = ("audit", "history", "rejected")) -> None:
+        """Wait until the sinks of these kinds have stored what has been written until now."""
+        names = self.kafka.topics
+        topics = {"audit": names.audit, "history": names.events, "rejected": names.rejected}
+        for kind in kinds:
+            topic = topics[kind]
+            group = f"{self.kafka.topic_prefix}.sink.{kind}"
+            ends = [end for _, end in self._landed_and_ends(group, topic)]
+
+            def has_landed(group: str = group, topic: str = topic, ends: Sequence[int] = ends) -> bool:
+                found = self._landed_and_ends(group, topic)
+                return all(landed >= end for (landed, _), end in zip(found, ends, strict=True))
+
+            wait_until(has_landed, timeout_s, f"sink {kind} to catch up", pause_s=0.5)

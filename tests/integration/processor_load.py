@@ -44,7 +44,7 @@ from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
 from tests.integration.refold import find_differences, refold
-from tests.support import Processes, environment, read_records, read_topic, wait_until
+from tests.support import Processes, environment, read_batches, read_records, read_topic, wait_until
 from tests.support.machines import MACHINES
 from tests.support.row_differences import row_key
 
@@ -82,6 +82,7 @@ class Agent:
         epoch: int = 1,
         event_id: str | None = None,
         run_id: str | None = None,
+        context_bytes: int | None = None,
     ) -> OutgoingRecord:
         """Return the next event; `seq`, `tenant_id` and `event_id` replace the correct values."""
         self.seq += seq is None
@@ -104,6 +105,7 @@ class Agent:
             step_id=None,
             causation_id=None,
             occurred_at=time.time_ns() // 1_000,
+            context_bytes=context_bytes,
         )
         return OutgoingRecord(self.key.encoded(), encode_event(Event(envelope, payload)), event_headers(envelope))
 
@@ -140,6 +142,7 @@ class Sender:
             }
         )
         self.places: list[tuple[int, int]] = []
+        self._errors: list[str] = []
 
     def send(self, *records: OutgoingRecord) -> None:
         """Queue records for sending."""
@@ -158,15 +161,17 @@ class Sender:
 
     def flush(self) -> list[tuple[int, int]]:
         """Wait for all acknowledgements; return the places of all records sent so far."""
-        assert self._producer.flush(30) == 0
+        unsent = self._producer.flush(30)
+        # A callback's own error reaches `flush` without its text.
+        assert (unsent, self._errors) == (0, []), f"{unsent} records unsent after 30 s, refused: {self._errors}"
         return self.places
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        assert error is None, error
         partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
-        self.places.append((partition, offset))
+        if error is not None or partition is None or offset is None:
+            self._errors.append("no place in the log" if error is None else error.str())
+        else:
+            self.places.append((partition, offset))
 
 
 class BackgroundLoad:
@@ -248,14 +253,12 @@ def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
 
 def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches have judged, without ticks."""
-    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
-    return sum(batch.applied + batch.duplicate + batch.refused for batch in batches)
+    return sum(batch.applied + batch.duplicate + batch.refused for batch in read_batches(kafka))
 
 
 def last_writers(kafka: KafkaSettings) -> dict[int, str]:
     """Return which worker wrote each partition's last batch."""
-    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
-    return {batch.partition: batch.instance for batch in batches}
+    return {batch.partition: batch.instance for batch in read_batches(kafka)}
 
 
 def wait_for_writers(kafka: KafkaSettings, names: set[str], timeout_s: float) -> None:
@@ -268,16 +271,21 @@ def wait_caught_up(kafka: KafkaSettings, timeout_s: float) -> None:
 
     Ticks follow each second, so that its lag may never be 0.
     """
-    member = Consumer({**kafka.client_config(), "group.id": f"{kafka.topic_prefix}.processor"})
+    wait_group(kafka, f"{kafka.topic_prefix}.processor", kafka.topics.events, timeout_s)
+
+
+def wait_group(kafka: KafkaSettings, group: str, topic: str, timeout_s: float) -> None:
+    """Wait until a group has committed all offsets of a topic that are there now."""
+    member = Consumer({**kafka.client_config(), "group.id": group})
     try:
-        places = [TopicPartition(kafka.topics.events, partition) for partition in range(kafka.partitions)]
+        places = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
         ends = [member.get_watermark_offsets(place)[1] for place in places]
 
         def has_caught_up() -> bool:
             committed = member.committed(places, timeout=10)
             return all(max(0, place.offset) >= end for place, end in zip(committed, ends, strict=True))
 
-        wait_until(has_caught_up, timeout_s, "the group to reach the log's end", pause_s=0.3)
+        wait_until(has_caught_up, timeout_s, f"group {group} to reach the end of {topic}", pause_s=0.3)
     finally:
         member.close()
 

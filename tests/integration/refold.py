@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
@@ -16,6 +16,10 @@ from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.machines import MACHINES
 from tests.support.row_differences import row_differences, row_key
 
+_ANNOUNCED = re.compile(
+    r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
+    r"finished runs are kept for (\d+) days?$"
+)
 _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]] = {
     "records_skipped": "records_skipped",
     "log_gap_accepted": "log_gap_accepted",
@@ -87,7 +91,7 @@ def refold(
 def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord]) -> None:
     """Repeat a decision, as the audit trail tells of it."""
     if decision.event_type in _SKIPS:
-        _skip(batch, decision, waiting)
+        skip_again(batch, decision, waiting)
     elif decision.event_type == "clock_repaired":
         set_clock_again(batch, decision)
     else:
@@ -96,12 +100,12 @@ def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord
 
 def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     """Repeat an announcement of rules, as the audit trail tells of it."""
-    match = re.match(r"rules (\d+) begin", decision.reason)
+    match = _ANNOUNCED.match(decision.reason)
     assert match is not None, decision.reason
     assert decision.source_n == 0, "rules are announced before a record, not among its outcomes"
     assert decision.actor is not None
-    rules = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
-    batch.announce_rules(rules[int(match[1])], decision.actor)
+    version, row_bytes, output_bytes, rejected_bytes, days = map(int, match.groups())
+    batch.announce_rules(RuleSet(version, row_bytes, days, output_bytes, rejected_bytes), decision.actor)
 
 
 def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
@@ -112,7 +116,7 @@ def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
     batch.set_clock(ClockSetting(decision.appended_at // 1_000, until_offset, reason, decision.actor))
 
 
-def _skip(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
+def skip_again(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
     """Skip what an audit record says was skipped; `waiting` has the next record as its last one.
 
     In a log that was cut, only what was folded is known here: the records that took the offsets of

@@ -1,9 +1,19 @@
 """The audit records of callers of the control API, in ClickHouse."""
 
-from sessionary.schemas.settings import ClickHouseSettings
+import json
+from pathlib import Path
+
+from sessionary.producers import SessionClient
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
+from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.processor_load import begin_with
+from tests.integration.test_processor_api import get
 from tests.integration.test_sinks_views import insert, migrated, selected
+from tests.support import Processes, wait_until
+from tests.support.migrated_tables import make_tables
 from tests.support.sink_records import NOW_US, batch_record
 
 __all__ = ["migrated"]  # the fixture
@@ -34,3 +44,37 @@ def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(migrated: Cli
     ]
     assert selected(migrated, "SELECT * FROM {db}.v_integrity WHERE fault != 'history_rows_missing'") == []
     assert selected(migrated, "SELECT * FROM {db}.v_sessions") == []
+
+
+def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    begin_with(kafka, NEWEST_RULES)
+    make_tables(clickhouse)
+    pipeline = PipelineRig(kafka, clickhouse, processes)
+    tokens = {TOKEN: TENANT, "token-b": {"tenant": "other", "principal": "bob"}}
+    pipeline.start_processor(api_tokens=json.dumps(tokens))
+    pipeline.start_sinks(("audit",))
+    settings = pipeline.client_settings(tmp_path)
+    with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
+        session = client.session(user_id="u")
+        task_id = session.start_task("model_training", timeout_s=30)
+        work = session.run("report", run_id="r", mode="detached")
+        work.__enter__()
+        session.sync()
+        work._leave_marks()
+        run_page, task_page = f"sessions/{session.session_id}/runs/r", f"tasks/{task_id}"
+        reasons = {
+            f"sessions/{session.session_id}": "unknown_session",
+            run_page: "unknown_run",
+            task_page: "unknown_task",
+        }
+        for page, reason in reasons.items():
+            assert get(f"{pipeline.control_url}/v1/{page}", TOKEN).status == 200
+            answer = get(f"{pipeline.control_url}/v1/{page}", "token-b")
+            assert (answer.status, answer.body["reason"]) == (404, reason), answer
+        session.complete()
+    found = "SELECT tenant_id, actor, reason_code FROM {db}.audit FINAL WHERE kind = 'access'"
+    wait_until(lambda: pipeline.sql(found) != [], 60, "the audit record", pause_s=0.5)
+    pipeline.wait_landed(kinds=("audit",))
+    assert [row[:2] for row in pipeline.sql(found)] == [["other", "bob"]]

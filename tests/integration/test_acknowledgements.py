@@ -14,12 +14,17 @@ from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, read_records, wait_until
 
 
-def read_batches(kafka: KafkaSettings) -> tuple[list[BatchRecord], list[BatchAcknowledged]]:
+def read_both(kafka: KafkaSettings) -> tuple[list[BatchRecord], list[BatchAcknowledged]]:
     records = read_records(kafka, kafka.topics.batches)
     return (
         [record for record in records if isinstance(record, BatchRecord)],
         [record for record in records if isinstance(record, BatchAcknowledged)],
     )
+
+
+def is_last_reported(kafka: KafkaSettings) -> bool:
+    batches, reported = read_both(kafka)
+    return bool(reported) and reported[-1].number == batches[-1].number
 
 
 @pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=lambda rules: f"rules {rules.version}")
@@ -32,11 +37,11 @@ def test_a_worker_that_ends_reports_its_last_acknowledgements(
     sender.send(*agent.start())
     wait_judged(kafka, len(sender.flush()))
     worker.signal(signal.SIGTERM)
-    assert worker.wait(20)
-    batches, reported = read_batches(kafka)
+    assert worker.wait(60)
+    batches, reported = read_both(kafka)
     last = batches[-1]
     expected = [(last.partition, last.number, "w1")] if rules.version >= 2 else []
-    assert [(one.partition, one.number, one.instance) for one in reported] == expected
+    assert [(one.partition, one.number, one.instance) for one in reported[-1:]] == expected
     assert all(one.acknowledged_at >= last.started_at for one in reported)
 
 
@@ -50,7 +55,7 @@ def test_an_idle_partition_reports_its_last_acknowledgement_while_its_worker_goe
     sender.send(*agent.start(SHORT))
     wait_judged(kafka, len(sender.flush()))
     # While the session lives, ticks keep the partition busy. It times out and is archived.
-    wait_until(lambda: read_batches(kafka)[1], 40, "an acknowledgement", pause_s=0.3)
-    batches, reported = read_batches(kafka)
-    assert (reported[-1].partition, reported[-1].number) == (partition, batches[-1].number)
+    # On a busy machine it may be idle for a moment before: then an earlier batch is reported too.
+    wait_until(lambda: is_last_reported(kafka), 60, "the last batch's acknowledgement", pause_s=0.3)
+    assert {one.partition for one in read_both(kafka)[1]} == {partition}
     assert count_judged(kafka) == len(sender.places)

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.governance.artifact_sweep import ArtifactSweep, SweepReport
+from sessionary.infra.kpi.overdue_artifacts import ask_overdue_artifacts
 from sessionary.producers.artifacts import Artifact, ArtifactLibrary, FolderStore
 from sessionary.producers.errors import ArtifactDeleted, ArtifactMissing
 from sessionary.schemas.events import ArtifactSoftDeleted, Payload
@@ -88,6 +89,20 @@ def test_a_body_is_not_served_from_day_0_is_there_on_day_6_and_gone_on_day_8(art
     run_sql(artifacts.reports.rows.clickhouse, f"TRUNCATE TABLE {artifacts.source.database}.run_events")
     assert artifacts.states() == kept
     assert artifacts.reports.ask("SELECT uri, run_id FROM v_artifacts WHERE state = 'purged'") == [(old.uri, "r1")]
+
+
+def test_an_artifact_is_overdue_a_day_after_it_expired_until_a_sweep_marks_it(artifacts: Artifacts) -> None:
+    clickhouse = artifacts.reports.rows.clickhouse
+    assert ask_overdue_artifacts(clickhouse, DAYS) == 0
+    artifacts.save("expired, and not for a day", DAYS + 0.9)
+    assert ask_overdue_artifacts(clickhouse, DAYS) == 0
+    artifacts.save("expired for a day", DAYS + 1.1)
+    assert ask_overdue_artifacts(clickhouse, DAYS) == 1
+    assert ask_overdue_artifacts(clickhouse, DAYS + 1) == 0
+    assert artifacts.sweep(dry_run=True).marked == 2
+    assert ask_overdue_artifacts(clickhouse, DAYS) == 1
+    artifacts.sweep()
+    assert ask_overdue_artifacts(clickhouse, DAYS) == 0
 
 
 def test_a_body_stays_while_a_younger_artifact_has_the_same_hash(artifacts: Artifacts) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.codec import encode_event, encode_record
 from sessionary.schemas.events import (
     ArtifactChunkAppended,
     ArtifactCompleted,
@@ -18,6 +20,7 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import Runs
+from tests.support.clickhouse_rows import insert_block
 
 SHA = "ab" * 32
 ATTACHED = RunStarted("attached", "chat")
@@ -68,15 +71,21 @@ def test_turns_are_numbered_and_no_view_has_their_content(runs: Runs) -> None:
 
 
 def test_the_last_checkpoint_of_each_run_is_named(runs: Runs) -> None:
-    runs.send(ATTACHED, checkpoint(65), checkpoint(70))
+    runs.send(ATTACHED, checkpoint(65), checkpoint(70, kind="sources_fetched"))
     runs.send(ATTACHED, checkpoint(3), run="r2")
     runs.refuse(runs.send(checkpoint(99)))
-    columns = "run_id, number, checkpoint_id, operation, stage, processed_count, last_item_id, bytes_written"
+    columns = "run_id, number, checkpoint_id, kind, operation, stage, processed_count, last_item_id, bytes_written"
     assert runs.ask(f"SELECT {columns} FROM v_checkpoints WHERE is_last ORDER BY run_id") == [
-        ("r1", 2, "c70", "pages", "text", 70, "p70", 700),
-        ("r2", 1, "c3", "pages", "text", 3, "p3", 30),
+        ("r1", 2, "c70", "sources_fetched", "pages", "text", 70, "p70", 700),
+        ("r2", 1, "c3", "", "pages", "text", 3, "p3", 30),
     ]
     assert runs.ask("SELECT count() AS n FROM v_checkpoints") == [(3,)]
+
+
+def test_a_checkpoint_has_its_data_whole(runs: Runs) -> None:
+    data = f'{{"pages":"{"x" * 5_000}"}}'
+    runs.send(ATTACHED, checkpoint(65, data_json=data), checkpoint(70))
+    assert runs.ask("SELECT data FROM v_checkpoints ORDER BY number") == [(data,), (None,)]
 
 
 def test_attached_runs_that_are_open_have_their_age_and_detached_or_finished_ones_do_not_count(runs: Runs) -> None:
@@ -105,6 +114,34 @@ def test_a_lost_connection_is_listed_with_the_checkpoint_before_it(runs: Runs) -
         ("r1", "paused", "c70", "pages", 70, False),
         ("r2", "paused", "", "", None, True),
     ]
+
+
+def test_what_the_processor_says_of_a_lost_connection_is_what_the_views_list(runs: Runs) -> None:
+    """The records of a session that falls silent, as the core judges it."""
+    memory = InMemoryTransport(partitions=1)
+    client, _ = memory_client(memory=memory, on_timed_out=lambda _: None, on_refused=lambda _: None)
+    with client, client.session(user_id="u") as session, session.run("train") as run:
+        saved = run.checkpoint("draft_made", "pages", processed_count=3)
+        memory.silence(session)
+        memory.advance(600)
+    base_us = runs.at_us(0)
+    for judged in memory.verdicts():
+        insert_block(
+            runs.rows.clickhouse,
+            "history",
+            [(base_us + judged.offset, judged.offset, encode_event(judged.event))],
+            f"event {judged.offset}",
+        )
+    for number, record in enumerate(memory.audit()):
+        at_us = base_us + record.source_offset
+        insert_block(runs.rows.clickhouse, "audit", [(at_us, number, encode_record(record))], f"audit {number}")
+    columns = "run_id, state, reason, checkpoint_id, checkpoint_kind, checkpoint_operation, processed_count"
+    assert runs.ask(f"SELECT {columns} FROM v_lost_connections") == [
+        (run.run_id, "paused", "The session timed out: inactive", saved, "draft_made", "pages", 3)
+    ]
+    (when,) = runs.ask("SELECT toUnixTimestamp64Milli(time) AS ms FROM v_lost_connections")
+    (lost,) = [each for each in memory.audit() if each.reason_code == "connection_lost"]
+    assert when == (lost.appended_at // 1_000,)
 
 
 def test_reports_of_progress_are_a_series_that_never_falls_and_ends_at_one(runs: Runs) -> None:

@@ -1,4 +1,4 @@
-"""The measuring programs work: one of them, small."""
+"""The measuring programs work: some of them, small."""
 
 from pathlib import Path
 
@@ -6,9 +6,14 @@ import pytest
 
 from benchmarks.bench import Bench, Options
 from benchmarks.harness.stack import Stack
+from benchmarks.measurements.call_latency import measure_calls
+from benchmarks.measurements.command_times import COMMAND, many_groups, scrape_ms, time_command, unread_pipeline
 from benchmarks.measurements.full_job import run_job
+from benchmarks.measurements.status_latency import measure_status
 from benchmarks.workload.events import Workload, agent_runs
+from sessionary.infra.local.ports import free_port
 from sessionary.schemas.settings import KafkaSettings
+from tests.support.pipelines import environment
 
 pytestmark = pytest.mark.long
 
@@ -25,3 +30,33 @@ def test_the_full_job_is_measured_on_events_that_all_apply(kafka: KafkaSettings,
     assert found.events_per_s > 0
     assert found.cpu_us > 0
     assert 0 < found.audits_a_event < 1
+
+
+def test_calls_and_questions_are_measured(kafka: KafkaSettings, tmp_path: Path) -> None:
+    bench = Bench(Options(quick=True))
+    stack = Stack(bench, tmp_path, kafka.bootstrap_servers)
+    try:
+        calls = measure_calls(stack, bench, 20)
+        asked = measure_status(stack, bench, 40, 20)
+    finally:
+        stack.stop()
+    assert calls["calls"] == 60  # three of the four seconds
+    assert 0 < calls["p50"] <= calls["p99"] <= calls["max"]
+    assert asked["requests"] == 120
+    assert 0 < asked["runs_p50"] <= asked["runs_p99"]
+    assert 0 < asked["tasks_p50"] <= asked["tasks_p99"]
+
+
+def test_commands_and_scrapes_are_timed(kafka: KafkaSettings, tmp_path: Path) -> None:
+    stack = Stack(Bench(Options(quick=True)), tmp_path, kafka.bootstrap_servers)
+    port, away = free_port(), f"http://127.0.0.1:{free_port()}"
+    try:
+        unread, grouped = unread_pipeline(stack, 3), many_groups(stack, 7, 2)
+        assert time_command([COMMAND, "lag"], environment(unread, clickhouse_url=away)) > 0
+        words = [COMMAND, "lag-exporter", "--port", str(port)]
+        stack.run(words, env=environment(grouped, clickhouse_url=away), name="exporter")
+        assert scrape_ms(port, 7 * 2) > 0
+    finally:
+        stack.stop()
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        time_command([COMMAND, "no-such-command"], {})

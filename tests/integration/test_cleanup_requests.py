@@ -109,7 +109,7 @@ def test_a_consumer_that_reaches_no_broker_is_replaced_by_one_that_answers(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_consumer, "ASK_EVERY_S", 0.3)
-    monkeypatch.setattr(request_consumer, "_JOIN_S", 1.0)
+    monkeypatch.setattr(request_consumer, "_JOIN_S_MAX", 1.0)
     append_values(kafka, 0, encode_record(new_request("one")))
     settings = producer_settings(kafka)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and answers nothing
@@ -117,7 +117,7 @@ def test_a_consumer_that_reaches_no_broker_is_replaced_by_one_that_answers(
         opened: list[KafkaSettings] = []
 
         def new_consumer() -> RequestConsumer:
-            monkeypatch.setattr(request_consumer, "_JOIN_S", 60.0)  # the second one has all the time it needs
+            monkeypatch.setattr(request_consumer, "_JOIN_S_MAX", 60.0)  # the second one has all the time it needs
             opened.append(settings if opened else lost)
             return open_consumer(settings if len(opened) > 1 else lost, group_id(kafka))
 

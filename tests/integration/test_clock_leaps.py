@@ -127,23 +127,27 @@ def test_a_leap_of_ten_minutes_halts_before_a_deadline_fires_and_ends_in_no_fals
 
 
 @pytest.mark.parametrize("leap_s", [LEAP_S, 86_400])
-def test_a_repaired_clock_lets_the_partitions_go_on_at_once_without_a_false_timeout(
+@pytest.mark.parametrize("actor", ["on-call", "processor"])
+def test_a_repaired_clock_lets_the_partitions_go_on_without_a_false_timeout(
     pipeline: ShiftedPipeline,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
+    actor: str,
     leap_s: int,
 ) -> None:
+    """The operator repairs at once, or else the processor does within half a minute."""
     kafka, rig = pipeline.kafka, pipeline.rig
     monkeypatch.setenv("SESSIONARY_CONTROL_URL", rig.control_url)
     monkeypatch.setenv("SESSIONARY_OPERATOR_TOKEN", "token-op")
-    assert run(["rules", "activate"]) == 0
+    wait_until(lambda: run(["rules", "activate"]) == 0, 60, "the rules to be activated")
 
     def repair(partition: int) -> int:
         return run(["partition", "repair-clock", str(partition), "--reason", "the clock server was wrong"])
 
     def repair_once(partition: int) -> bool:
-        return repair(partition) == 0
+        is_halted = partition in {found["partition"] for found in pipeline.halted()}
+        return not is_halted or repair(partition) == 0
 
     with (
         SessionClient(
@@ -162,9 +166,9 @@ def test_a_repaired_clock_lets_the_partitions_go_on_at_once_without_a_false_time
         assert repair(min(live)) == 5
         assert "from this worker's: correct the wrong one first" in capfd.readouterr().err
         pipeline.broker_clock.shift_by(0)
-        for partition in halted:
+        for partition in halted if actor == "on-call" else ():
             wait_until(partial(repair_once, partition), 30, f"partition {partition} to be repaired")
-        wait_until(lambda: pipeline.halted() == [], 30, "the partitions to go on")
+        wait_until(lambda: pipeline.halted() == [], 90, "the partitions to go on")
         _, positions = changelog_of(kafka)
         for partition in halted:
             assert abs(positions[partition].clock_ms / 1_000 - time.time()) < AHEAD_S_MAX
@@ -176,4 +180,5 @@ def test_a_repaired_clock_lets_the_partitions_go_on_at_once_without_a_false_time
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     repairs = [record for record in audits if record.event_type == "clock_repaired"]
     assert {record.source_partition for record in repairs} == halted
-    assert {record.actor for record in repairs} == {"on-call"}
+    # On a busy machine the processor may be the first, after half a minute.
+    assert {record.actor for record in repairs} <= {actor, "processor"}

@@ -1,6 +1,7 @@
 """What exactly-once rests on in ClickHouse: tokens, the setting that rules on them, the window."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,6 +21,7 @@ from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers
 from tests.support.migrated_tables import make_tables
+from tests.support.pipelines import run_sql
 
 _HISTORY = SINKS["history"]
 _TICK = encode_record(Tick("p1"))
@@ -106,3 +108,27 @@ def test_the_window_is_counted_in_blocks_and_a_shared_block_is_one(
     with caplog.at_level(logging.ERROR):
         writer.write_block(9, replay)
     assert "older than ClickHouse's deduplication window (6 blocks since)" in caplog.text
+
+
+def test_a_block_that_merges_with_others_while_it_is_looked_for_is_kept(
+    writer: BlockWriter, settings: SinkSettings, metrics: SinkMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge between the two reads that find a block's rows must not make them seem lost."""
+    monkeypatch.setattr(block_writer, "_LOOK_EVERY_S", 0.0)
+    stop = threading.Event()
+
+    def merge() -> None:
+        while not stop.is_set():
+            run_sql(settings, f"OPTIMIZE TABLE {settings.clickhouse_database}.history FINAL")
+
+    merging = threading.Thread(target=merge)
+    merging.start()
+    try:
+        for number in range(100):
+            writer.write_block(0, block_of(0, 2 * number))
+    finally:
+        stop.set()
+        merging.join()
+    labels = {"sink": "history", "group": "g", "reason": "block_not_kept"}
+    assert metrics.registry.get_sample_value("sessionary_sink_retries_total", labels) is None
+    assert query_numbers(settings, "SELECT count() FROM {db}.history") == [200]

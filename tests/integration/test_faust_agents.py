@@ -97,7 +97,7 @@ def test_the_example_joins_its_stream_with_the_sessions(kafka: KafkaSettings, pr
     expected = dict.fromkeys(keys, ("search", "billing", "Active"))
     assert dict(charged(kafka)) == expected | {unknown: ("search", None, None)}
     worker.signal(signal.SIGTERM)
-    assert worker.wait(15)
+    assert worker.wait(60)
     assert worker.exit_code == 0
 
 
@@ -126,14 +126,14 @@ def test_streams_move_with_their_sessions_and_no_invoice_is_lost(kafka: KafkaSet
     assert [of_member[kafka.topics.events] for of_member in assigned] == [of_member[invoices] for of_member in assigned]
     one.signal(signal.SIGTERM)
     send_until_written_by({"w2"})
-    assert one.wait(15)
+    assert one.wait(60)
     three = start_processor(processes, kafka, "w3", faust_agents=EXAMPLE)
     send_until_written_by({"w2", "w3"})
     two.kill()
     send_until_written_by({"w3"})
     assert set(charged(kafka)) == sent  # some twice perhaps, but none without its session
     three.signal(signal.SIGTERM)
-    assert three.wait(15)
+    assert three.wait(60)
     assert (one.exit_code, three.exit_code) == (0, 0)
     check_everything(kafka)
 
@@ -169,7 +169,7 @@ def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: Kafka
     keys = [agent.key.encoded() for agent in start_sessions(kafka)]
     send_invoices(kafka, keys)
     plain.signal(signal.SIGTERM)
-    assert plain.wait(15)
+    assert plain.wait(60)
     assert plain.exit_code == 0
     assert fetched_topics(plain) == []
     with_agent = start_processor(processes, kafka, "with-agent", WATCHED_WORKER, faust_agents=EXAMPLE)
@@ -196,5 +196,5 @@ def test_an_agent_that_raises_again_and_again_does_not_end_the_worker(
     wait_until(lambda: read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices"), 60, "the agent goes on")
     assert worker.exit_code is None
     worker.signal(signal.SIGTERM)
-    assert worker.wait(15)
+    assert worker.wait(60)
     assert worker.exit_code == 0

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from sessionary.infra.cli.app import run
 from sessionary.schemas.codec import encode_record
@@ -11,6 +11,7 @@ from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
+from tests.support.losses import commit_offset
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
 from tests.support.sink_records import batch_record
@@ -31,13 +32,6 @@ def land_records(kafka: KafkaSettings, clickhouse: ClickHouseSettings, *, expect
     with sink_in_thread("history", settings), sink_in_thread("batches", settings):
         wait_until(rows_equal(clickhouse, total, [expected]), 60, "all rows")
     return settings
-
-
-def commit_offset(settings: SinkSettings, topic: str, partition: int, offset: int) -> None:
-    """Move the group's offset, as an operator's tool does."""
-    consumer = Consumer({**settings.client_config(), "group.id": settings.group_id("history")})
-    consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
-    consumer.close()
 
 
 def found_faults(capfd: pytest.CaptureFixture[str], *, code: int) -> list[tuple[str, int, int, int, int]]:
@@ -67,7 +61,7 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
     assert found_faults(capfd, code=0) == []
     # The group's offset was moved to the end: nothing in ClickHouse says that there was more.
     produce_ticks(kafka, 2, 3)
-    commit_offset(settings, kafka.topics.events, 2, 3)
+    commit_offset(settings, "history", 2)
     skipped = ("history_end_missing", 2, 1, 2, 2)
     assert found_faults(capfd, code=1) == [skipped]
     # An emptied ClickHouse. The topic of batches ends with a marker, which is no record.

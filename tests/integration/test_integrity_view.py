@@ -13,6 +13,7 @@ from sessionary.sinks.core.rows.dead_letters import dead_letter_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
+from tests.support.losses import delete_rows
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record
@@ -109,13 +110,6 @@ def faults(clickhouse: ClickHouseSettings, *, late_s: int | None = None) -> list
     return [tuple(json.loads(line)) for line in text.splitlines()]
 
 
-def drop_rows(clickhouse: ClickHouseSettings, table: str, where: str) -> None:
-    run_sql(
-        clickhouse,
-        f"ALTER TABLE {clickhouse.clickhouse_database}.{table} DELETE WHERE {where} SETTINGS mutations_sync = 2",
-    )
-
-
 def scalar_lookups(clickhouse: ClickHouseSettings) -> int:
     """Return how often queries of this server have asked for the value of a subquery."""
     asked = "SELECT sum(value) FROM system.events WHERE event IN ('ScalarSubqueriesGlobalCacheHit', "
@@ -123,20 +117,27 @@ def scalar_lookups(clickhouse: ClickHouseSettings) -> int:
 
 
 def test_its_plan_names_few_subqueries(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    """Each is analysed again at each place that names it, which costs more than small tables do."""
-    before = scalar_lookups(clickhouse)
-    assert faults(clickhouse, late_s=0) == []
-    assert scalar_lookups(clickhouse) - before <= 90
+    """Each is analysed again at each place that names it, which costs more than small tables do.
+
+    The server counts for all its clients, so queries of other tests can only add: the least of a
+    few times is the nearest to what the plan asked.
+    """
+    asked = []
+    for _ in range(10):
+        before = scalar_lookups(clickhouse)
+        assert faults(clickhouse, late_s=0) == []
+        asked.append(scalar_lookups(clickhouse) - before)
+    assert min(asked) <= 90, asked
 
 
 def test_losses_are_named_with_their_offsets(rows: Rows, clickhouse: ClickHouseSettings) -> None:
     assert faults(clickhouse, late_s=0) == []
-    drop_rows(clickhouse, "history", "source_partition = 1 AND source_offset IN (23, 25)")
+    delete_rows(clickhouse, "history", "source_partition = 1 AND source_offset IN (23, 25)")
     named = [("history_rows_missing", 1, 2, 23, 25)]
     assert faults(clickhouse) == named
     # The group's offset was moved on, or Kafka deleted records before they were read.
     for table in ("history", "audit", "rejected"):
-        drop_rows(clickhouse, table, "source_partition = 0 AND source_offset BETWEEN 15 AND 34")
+        delete_rows(clickhouse, table, "source_partition = 0 AND source_offset BETWEEN 15 AND 34")
     assert faults(clickhouse) == [
         ("audit_missing", None, 2, None, None),
         ("audit_rows_missing", 0, 2, 20, 39),
@@ -160,9 +161,9 @@ def test_rows_at_the_end_are_missed_once_they_are_late(rows: Rows, clickhouse: C
 
 
 def test_batches_that_lack_are_found_between_others_and_at_the_end(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    drop_rows(clickhouse, "batches", "partition = 0 AND number IN (1, 3)")
+    delete_rows(clickhouse, "batches", "partition = 0 AND number IN (1, 3)")
     assert faults(clickhouse) == [("batch_missing", 0, 2, 0, 39)]
-    drop_rows(clickhouse, "batches", "partition = 0 AND number > 2")
+    delete_rows(clickhouse, "batches", "partition = 0 AND number > 2")
     end = [("batch_missing", 0, 1, 0, 19), ("batch_missing", 0, 2, 30, None)]
     assert faults(clickhouse, late_s=0) == end
     side = SINKS["batches"].side
@@ -268,8 +269,8 @@ def test_what_retention_may_have_removed_is_no_fault(clickhouse: ClickHouseSetti
 def test_a_time_compares_its_own_transactions_only(rows: Rows, clickhouse: ClickHouseSettings) -> None:
     for number in (5, 6, 7):
         rows.transactions(1, [number], -3_600_000_000 * number)
-    drop_rows(clickhouse, "history", "source_offset IN (61, 72)")
-    drop_rows(clickhouse, "batches", "number = 2")
+    delete_rows(clickhouse, "history", "source_offset IN (61, 72)")
+    delete_rows(clickhouse, "batches", "number = 2")
     hours = [rows.now_us // 1_000_000 + 3_600 * number for number in (6, 7)]
     database = clickhouse.clickhouse_database
     text = run_sql(

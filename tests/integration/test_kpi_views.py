@@ -226,6 +226,7 @@ def test_the_exporter_serves_what_is_known_and_nothing_of_a_clickhouse_that_is_a
         wait_until(
             lambda: (metric_value(port, 'sessionary_clickhouse_disk_free_ratio{disk="default"}') or 0) > 0, 60, "a disk"
         )
+        wait_until(lambda: metric_value(port, "sessionary_clickhouse_artifacts_overdue") == 0, 60, "no artifact")
         assert metric_value(port, "sessionary_kpi_timeout_retry_cost_ratio") is None
         own_clickhouse.stop()
         for series in ("sessionary_kpi_reclaim_ratio", "sessionary_kpi_audit_io_ratio"):

@@ -1,6 +1,7 @@
 """Lag on a real broker: beside Kafka's own command and a sink's metrics, and through an outage."""
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -27,7 +28,7 @@ from sessionary.sinks.metrics import HELP as SINK_METRICS
 from tests.integration.pipeline_rig import PipelineRig
 from tests.integration.sink_rig import encoded_audits, produce_records, settings_for, sink_in_thread
 from tests.support.kafka_tools import describe_group
-from tests.support.metrics_page import metric_value, read_page
+from tests.support.metrics_page import metric_value, metric_values, read_page
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
@@ -135,11 +136,13 @@ def test_several_groups_at_several_offsets_of_a_partition_are_read_at_once(kafka
 
 
 @contextmanager
-def _exporter(kafka: KafkaSettings, clickhouse: ClickHouseSettings | None = None) -> Iterator[int]:
+def _exporter(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings | None = None, *, window_s: float = 60.0
+) -> Iterator[int]:
     """Run the exporter in a thread; yields its port."""
     port, stop = free_port(), threading.Event()
     given = {**kafka.model_dump(), **(clickhouse.model_dump() if clickhouse is not None else {})}
-    settings = LagSettings.model_validate({**given, "metrics_port": port})
+    settings = LagSettings.model_validate({**given, "metrics_port": port, "lag_window_s": window_s})
     thread = threading.Thread(target=run_exporter, args=(settings, stop), name="lag-exporter")
     thread.start()
     try:
@@ -213,23 +216,41 @@ def test_lag_agrees_with_a_sinks_own_metrics(kafka: KafkaSettings, own_clickhous
 
 def test_lag_agrees_with_a_processors_own_metrics(kafka: KafkaSettings, processes: Processes) -> None:
     rig = PipelineRig(kafka, None, processes)
-    rig.start_processor()
+    # No registry answers there, so a record in Confluent's framing cannot be judged: it waits.
+    rig.start_processor(schema_registry_url="http://127.0.0.1:1")
     with _exporter(kafka) as port:
+
+        def of_exporter(metric: str, partition: int) -> float | None:
+            labels = f'group="{kafka.topic_prefix}.processor",partition="{partition}",topic="{kafka.topics.events}"'
+            return metric_value(port, f"sessionary_lag_{metric}{{{labels}}}")
+
+        def of_processor(metric: str, partition: int) -> float | None:
+            return metric_value(rig.api_port, f'sessionary_processor_{metric}{{partition="{partition}"}}')
 
         def agree(offset: float) -> bool:
             for partition in range(4):
-                labels = f'group="{kafka.topic_prefix}.processor",partition="{partition}",topic="{kafka.topics.events}"'
-                committed, lag = (
-                    metric_value(port, f"sessionary_lag_{name}{{{labels}}}") for name in ("committed_offset", "records")
-                )
-                next_offset = metric_value(rig.api_port, f'sessionary_processor_next_offset{{partition="{partition}"}}')
-                if (committed, lag, next_offset) != (offset, 0.0, offset):
+                committed, lag = (of_exporter(name, partition) for name in ("committed_offset", "records"))
+                if (committed, lag, of_processor("next_offset", partition)) != (offset, 0.0, offset):
                     return False
             return True
 
         produce_records(kafka, kafka.topics.events, [(number % 4, b"no event") for number in range(20)])
         # The processor's position is behind its last record; the marker that follows is no lag.
         wait_until(lambda: agree(5.0), 60, "both to say that five records of each partition are folded")
+        produce_records(
+            kafka, kafka.topics.events, [(1, b"\x00\x00\x00\x00\x07value"), (1, b"no event"), (1, b"no event")]
+        )
+
+        def lag_pair() -> tuple[float | None, float | None]:
+            return of_exporter("records", 1), of_processor("lag_records", 1)
+
+        # From the position on: the former marker, three records, and a marker.
+        wait_until(lambda: lag_pair() == (5.0, 5.0), 60, f"both to say that three records wait (last: {lag_pair()})")
+        ours, theirs = of_exporter("seconds", 1), of_processor("lag_seconds", 1)
+        assert ours is not None
+        assert theirs is not None
+        assert 0 < ours == pytest.approx(theirs, abs=10)
+        assert (of_exporter("records", 0), of_processor("lag_records", 0)) == (0.0, 0.0)
 
 
 def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +264,30 @@ def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypat
     assert wrong.found.startswith("6 records behind, the oldest of ")
     assert wrong.found.endswith(", and no member reads them")
     assert "sessionary sink audit" in wrong.advice
+
+
+def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSettings) -> None:
+    """A topic that is gone, roles that are absent, and a member that stands still."""
+    admin, gone, topic = AdminClient(kafka.client_config()), kafka.topics.batches, kafka.topics.audit
+    admin.delete_topics([gone])[gone].result(30)
+    produce_records(kafka, topic, [(0, b"record")] * 5)
+    group = f"{kafka.topic_prefix}.sink.audit"
+    consumer = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    wanted = {
+        f'partition_state{{group="{kafka.topic_prefix}.sink.batches",partition="",state="no_topic",topic="{gone}"}}',
+        f'partition_state{{group="{group}",partition="0",state="stall",topic="{topic}"}}',
+        f'group_state{{group="{kafka.topic_prefix}.processor",state="absent"}}',
+        f'group_state{{group="{group}",state="stable"}}',
+    }
+    with closing(consumer), _exporter(kafka, window_s=2.0) as port:
+
+        def are_told() -> bool:
+            consumer.poll(0)
+            page = metric_values(port)
+            return all(page.get(f"sessionary_lag_{series}") == 1.0 for series in wanted)
+
+        wait_until(are_told, 60, "all states")
 
 
 def test_rows_of_the_last_minute_tell_their_delay(clickhouse: ClickHouseSettings) -> None:
@@ -276,6 +321,28 @@ def test_the_command_prints_a_line_per_partition(kafka: KafkaSettings, clickhous
     row = rows[group, 2]
     assert (row["group_state"], row["state"], row["committed"], row["lag"]) == ("absent", "observing", None, 6)
     assert row["lag_s"] > 0
+
+
+def test_a_command_that_watches_prints_a_row_a_round_until_ctrl_c(kafka: KafkaSettings, processes: Processes) -> None:
+    environ = environment(kafka, lag_interval_s="0.2", clickhouse_url=f"http://127.0.0.1:{free_port()}")
+    watching = processes.run([COMMAND, "lag", "--watch"], env=environ, name="watch")
+    group = f"{kafka.topic_prefix}.sink.audit"
+
+    def rows() -> list[dict[str, Any]]:
+        lines = watching.log.read_text().splitlines()
+        found = [json.loads(line) for line in lines if line.endswith("}")]
+        return [row for row in found if (row["group"], row["partition"]) == (group, 2)]
+
+    wait_until(lambda: len(rows()) > 1, 60, "two rounds")
+    assert {row["lag"] for row in rows()} == {0}
+    produce_records(kafka, kafka.topics.audit, [(2, b"record")] * 5)
+    wait_until(lambda: rows()[-1]["lag"] == 6 and (rows()[-1]["lag_s"] or 0) > 0, 60, "the lag in a later round")
+    times = [row["at"] for row in rows()]
+    assert times == sorted(set(times)), "each round has a time of its own"
+    watching.signal(signal.SIGINT)
+    assert watching.wait(30)
+    assert watching.exit_code == 0
+    assert "Traceback" not in watching.log.read_text()
 
 
 def test_a_group_with_members_that_moves_is_ok_and_one_that_stands_still_stalls(kafka: KafkaSettings) -> None:

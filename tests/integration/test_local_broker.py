@@ -189,7 +189,7 @@ def test_the_foreground_role_becomes_the_broker(tmp_path: Path) -> None:
         assert "java" in Path(f"/proc/{role.pid}/cmdline").read_text().split("\0")[0]
         assert log.read_text().startswith("resolving the broker's jars")
     finally:
-        role.stop(15)
+        role.stop(60)
     assert role.exit_code == 143
 
 

@@ -4,13 +4,14 @@ import json
 import sys
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sessionary.infra.local.process import Child
-from sessionary.producers import SessionClient
+from sessionary.producers import Session, SessionClient, Unavailable
 from sessionary.schemas.ids import new_task_id
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
@@ -69,8 +70,8 @@ class TaskRig:
         }
         return {**environment(self._kafka, **more), "PYTHONPATH": str(self.folder)}
 
-    def start_worker(self, name: str) -> Child:
-        options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing", "--agent", name]
+    def start_worker(self, name: str, *more: str) -> Child:
+        options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing", "--agent", name, *more]
         times = ["--beat-s", "0.5", "--lease-s", "3"]
         return self._processes.run([COMMAND, "task-worker", *options, *times], env=self.environment(name), name=name)
 
@@ -140,6 +141,14 @@ def test_the_task_of_a_worker_that_was_killed_is_done_by_another_one(
     assert repeats == "True"
 
 
+def start_in_time(session: Session) -> str:
+    """Start a task within the product's own second; a loaded machine may miss it twice."""
+    for _ in range(2):
+        with suppress(Unavailable):
+            return session.start_task("model_training")
+    return session.start_task("model_training")
+
+
 @pytest.mark.parametrize("token", [TOKEN, "unknown"])
 def test_the_page_of_a_task_answers_for_its_tenant(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path, token: str
@@ -149,7 +158,8 @@ def test_the_page_of_a_task_answers_for_its_tenant(
         tenant_id=TENANT, service_id="billing", agent_id="a", settings=rig.pipeline.client_settings(tmp_path)
     ) as client:
         session = client.session(user_id="u1")
-        task_id = session.start_task("model_training", timeout_s=30)
+        assert client.flush(30) == 0
+        task_id = start_in_time(session)
         key = session._emitter.key
         assert client.check_task_status(task_id)["status"] == "started"
 

@@ -40,7 +40,7 @@ def heartbeat_sessions(client: SessionClient) -> Iterator[list[Session]]:
 
 def wait_applied(kafka: KafkaSettings, transition: str, count: int, timeout_s: float = 60) -> None:
     def enough() -> bool:
-        records = read_records(kafka, kafka.topics.audit)
+        records = read_records(kafka, kafka.topics.audit, timeout_s)
         return sum(isinstance(r, AuditRecord) and r.transition == transition for r in records) >= count
 
     wait_until(enough, timeout_s, f"{count} x {transition}", pause_s=0.5)

@@ -7,8 +7,8 @@ from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.events.session import SessionStarted
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.rules import REJECTED_BYTES_MAX
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.schemas.topics import REJECTED_BYTES_MAX
 from tests.integration.processor_load import Agent, OutgoingRecord, Sender, count_judged, start_processor
 from tests.support import Processes, read_records, wait_until
 

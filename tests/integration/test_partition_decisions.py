@@ -30,8 +30,9 @@ from tests.integration.processor_load import (
     start_processor,
     wait_judged,
 )
-from tests.integration.test_processor_partition import WAIT_S, Bench, FailingMachine, new_store, offer
+from tests.integration.test_processor_partition import WAIT_S, Bench, new_store, offer
 from tests.support import Processes, read_records, read_topic, wait_until
+from tests.support.failing_worker import FailingMachine
 from tests.support.pipelines import alter_topic
 
 TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})

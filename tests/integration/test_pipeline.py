@@ -152,7 +152,7 @@ def test_the_whole_pipeline(
 
         wait_until(all_archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
         assert client.flush(30) == 0
-    processor.stop(15)
+    processor.stop(60)
     pipeline.wait_landed()
 
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]

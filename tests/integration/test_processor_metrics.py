@@ -6,6 +6,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from sessionary.infra.local.ports import free_port, free_ports
+from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.events.run import RunStarted
 from sessionary.schemas.events.session import SessionCreated, SessionStartFailed
 from sessionary.schemas.events.tool import ToolCallStarted
@@ -13,7 +14,11 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
+from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.metrics import HELP
+from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.rocks_memory import RocksMemory
+from sessionary.stream_processors.store.stores import RocksStore
 from tests.integration.processor_load import (
     HOLE_MS,
     Agent,
@@ -32,9 +37,11 @@ from tests.support.metrics_page import metric_values, read_page
 PASSING = {"held_records", "partitions_halted", "recovery_remaining_records", "errors_total"}
 # What an hour of ordinary work does not move, and is moved by other tests.
 RESTING = {
-    *("quiet_partitions", "silences_total", "sessions_over_context_limit", "token_file_failures_total"),
+    *("quiet_partitions", "silences_total", "token_file_failures_total"),
     *("lag_records", "lag_seconds", "timers_due"),
 }
+
+SILENT = SHORT._replace(model_ms=1_500, tool_ms=1_500, network_ms=1_500)
 
 
 def page_of(port: int) -> dict[str, float]:
@@ -46,6 +53,11 @@ def moved_names(page: dict[str, float]) -> set[str]:
     """Return the names of the metrics of which a series is not 0."""
     names = {name.partition("{")[0] for name, value in page.items() if value != 0}
     return {name.removesuffix("_count") for name in names}
+
+
+def lags_of(port: int) -> list[float]:
+    """Return how many records each partition is behind its log."""
+    return [value for name, value in page_of(port).items() if name.startswith("lag_records{")]
 
 
 def told_names() -> set[str]:
@@ -60,6 +72,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     settings = {"api_port": str(port), "store": "rocksdb", "state_dir": str(tmp_path)}
     # No registry answers there, so a record in Confluent's framing cannot be judged.
     settings["schema_registry_url"] = "http://127.0.0.1:1"
+    settings["quiet_ms"] = "4000"  # for so long after a silence no timer fires
     worker = start_processor(processes, kafka, "w1", **settings)
     wait_until(lambda: get(f"http://127.0.0.1:{port}/readyz").status == 200, 60, "the worker to be ready")
     _, text = read_page(f"http://127.0.0.1:{port}/metrics")
@@ -69,6 +82,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     sender.send(*lasting.start(), lasting.event(SessionCreated(Limits(), snapshot()), tenant_id="another"))
     sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
     sender.send(wrong.event(SessionCreated(Limits(), snapshot()._replace(content_hash="0" * 64))))
+    sender.send(lasting.event(SessionActivity("llm", None), context_bytes=200_000_001))  # 200 MB are allowed
     sender.send(lasting.event(RunStarted("detached", "report"), run_id="r1"))
     sender.send(lasting.event(RunStarted("attached", "report"), run_id="r2"))
     sender.send(lasting.event(ToolCallStarted("id", "pay", "key", "{}", 1, False, False), run_id="r1"))
@@ -79,21 +93,55 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     assert (
         page['sessions{state="Active"}'],
         page["gravestones"],
+        page["sessions_over_context_limit"],
         page['state_hash_mismatches_total{source="agent"}'],
-    ) == (1, 1, 1)
+    ) == (1, 1, 1, 1)
     assert page['transitions_total{from_state="Idle",to_state="Active"}'] == 1
     refused = {name: value for name, value in page.items() if name.startswith("refused_total{")}
     assert sum(value for name, value in refused.items() if 'security="true"' in name) == 1
-    assert max(value for name, value in page.items() if name.startswith("lag_records")) <= 1, "a tick at most"
+    # The ends of the logs are asked for every few seconds: all else may have moved before that.
+    wait_until(lambda: len(lags_of(port)) == kafka.partitions, 20, "the lag of each partition")
+    wait_until(lambda: max(lags_of(port)) <= 1, 20, "a lag of a tick at most")
     partition, silent_s = partition_of(lasting.key.encoded(), kafka.partitions), time.monotonic() + 2 * HOLE_MS / 1_000
     worker.kill()
-    wait_until(lambda: time.monotonic() > silent_s, 30, "a silence in which a session is live")
-    start_processor(processes, kafka, "w1", **settings)
-    wait_until(lambda: page_of(port).get("silences_total") == 1, 60, "the silence")
+    damage_store(tmp_path / f"{kafka.topic_prefix}-{partition}")
+    wait_until(lambda: time.monotonic() > silent_s, 30, "a silence in which sessions are live")
+    start_processor(processes, kafka, "w1", "tests.support.failing_worker", **settings)
+    wait_until(lambda: page_of(port).get("quiet_partitions", 0) >= 1, 60, "the silence, after which no timer fires")
+    wait_until(lambda: page_of(port).get("silences_total", 0) >= 1, 60, "the count of silences")
+    assert page_of(port)['state_hash_mismatches_total{source="store"}'] == 1
     wait_until(lambda: page_of(port).get('sessions{state="Active"}') == 1, 30, "the session counted after a recovery")
+    sender.send(lasting.work())
+    sender.flush()
+    wait_until(lambda: page_of(port).get('errors_total{kind="judge"}') == 1, 20, "the event at which the judge fails")
+    sender.send(*agent_of(kafka, partition).start(SILENT))
+    sender.flush()
+    wait_until(lambda: page_of(port)['sessions{state="Active"}'] == 2, 20, "a session that falls silent")
     sender.send(lasting.start(SHORT)[1], OutgoingRecord(lasting.key.encoded(), b"\x00\x00\x00\x00\x07value"))
     sender.flush()
     _check_lag(port, partition)
+    wait_until(lambda: page_of(port)[f'timers_due{{partition="{partition}"}}'] == 1, 20, "its deadline, not fired")
+
+
+def agent_of(kafka: KafkaSettings, partition: int) -> Agent:
+    """Return an agent whose session is in a partition."""
+    agents = iter(Agent, None)
+    return next(agent for agent in agents if partition_of(agent.key.encoded(), kafka.partitions) == partition)
+
+
+def damage_store(folder: Path) -> None:
+    """Put a row into a partition's store that its changelog does not have, with a sum of its own.
+
+    It takes itself for older than it is, so its worker compares it with the changelog's sum.
+    """
+    store = RocksStore(folder, MachineRows(all_machines()), RocksMemory(1))
+    saved = store.saved_position
+    assert saved is not None
+    assert saved.position.row_checksum is not None
+    wrong = saved.position._replace(row_checksum=saved.position.row_checksum ^ 1)
+    row = store.stored_row(next(iter(store.rows)))
+    store.save_rows({b"acme:a-row-too-many": row}, saved._replace(position=wrong, changelog_next=0))
+    store.close()
 
 
 def _check_lag(port: int, partition: int) -> None:

@@ -2,41 +2,41 @@
 
 import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
-from sessionary.schemas.records import BatchRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.stream_processors.core.machine import Arrival, Decision, Remains
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.session.effects import SessionRow
-from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
+from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.fetching.pending_records import PENDING_BYTES_MAX
-from sessionary.stream_processors.runtime.job import machines_job
+from sessionary.stream_processors.runtime.job import PlainProduced, machines_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores
 from tests.integration.processor_load import Agent, Sender
-from tests.support import read_records, read_topic
-from tests.support.pipelines import alter_topic, new_pipeline
+from tests.support import read_batches, read_records, read_topic, wait_until
+from tests.support.failing_worker import FailingMachine
+from tests.support.pipelines import alter_topic, new_pipeline, refuse_records
 
 WAIT_S = 15.0
 
@@ -92,6 +92,11 @@ class Bench:
             for stored in read_topic(kafka, kafka.topics.events)
             if stored.partition == self.partition
         ]
+
+    def refuse_rows(self, kafka: KafkaSettings) -> None:
+        """Let the changelog refuse the rows of this partition, and wait until it does."""
+        other, code = (self.partition + 1) % kafka.partitions, KafkaError.MSG_SIZE_TOO_LARGE
+        refuse_records(kafka, kafka.topics.changelog, {"max.message.bytes": "300"}, other, random.randbytes(300), code)
 
     def own(self, former: PartitionOwner | None = None) -> PartitionOwner:
         return PartitionOwner(self.context, self.partition, new_store, former)
@@ -160,7 +165,7 @@ def test_records_that_arrive_within_the_interval_share_a_transaction(kafka: Kafk
         await bench.close(owner)
 
     asyncio.run(story())
-    first, second = (record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord))
+    first, second = read_batches(kafka)
     assert (first.first_offset, second.last_offset) == (0, 39)
     assert second.started_at - first.started_at >= interval_ms * 1_000
 
@@ -252,30 +257,38 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
     assert len(read_records(kafka, kafka.topics.audit)) == 2
 
 
-def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(kafka: KafkaSettings) -> None:
+class WaitingWriter(TransactionWriter):
+    """Waits for the broker's answer to all records before it produces the position."""
+
+    def _produce(
+        self,
+        records: Iterable[PlainProduced],
+        on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
+    ) -> int:
+        size = super()._produce(records, on_delivery)
+        wait_until(lambda: self._producer.poll(0.01) == 0 and len(self._producer) == 0, WAIT_S, "the broker's answers")
+        return size
+
+
+@pytest.mark.parametrize("writer", [TransactionWriter, WaitingWriter])
+def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch, writer: type[TransactionWriter]
+) -> None:
+    monkeypatch.setattr(partition_owner, "TransactionWriter", writer)
+
     async def story() -> None:
         bench = Bench(kafka)
-        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": "300"})
+        bench.refuse_rows(kafka)
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         offer(owner, bench.log)
-        with pytest.raises(Halted) as caught:
-            await owner.task
-        assert caught.value.reason == "record_too_large"
+        await bench.seen(owner.task.done)
+        assert str(owner.halted).startswith("record_too_large: ")
         assert position(owner) == 0
         await bench.close()
 
     asyncio.run(story())
     assert read_records(kafka, kafka.topics.audit) == []
-
-
-class FailingMachine(SessionMachine):
-    """Fails at the events of one type."""
-
-    def decide(self, row: SessionRow | Remains | None, arrival: Arrival) -> Decision:
-        if arrival.event is not None and arrival.event.envelope.event_type == "session_activity":
-            raise ZeroDivisionError("the record's text")
-        return super().decide(row, arrival)
 
 
 def test_a_record_on_which_the_judge_fails_halts_the_partition_by_name(kafka: KafkaSettings) -> None:
@@ -312,7 +325,7 @@ def test_a_halted_partition_goes_on_by_itself_once_its_cause_is_gone(
 
     async def story() -> None:
         bench = Bench(kafka)
-        alter_topic(kafka, kafka.topics.changelog, {"max.message.bytes": "300"})
+        bench.refuse_rows(kafka)
         assignment = Assignment(bench.context, PartitionStores(bench.settings, None, bench.context.job.row_codec))
         assignment.take_assignment([bench.partition])
         fed: set[PartitionOwner] = set()

@@ -77,9 +77,9 @@ def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
     send_secrets(kafka)
     wait_until(lambda: "dead letter" in sinks[0].log.read_text("utf-8"), 60, "a dead letter")
     pipeline.wait_landed()
-    processor.stop(15)
+    processor.stop(60)
     for sink in sinks:
-        sink.stop(15)
+        sink.stop(60)
 
     for child, role in ((processor, "processor"), (sinks[1], "sink history")):
         lines = log_lines(child)

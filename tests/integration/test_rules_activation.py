@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import time
+from collections import Counter
 
 from confluent_kafka import Producer
 
@@ -17,12 +18,19 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.rules_change import RulesRequest, is_decided
-from tests.integration.processor_load import changelog_of, check_everything, start_processor
+from tests.integration.processor_load import (
+    BackgroundLoad,
+    changelog_of,
+    check_everything,
+    start_processor,
+    wait_caught_up,
+)
 from tests.integration.test_processor_partition import Bench, offer
 from tests.support import Processes, wait_until
 
 WAIT_S = 30.0
 LATER = NEWEST_RULES.version + 1
+TOKENS = {"op": {"principal": "on-call", "roles": ["operator"]}}
 
 
 def announce_and_die(kafka: KafkaSettings) -> int:
@@ -34,7 +42,7 @@ def announce_and_die(kafka: KafkaSettings) -> int:
         await bench.seen(lambda: owner.is_open)
         offer(owner, bench.log[:10])
         owner.request_rules(RulesRequest(NEWEST_RULES, "on-call"))
-        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES.version), WAIT_S)
+        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES), WAIT_S)
         await bench.close(owner)
         return bench.partition
 
@@ -51,11 +59,41 @@ def test_the_next_owner_begins_rules_that_were_only_announced(kafka: KafkaSettin
         lambda: changelog_of(kafka)[1][partition].rules == NEWEST_RULES, WAIT_S, "the rules in force", pause_s=0.2
     )
     worker.signal(signal.SIGTERM)
-    assert worker.wait(20)
+    assert worker.wait(60)
     decisions = [audit for audit in check_everything(kafka) if audit.kind == "decision"]
     assert [(audit.source_partition, audit.source_offset, audit.actor) for audit in decisions] == [
         (partition, 10, "on-call")
     ]
+
+
+def operator_of(port: int) -> ControlApiClient:
+    settings = OperatorSettings.model_validate({"control_url": f"http://127.0.0.1:{port}", "operator_token": "op"})
+    return ControlApiClient(settings)
+
+
+def test_a_setting_of_the_rules_in_force_is_changed_while_events_come(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    port = free_port()
+    worker = start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(TOKENS))
+    client = operator_of(port)
+
+    def activate(days: int | None) -> list[tuple[int, int]]:
+        try:
+            listing = client.activate_rules(NEWEST_RULES.version, days)
+        except SessionaryError:  # not all partitions are open yet
+            return []
+        return [(found["rules"], found["finished_run_days"]) for found in listing["partitions"]]
+
+    with BackgroundLoad(kafka, sessions=8, rate=200, seed=1):
+        for asked, kept in ((None, 30), (90, 90), (None, 90), (1, 1)):
+            expected = [(NEWEST_RULES.version, kept)] * kafka.partitions
+            wait_until(lambda asked=asked, expected=expected: activate(asked) == expected, WAIT_S, f"{kept} days")  # type: ignore[misc]
+    wait_caught_up(kafka, WAIT_S)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(60)
+    told = Counter(audit.reason.rpartition(";")[2] for audit in check_everything(kafka) if audit.kind == "decision")
+    assert told == {f" finished runs are kept for {days}": kafka.partitions for days in ("30 days", "90 days", "1 day")}
 
 
 def test_rules_of_a_later_release_halt_their_partition(kafka: KafkaSettings, processes: Processes) -> None:
@@ -64,10 +102,8 @@ def test_rules_of_a_later_release_halt_their_partition(kafka: KafkaSettings, pro
     producer.produce(kafka.topics.changelog, encode_record(later), POSITION_KEY, partition=2)
     assert producer.flush(20) == 0
     port = free_port()
-    tokens = {"op": {"principal": "on-call", "roles": ["operator"]}}
-    start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(tokens))
-    settings = OperatorSettings.model_validate({"control_url": f"http://127.0.0.1:{port}", "operator_token": "op"})
-    client = ControlApiClient(settings)
+    start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(TOKENS))
+    client = operator_of(port)
 
     def states() -> list[object]:
         try:

@@ -65,15 +65,17 @@ class Runs:
 
     def send(self, *payloads: Payload, run: str | None = "r1", **fields: Any) -> int:
         """Insert events; return the offset of the last one."""
-        for payload in payloads:
-            offset = len(self.sent)
-            self.deliver(agent_event(payload, seq=offset + 1, **{"run_id": run, "step_id": None, **fields}))
+        named = {"run_id": run, "step_id": None, **fields}
+        numbered = enumerate(payloads, len(self.sent) + 1)
+        self.deliver(*(agent_event(payload, seq=seq, **named) for seq, payload in numbered))
         return len(self.sent) - 1
 
-    def deliver(self, value: bytes) -> None:
-        offset = len(self.sent)
-        insert_block(self.rows.clickhouse, "history", [(self.at_us(offset), offset, value)], f"events {offset}")
-        self.sent.append(value)
+    def deliver(self, *values: bytes) -> None:
+        """Insert records, in one block."""
+        first = len(self.sent)
+        records = [(self.at_us(offset), offset, value) for offset, value in enumerate(values, first)]
+        insert_block(self.rows.clickhouse, "history", records, f"events {first}")
+        self.sent += values
 
     def refuse(self, offset: int, reason: Any = "illegal_transition") -> None:
         at = self.at_us(offset) // 1_000 * 1_000
@@ -92,16 +94,8 @@ class Runs:
 
     def lose_call(self, offset: int, key: str, run: str | None = "r1") -> None:
         states = {"from_call_state": "running", "to_call_state": "unknown", "reason_code": "tool_call_limit"}
-        self.decide(
-            offset,
-            5,
-            kind="tool_call",
-            event_type="tool_call_unknown",
-            idem_key=key,
-            tool_name="send",
-            run_id=run,
-            **states,
-        )
+        call = {"event_type": "tool_call_unknown", "idem_key": key, "tool_name": "send", "run_id": run}
+        self.decide(offset, 5, kind="tool_call", **call, **states)
 
     def fail_step(self, offset: int, name: str, attempt: int) -> None:
         states = {"from_step_state": "running", "to_step_state": "failed", "reason_code": "model_limit"}
@@ -226,6 +220,22 @@ def test_an_attempt_that_took_longer_than_its_limit_failed(runs: Runs) -> None:
     assert len(runs.ask(found)) == 2
 
 
+def test_long_steps_without_a_checkpoint_are_listed(runs: Runs) -> None:
+    """Each record comes a second after the one before; so many others make a step long."""
+    passing = [RunRunning(0.5)] * 61
+    runs.send(STARTED, StepStarted("quick", 1, "{}"), StepSucceeded("quick", 1, "{}"))
+    runs.send(StepStarted("slow", 1, "{}"), *passing, StepSucceeded("slow", 1, "{}"))
+    saved = CheckpointSaved("c1", "pages", "text", 70, "p70", 700, None)
+    runs.send(StepStarted("saving", 1, "{}"), *passing, saved, StepSucceeded("saving", 1, "{}"))
+    runs.send(StepStarted("lost", 1), StepStarted("lost", 2), *passing, StepFailed("lost", 2, BUSY))
+    runs.send(STARTED, StepStarted("slow", 1), run="r2")
+    found = runs.ask("SELECT run_id, name, attempt, state, toUInt32(duration_s) AS s FROM v_long_steps ORDER BY 1, 2")
+    assert found[:2] == [("r1", "lost", 2, "failed", 62), ("r1", "slow", 1, "succeeded", 62)]
+    (running,) = found[2:]
+    assert running[:4] == ("r2", "slow", 1, "running")
+    assert running[4] > 80_000  # its rows are a day old
+
+
 def test_a_call_has_its_whole_result_and_only_reserved_calls_are_rows(runs: Runs) -> None:
     result = json.dumps("x" * 5_000)
     runs.send(STARTED, call_started("k"), call_succeeded("k", result=result))
@@ -343,15 +353,19 @@ def test_a_rejected_run_is_told_and_has_no_end_of_its_own(runs: Runs) -> None:
 
 def test_of_a_retry_a_resume_and_a_transition_one_query_tells_cause_actor_and_inputs(runs: Runs) -> None:
     runs.send(STARTED, StepStarted("a", 1, '"in"'), StepFailed("a", 1, BUSY))
-    retried = runs.send(StepStarted("a", 2, '"in"'), causation_id="event-1-3")
+    why = "attempt 1 failed: BUSY (retryable)"
+    retried = runs.send(StepStarted("a", 2, '"in"', reason=why), causation_id="event-1-3")
+    runs.fail_step(retried, "a", 2)
     runs.pause_by_clock(retried)
-    runs.send(RunResumed("a"), actor="ann", causation_id="event-1-1")
+    runs.send(RunResumed("a", "goes on with step a"), actor="ann", causation_id="event-1-1")
     runs.decide(retried, 11, kind="transition", event_type="session_timed_out", to_state="Timeout", run_id=None)
     found = runs.ask("SELECT event_type, number, state, actor, cause, reason, inputs FROM v_causes")
     told = {row[:6]: json.loads(row[6]) for row in found}
-    assert told["step_started", 2, "running", "agent-1", "step_failed", ""]["input_json"] == '"in"'
-    assert told["run_resumed", 0, "running", "ann", "run_started", ""]["from_step"] == "a"
+    assert told["step_started", 2, "running", "agent-1", "step_failed", why]["input_json"] == '"in"'
+    assert told["run_resumed", 0, "running", "ann", "run_started", "goes on with step a"]["from_step"] == "a"
     assert told["run_paused", 0, "paused", "processor", "deadline", "too slow"]["reason_code"] == "inactive"
+    assert told["step_failed", 2, "failed", "processor", "deadline", "too slow"]["reason_code"] == "model_limit"
+    assert runs.ask("SELECT name FROM v_causes WHERE event_type = 'step_failed' AND cause = 'deadline'") == [("a",)]
     assert told["session_timed_out", 0, "Timeout", "processor", "deadline", "too slow"]["due_at"] != ""
 
 
@@ -369,14 +383,17 @@ def test_people_list_the_calls_that_wait_and_name_one(
     assert run(["unknown", "list", "--json"]) == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     wanted = {"session": session_id(1), "tool": "send", "key": "k", "args": '{"to":"a"}'}
-    assert [{name: row[name] for name in ("run", *wanted)} for row in rows] == [
-        {"run": name, **wanted} for name in ("r1", "r2")
-    ]
+    listed = [{name: row[name] for name in ("run", *wanted)} for row in rows]
+    assert listed == [{"run": name, **wanted} for name in ("r1", "r2")]
+    assert run(["unknown", "list", "--json", "--agent", "agent-1"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == len(rows)
+    unknown = (["--user", "zoe"], ["--agent", "other"], ["--since", "2100-01-01"])
+    assert [run(["unknown", "list", *each]) for each in unknown] == [0, 0, 0]
+    assert capfd.readouterr().out == ""
     outcome = ["--outcome", "failed", "--by", "ann"]
     assert run(["unknown", "resolve", "00000000", "other", *outcome]) == 4
     assert run(["unknown", "resolve", "00000000", "k", *outcome]) == 5
     assert "give --run" in capfd.readouterr().err
     assert run(["unknown", "resolve", "00000000", "k", "--result", "{}", *outcome]) == 5
     assert run(["unknown", "resolve", "00000000", "k", "--result", "{", "--outcome", "succeeded", "--by", "ann"]) == 5
-    source = ClickHouseClient(clickhouse)
-    assert find_unknown_call(source, "00000000", "k", "r2")["tool_call_id"] == "id-k"
+    assert find_unknown_call(ClickHouseClient(clickhouse), "00000000", "k", "r2")["tool_call_id"] == "id-k"

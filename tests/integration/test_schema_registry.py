@@ -11,11 +11,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from sessionary.schemas.codec import Decoder, Event, encode_confluent
 from sessionary.schemas.codec.registry import ConfluentRegistry
 from sessionary.schemas.ids import partition_of
-from sessionary.schemas.records import BatchRecord, RejectedEvent
+from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.processor_load import Agent, OutgoingRecord, Sender, start_processor, wait_judged
 from tests.support import Processes, wait_until
-from tests.support.reading import read_records
+from tests.support.reading import read_batches, read_records
 from tests.support.schema_registry import RealRegistry
 
 pytestmark = pytest.mark.long
@@ -44,8 +44,7 @@ def agent_of(partition: int, partitions: int) -> Agent:
 
 
 def judged_in(kafka: KafkaSettings, partition: int) -> int:
-    batches = [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
-    return sum(batch.applied + batch.refused for batch in batches if batch.partition == partition)
+    return sum(batch.applied + batch.refused for batch in read_batches(kafka) if batch.partition == partition)
 
 
 def test_events_are_judged_with_the_schemas_of_a_registry(
@@ -78,7 +77,7 @@ def test_a_registry_that_stands_still_holds_up_one_partition_and_no_end(
         wait_until(lambda: judged_in(kafka, 1) == others.seq, 10, "the other partition goes on")
     assert judged_in(kafka, 0) == 0
     worker.signal(signal.SIGTERM)
-    assert worker.wait(10)
+    assert worker.wait(60)
     assert worker.exit_code == 0
     start_processor(processes, kafka, "w1", schema_registry_url=server.url)
     os.kill(server.child.pid, signal.SIGCONT)

@@ -1,7 +1,9 @@
 """All roles on a broker with TLS, log-ins and an authorizer, with the ACLs of docs/security.md."""
 
+import json
 import re
 import shlex
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ from confluent_kafka import KafkaError, Message, Producer
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.schemas.records import AuditRecord
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN
+from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support.certificates import CertificateAuthority
 from tests.support.pipelines import environment, new_pipeline, run_sql
@@ -26,6 +30,14 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.long
 _RECIPE = re.compile(r"^    kafka-acls --add (.+)$", re.MULTILINE)
 _RESOURCES = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}
+
+_TASKS = """
+from sessionary.producers.tasks.functions import task
+
+@task("double")
+def double(ctx, given):
+    return 2 * given["n"]
+"""
 
 
 class Secured:
@@ -109,12 +121,8 @@ def _refusal_of(kafka: KafkaSettings, topic: str) -> KafkaError | None:
     return told[0] if told else None
 
 
-@pytest.mark.parametrize("way", ["mtls", "oauth", "password"])
-def test_every_role_works_with_the_rights_of_the_document(
-    way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
-) -> None:
-    plain = new_pipeline(secured.broker.plain_servers)
-    assert secured.apply_recipes(plain.topic_prefix) == 23
+def _start_processor(secured: Secured, way: str, plain: KafkaSettings, processes: Processes) -> str:
+    """Start a processor with its principal's rights, and an API with TLS; return the API's URL."""
     port, server = free_port(), secured.authority.issue(f"worker-{way}")
     url = f"https://localhost:{port}"
     processor = environment(
@@ -127,32 +135,41 @@ def test_every_role_works_with_the_rights_of_the_document(
         control_ca_location=str(secured.authority.file),
     )
     processes.start("sessionary.stream_processors", env=processor, name=f"processor-{way}")
+    return url
+
+
+def _new_client(secured: Secured, agent: KafkaSettings, url: str, folder: Path) -> SessionClient:
+    fields = {
+        **agent.model_dump(),
+        "control_url": url,
+        "control_ca_location": str(secured.authority.file),
+        "api_token": TOKEN,
+        "spool_dir": folder / "spool",
+        "verdict_timeout_s": 90,
+        "handle_sigterm": False,
+    }
+    settings = ProducerSettings.model_validate(fields)
+    return SessionClient(tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=settings)
+
+
+@pytest.mark.parametrize("way", ["mtls", "oauth", "password"])
+def test_every_role_works_with_the_rights_of_the_document(
+    way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    plain = new_pipeline(secured.broker.plain_servers)
+    assert secured.apply_recipes(plain.topic_prefix) == 23
+    url = _start_processor(secured, way, plain, processes)
     administrator = environment(secured.settings(way, "administrator", plain))
     applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")
     assert applied.wait(60)
     assert applied.exit_code == 0, applied.log.read_text()
     sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
     migrated = processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate")
-    assert migrated.wait(60)
+    assert migrated.wait(180)
     for kind in ("audit", "history"):
         processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-{way}")
     agent = secured.settings(way, "agent", plain)
-    client = SessionClient(
-        tenant_id=TENANT,
-        service_id="billing",
-        agent_id="agent-1",
-        settings=ProducerSettings.model_validate(
-            {
-                **agent.model_dump(),
-                "control_url": url,
-                "control_ca_location": str(secured.authority.file),
-                "api_token": TOKEN,
-                "spool_dir": tmp_path / "spool",
-                "verdict_timeout_s": 90,
-                "handle_sigterm": False,
-            }
-        ),
-    )
+    client = _new_client(secured, agent, url, tmp_path)
     session = client.create(user_id="u1", state={"n": 7}).start()
     session.pause("lunch")
     assert session.resume() == {"n": 7}  # so the processor judged it, and its API answered by TLS
@@ -171,6 +188,57 @@ def test_every_role_works_with_the_rights_of_the_document(
     assert lag.wait(60)
     assert lag.exit_code in (0, 1), lag.log.read_text()
     assert f"{plain.topic_prefix}.processor" in lag.log.read_text()
+
+
+def test_the_further_roles_work_with_the_rights_of_the_document(
+    secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    """Clean-up handlers, task workers, the other sinks, the lag exporter and `doctor`."""
+    way, plain = "password", new_pipeline(secured.broker.plain_servers)
+    secured.apply_recipes(plain.topic_prefix)
+    begin_with(plain, NEWEST_RULES)  # which know tasks
+    url = _start_processor(secured, way, plain, processes)
+    sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
+    assert processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate").wait(180)
+    for kind in ("rejected", "batches"):
+        processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-further")
+    agent = secured.settings(way, "agent", plain)
+    access = {"control_url": url, "control_ca_location": str(secured.authority.file), "api_token": TOKEN}
+    (tmp_path / "app_tasks.py").write_text(_TASKS)
+    worker = {**environment(agent, **access, spool_dir=str(tmp_path / "worker")), "PYTHONPATH": str(tmp_path)}
+    options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing"]
+    processes.run([COMMAND, "task-worker", *options], env=worker, name="task-worker-secured")
+    cleaned: list[str] = []
+    with _new_client(secured, agent, url, tmp_path) as client:
+        client.on_cleanup(lambda request: cleaned.append(request.session_id))
+        session = client.create(user_id="u1").start()
+        task_id = session.start_task("double", {"n": 21}, timeout_s=30)
+        wait_until(lambda: client.get_task_results(task_id).get("result") == 42, 90, "the task's result", pause_s=0.2)
+        session.close()
+        wait_until(lambda: session.session_id in cleaned, 60, "the clean-up request")
+        assert _refusal_of(agent, plain.topics.events) is None  # written, and then refused by the processor
+    for table in ("rejected", "batches"):
+        count = f"SELECT count() FROM {clickhouse.clickhouse_database}.{table}"
+        wait_until(lambda count=count: int(run_sql(clickhouse, count)), 60, f"rows of {table}")  # type: ignore[misc]
+    observer = environment(secured.settings(way, "observer", plain), clickhouse, **access)
+    port = free_port()
+    processes.run([COMMAND, "lag-exporter", "--port", str(port)], env=observer, name="lag-exporter-secured")
+    groups = [f'group="{plain.topic_prefix}.{name}"' for name in ("processor", f"task-workers.{TENANT}:billing")]
+    wait_until(lambda: all(group in _metrics_at(port) for group in groups), 60, "both groups' lag", pause_s=0.2)
+    doctor = processes.run([COMMAND, "doctor", "--json"], env=observer, name="doctor-secured")
+    assert doctor.wait(120)
+    found = [json.loads(line) for line in doctor.log.read_text().splitlines() if line.startswith("{")]
+    well = {check["check"] for check in found if check["ok"]}
+    lags = {f"lag {role}" for role in ("processor", "sink.rejected", "sink.batches")}
+    assert {"broker", "topics", "migrations", "processor"} | lags <= well, found
+
+
+def _metrics_at(port: int) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
 
 
 def test_without_a_certificate_no_client_gets_in(secured: Secured) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.events import Heartbeat, Payload, ResourcesReleased, SessionActivity, StateUpdated
+from sessionary.schemas.events import (
+    Heartbeat,
+    MessageAppended,
+    Payload,
+    ResourcesReleased,
+    SessionActivity,
+    StateUpdated,
+    ToolCallSucceeded,
+)
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.aged_rows import AgedRows
@@ -45,6 +53,13 @@ def rows(clickhouse: ClickHouseSettings) -> AgedRows:
     return AgedRows(clickhouse)
 
 
+def refusal_of(event_type: str, session: int, seq: int, at: int, offset: int) -> RejectedEvent:
+    return RejectedEvent(
+        *("stale_epoch", "", True, "acme", session_id(session), f"event-{session}-{seq}", event_type),
+        *("billing", "t", 0, offset, at // 1_000 * 1_000),
+    )
+
+
 def insert_lives(rows: AgedRows, ages: Sequence[float], classes: Sequence[Any] = (), *, to_end: bool = False) -> None:
     """Insert the records of one session per age; all have the same life."""
     kept_days, retention = (2_557, "sox_audit") if "financial" in classes else (365, "default")
@@ -59,11 +74,7 @@ def insert_lives(rows: AgedRows, ages: Sequence[float], classes: Sequence[Any] =
             at, offset = began + round(event_s * 1_000_000), 100 * number + seq
             history.append((at, offset, agent_event(payload, *classes, session=number, seq=seq)))
             if refused:
-                refusal = RejectedEvent(
-                    *("stale_epoch", "", True, "acme", session_id(number), f"event-{number}-{seq}", "state_updated"),
-                    *("billing", "t", 0, offset, at // 1_000 * 1_000),
-                )
-                rejected.append((at, offset, encode_record(refusal)))
+                rejected.append((at, offset, encode_record(refusal_of("state_updated", number, seq, at, offset))))
     insert_block(rows.clickhouse, "audit", audit, "lives")
     insert_block(rows.clickhouse, "history", history, "lives")
     insert_block(rows.clickhouse, "rejected", rejected, "lives")
@@ -72,6 +83,27 @@ def insert_lives(rows: AgedRows, ages: Sequence[float], classes: Sequence[Any] =
 def test_the_last_activity_the_version_and_the_duration_of_a_session_are_true(rows: AgedRows) -> None:
     insert_lives(rows, [1])
     assert rows.fetch_values(f"SELECT {_FIGURES} FROM v_sessions") == [(3, 14, 14, 30)]
+
+
+def test_a_session_tells_its_turns_and_the_results_of_its_tools_on_two_services(rows: AgedRows) -> None:
+    insert_lives(rows, [1])
+    turn = MessageAppended("user", "hello")
+    sent: list[tuple[Payload, dict[str, Any]]] = [
+        (turn, {}),
+        (turn, {"event_id": "event-1-21"}),  # the one before, delivered twice
+        (MessageAppended("assistant", "hi"), {}),
+        (ToolCallSucceeded("id-1", "search", "k1", "[]", None, 1), {}),
+        (ToolCallSucceeded("id-2", "book", "k2", "7", None, 1), {"service_id": "shop", "agent_id": "agent-2"}),
+        (MessageAppended("assistant", "booked"), {}),
+        (MessageAppended("assistant", "refused"), {}),
+    ]
+    at = [rows.at_us(1) + (20 + n) * 1_000_000 for n in range(len(sent))]
+    events = [(at[n], 121 + n, agent_event(event, seq=21 + n, **fields)) for n, (event, fields) in enumerate(sent)]
+    insert_block(rows.clickhouse, "history", events, "talk")
+    refusal = encode_record(refusal_of("message_appended", 1, 27, at[-1], 127))
+    insert_block(rows.clickhouse, "rejected", [(at[-1], 127, refusal)], "talk")
+    asked = "SELECT turns, tool_results, services, agents FROM v_sessions"
+    assert rows.fetch_values(asked) == [(3, 2, ["billing", "shop"], ["agent-1", "agent-2"])]
 
 
 def test_an_archived_session_was_active_when_its_agent_was(rows: AgedRows) -> None:

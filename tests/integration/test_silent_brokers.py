@@ -1,14 +1,22 @@
 """Commands beside brokers that keep their connections open and answer nothing."""
 
+import json
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.infra.cli.command_tree import COMMANDS
+from sessionary.infra.local.ports import free_port
+from sessionary.infra.tenants import TENANTS
+from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.support.migrated_tables import make_tables
 from tests.support.mock_cluster import mock_cluster
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
@@ -16,15 +24,52 @@ from tests.support.waiting import wait_until
 
 COMMAND = str(Path(sys.executable).parent / "sessionary")
 SAID_S_MAX = 5.0
+# They end at once, with a line and code 3.
+ENDING = (
+    "lag",
+    "topics apply",
+    "load",
+    "repair --from 2026-01-01",
+    "rejected replay 0:1",
+    "spool drain",
+    "unknown resolve 0000 key --outcome failed --by ann",
+)
+# They go on trying, and say so in their logs.
+LASTING = {
+    "processor": "no broker answers at",
+    "sink audit": "no broker answers yet",
+    "lag-exporter": "no lag is known",
+    "task-worker --module some_tasks --tenant acme --service billing": "no broker answers yet",
+}
+TASKS = """from sessionary.producers.tasks import task
+
+@task("report")
+def report(ctx, input):
+    return {}
+"""
+REPORTING = ("doctor", "integrity")  # they report also what is well
+OWN_BROKER = ("demo", "up", "broker")
+NO_KAFKA = {
+    *("env", "sessions", "show", "timeline", "conversation", "runs", "run", "sql", "db", "clickhouse", "alerts"),
+    *("artifacts", "partition", "rules"),  # they ask ClickHouse, or the control API
+}
 
 
 @pytest.fixture(scope="module")
-def silent() -> Iterator[dict[str, str]]:
+def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Variables that name brokers which accept connections and then fall silent."""
     with mock_cluster() as cluster:
         for number in (1, 2, 3):
             cluster.silence_broker(number)
-        yield environment(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers))
+        variables = environment(
+            KafkaSettings(bootstrap_servers=cluster.bootstrap_servers),
+            api_tokens=json.dumps({f"token of {tenant}": tenant for tenant in TENANTS}),
+            clickhouse_url=f"http://127.0.0.1:{free_port()}",
+            control_url=f"http://127.0.0.1:{free_port()}",
+            spool_dir=str(tmp_path_factory.mktemp("spool")),
+        )
+        ProducerSettings.from_env(variables).spool_folder.mkdir(parents=True)
+        yield variables
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +80,81 @@ def start_s() -> float:
     return time.monotonic() - began_s
 
 
-@pytest.mark.parametrize("arguments", ["lag", "topics apply"])
+def in_turn(commands: Iterable[str]) -> list[Any]:
+    """Return the cases of a test: all but two are long, as each takes a process's start."""
+    return [pytest.param(one, marks=pytest.mark.long if n > 1 else ()) for n, one in enumerate(commands)]
+
+
+def run_command(arguments: str, environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end."""
+    return subprocess.run(
+        [COMMAND, *arguments.split()], env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_every_command_that_asks_kafka_is_tested_here() -> None:
+    tested = {arguments.split()[0] for arguments in (*ENDING, *LASTING, *REPORTING, *OWN_BROKER)}
+    assert tested | NO_KAFKA == {command.name for command in COMMANDS}
+    assert tested & NO_KAFKA == set()
+
+
+@pytest.mark.parametrize("arguments", in_turn(ENDING))
 def test_a_command_says_within_5_s_that_the_brokers_are_away(
     arguments: str, silent: dict[str, str], start_s: float
 ) -> None:
     began_s = time.monotonic()
-    done = subprocess.run(
-        [COMMAND, *arguments.split()], env=silent, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (3, "")
+    done = run_command(arguments, silent)
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert "does not answer" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert time.monotonic() - began_s < SAID_S_MAX + 3 * start_s
+    assert time.monotonic() - began_s < SAID_S_MAX + 6 * start_s
 
 
-def test_a_processor_says_that_the_brokers_are_away(silent: dict[str, str], processes: Processes) -> None:
-    worker = processes.start("sessionary.stream_processors", env={**silent, "SESSIONARY_API_PORT": "0"})
-    wait_until(lambda: "no broker answers at" in worker.log.read_text(), 60, "the worker to say so")
+@pytest.mark.parametrize("arguments", in_turn(LASTING))
+def test_a_role_says_within_5_s_that_the_brokers_are_away(
+    arguments: str, silent: dict[str, str], start_s: float, processes: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "some_tasks.py").write_text(TASKS)
+    environ = silent | {"SESSIONARY_METRICS_PORT": str(free_port()), "PYTHONPATH": str(tmp_path)}
+    environ["SESSIONARY_API_PORT"] = "0"
+    role = processes.run([COMMAND, *arguments.split()], env=environ, name=arguments.split()[0])
+    wait_until(lambda: LASTING[arguments] in role.log.read_text(), SAID_S_MAX + 6 * start_s, "the role to say so")
+
+
+def test_a_command_that_watches_says_so_again_and_again_until_ctrl_c(
+    silent: dict[str, str], start_s: float, processes: Processes
+) -> None:
+    watching = processes.run([COMMAND, "lag", "--watch"], env=silent, name="watch")
+
+    def rows() -> list[dict[str, str]]:
+        return [json.loads(line) for line in watching.log.read_text().splitlines() if line.endswith("}")]
+
+    wait_until(rows, SAID_S_MAX + 6 * start_s, "the first round")
+    wait_until(lambda: len(rows()) > 1, 30, "the second round")
+    assert {row["state"] for row in rows()} == {"broker_away"}
+    assert all("does not answer" in row["detail"] for row in rows())
+    watching.signal(signal.SIGINT)
+    assert watching.wait(30)
+    assert watching.exit_code == 0
+
+
+def test_doctor_says_within_5_s_that_the_brokers_are_away(silent: dict[str, str], start_s: float) -> None:
+    began_s = time.monotonic()
+    done = run_command("doctor --json", silent)
+    assert done.returncode == 1
+    found = {check["check"]: check for check in map(json.loads, done.stdout.splitlines())}
+    assert (found["broker"]["ok"], "does not answer" in found["broker"]["found"]) == (False, True)
+    assert time.monotonic() - began_s < SAID_S_MAX + 6 * start_s
+
+
+def test_integrity_compares_what_clickhouse_has_although_the_brokers_are_away(
+    silent: dict[str, str], clickhouse: ClickHouseSettings, start_s: float
+) -> None:
+    make_tables(clickhouse)
+    began_s = time.monotonic()
+    done = run_command("integrity", silent | environment(clickhouse))
+    assert (done.returncode, done.stdout) == (3, "")
+    first, last = done.stderr.splitlines()
+    assert first.startswith("the ends of the tables are not compared: Kafka at ")
+    assert "does not answer" in last
+    assert time.monotonic() - began_s < SAID_S_MAX + 6 * start_s + 10.0  # the engine plans its view

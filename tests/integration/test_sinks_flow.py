@@ -210,6 +210,12 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0019_run_views",
             "0020_artifacts_and_attached_runs",
             "0021_step_limits",
+            "0022_judged_numbers",
+            "0023_long_steps",
+            "0024_refused_deliveries",
+            "0025_refused_versions",
+            "0026_checkpoint_data",
+            "0027_session_turns",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import ProducerConflict, Refused, Session, SessionClient, SessionFenced
+from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
@@ -26,12 +27,13 @@ class TakeOverRig:
         self._pipeline.start_processor()
         self.errors: list[Exception] = []
 
-    def client(self, agent_id: str, service_id: str = "billing") -> SessionClient:
+    def client(self, agent_id: str, service_id: str = "billing", heartbeat_interval_s: float = 5.0) -> SessionClient:
+        settings = self._pipeline.client_settings(self._folder, agent_id)
         return SessionClient(
             tenant_id=TENANT,
             service_id=service_id,
             agent_id=agent_id,
-            settings=self._pipeline.client_settings(self._folder, agent_id),
+            settings=settings.model_copy(update={"heartbeat_interval_s": heartbeat_interval_s}),
             on_error=self.errors.append,
         )
 
@@ -88,9 +90,15 @@ def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
 
 def test_a_copied_process_loses_no_event_silently(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:
     rig = TakeOverRig(kafka, processes, tmp_path)
-    with rig.client("first") as first, rig.client("copy") as copy:
+    # A heartbeat of the first process would have the number of a copy's event: a second conflict.
+    interval_s = 600.0
+    limits = brief_limits(budget_ms=round(interval_s) * 1_000 * HEARTBEATS_PER_BUDGET)
+    with (
+        rig.client("first", heartbeat_interval_s=interval_s) as first,
+        rig.client("copy", heartbeat_interval_s=interval_s) as copy,
+    ):
         copy._sequences._producer_id = first.producer_id  # as in a copied virtual machine
-        session = first.session(user_id="u")
+        session = first.session(user_id="u", limits=limits)
         session.sync()
         shared = copy.attach(session.session_id)
         shared.activity("lost")

@@ -11,13 +11,14 @@ from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import Invalid, SettingsError
 from sessionary.schemas.events.session import SessionErrored
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import RETENTION_MS
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import wait_for_topics
-from tests.integration.processor_load import Agent, Sender, changelog_of, start_processor, wait_judged
+from tests.integration.processor_load import Agent, Sender, begin_with, changelog_of, start_processor, wait_judged
 from tests.integration.test_processor_partition import WAIT_S, Bench
 from tests.support import Processes, read_records, read_topic, wait_until
 from tests.support.metrics_page import metric_value
@@ -78,6 +79,29 @@ def test_a_legal_error_of_more_than_1_mib_passes_through_a_broker_with_kafkas_de
     asyncio.run(story())
     assert any(len(stored.value or b"") > 1_048_588 for stored in read_topic(kafka, kafka.topics.audit))
     assert read_records(kafka, kafka.topics.rejected) == []
+
+
+def test_a_topic_with_less_room_than_the_rules_in_force_may_need_halts_its_partitions(kafka: KafkaSettings) -> None:
+    begin_with(kafka, NEWEST_RULES._replace(output_bytes_max=3_000_000))
+    wait_for_topics(worker_settings(kafka), lambda: False)  # this release's own rules need less
+
+    async def story() -> None:
+        bench = Bench(kafka)
+        halted = bench.own()
+        await bench.seen(halted.task.done)
+        assert halted.halted is not None
+        assert halted.halted.reason == "record_too_large"
+        assert f"topic {kafka.topics.audit} has max.message.bytes=2097152, and needs 3000000" in halted.halted.detail
+        for topic in (kafka.topics.audit, kafka.topics.cleanup, kafka.topics.tasks, kafka.topics.batches):
+            alter_topic(kafka, topic, {"max.message.bytes": "3000000"})
+        owners = [halted]
+        while not owners[-1].is_open:  # a broker tells its new settings a moment after it has accepted them
+            assert len(owners) < 10
+            owners.append(bench.own(owners[-1]))
+            await bench.seen(lambda: owners[-1].is_open or owners[-1].task.done())
+        await bench.close(*owners)
+
+    asyncio.run(story())
 
 
 def test_records_with_a_clients_time_halt_their_partition_before_they_are_folded(

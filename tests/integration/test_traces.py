@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.integration.pipeline_rig import TENANT, PipelineRig
+from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -32,6 +34,38 @@ with SessionClient(tenant_id=sys.argv[1], service_id="billing", agent_id="a1") a
         session.activity("llm")
     client.flush(30)
     session.detach()
+"""
+# One request of a user: look the session up, call a tool, update the session, answer.
+_REQUEST = """
+import sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+from sessionary.producers import SessionClient, tool
+span = trace.get_tracer("agent").start_as_current_span
+
+@tool(effect="write")
+def send_message(given):
+    with span("run the tool"):
+        return [given, "sent"]
+
+with SessionClient(tenant_id=sys.argv[1], service_id="billing", agent_id="a1") as client:
+    begun = client.session(user_id="u1", state={"step": 1})
+    begun.sync()
+    with span("handle the request"):
+        with span("look up"):
+            session = client.attach(begun.session_id)
+        with session:
+            with span("call"):
+                sent = send_message(session.state)
+            with span("update"):
+                session.update_state({"step": 2, "sent": sent})
+            with span("answer", attributes={"session.id": session.session_id, "sent": str(sent)}):
+                pass
+    client.flush(30)
 """
 _TRACED = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "200"}
 
@@ -105,6 +139,50 @@ def test_one_event_is_one_trace_through_three_processes(
         "sessionary-processor",
         "sessionary-sink-history",
     ]
+
+
+def test_the_stages_of_a_call_are_one_trace_in_their_order(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    begin_with(kafka, NEWEST_RULES)
+    pipeline = PipelineRig(kafka, None, processes)
+    tokens = json.dumps({TOKEN: TENANT})
+    environ = environment(kafka, instance="w1", api_port=str(pipeline.api_port), api_tokens=tokens) | _TRACED
+    processor = processes.start("sessionary.stream_processors", env=environ, name="processor")
+    wait_until(pipeline.is_ready, 60, "the processor to own its partitions")
+    own = {"trace_events": "true", "spool_dir": str(tmp_path), "api_token": TOKEN}
+    environ = environment(kafka, **own, control_url=pipeline.control_url)
+    agent = processes.run([sys.executable, "-c", _REQUEST, TENANT], env=environ, name="agent")
+    assert agent.wait(60)
+    assert agent.exit_code == 0, agent.log.read_text("utf-8")
+
+    def named(name: str) -> dict[str, Any]:
+        return wait_for_span(agent.log, lambda span: span["name"] == name)
+
+    def sent(event_type: str) -> dict[str, Any]:
+        return wait_for_span(agent.log, lambda span: span["attributes"].get("sessionary.event.type") == event_type)
+
+    request, looked_up, answer = named("handle the request"), named("look up"), named("answer")
+    reserved, granted_tool, done = sent("tool_call_started"), named("run the tool"), sent("tool_call_succeeded")
+    updated, update = sent("state_updated"), named("update")
+    judged = wait_for_span(processor.log, lambda span: span["parent_id"] == reserved["context"]["span_id"])
+    stages = (looked_up, reserved, judged, granted_tool, done, updated, answer)
+    assert {span["context"]["trace_id"] for span in stages} == {request["context"]["trace_id"]}
+    # Each begins once the one before has ended: a send ends when the broker has acknowledged it.
+    assert reserved["start_time"] <= judged["start_time"]
+    for before, after in (
+        (looked_up, reserved),
+        (judged, granted_tool),
+        (reserved, granted_tool),
+        (granted_tool, done),
+        (done, updated),
+        (updated, answer),
+    ):
+        assert before["end_time"] <= after["start_time"], (before["name"], after["name"])
+    assert updated["end_time"] <= update["end_time"], "the update was confirmed before the broker had it"
+    # The tool was given the stored state, and the answer names its session.
+    assert answer["attributes"]["session.id"] == reserved["attributes"]["gen_ai.conversation.id"]
+    assert answer["attributes"]["sent"] == "[{'step': 1}, 'sent']"
 
 
 def places_of(span: dict[str, Any], names: list[str]) -> list[Any]:

@@ -46,4 +46,4 @@ def test_a_killed_workers_verdicts_outlive_it(kafka: KafkaSettings, processes: P
         wait_until(partial(is_ready, port), 30, "the worker to be ready")
         assert ask_verdicts(port) == expected
         worker.signal(signal.SIGKILL)
-        assert worker.wait(10)
+        assert worker.wait(60)

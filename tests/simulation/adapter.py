@@ -12,12 +12,13 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import AnyMachine
-from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, LogRecord, Outcome
+from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
-from tests.integration.refold import set_clock_again
+from tests.auditor.decoding import SKIPS
+from tests.integration.refold import set_clock_again, skip_again
 from tests.support.machines import MACHINES
 from tests.support.row_differences import row_differences
 
@@ -80,6 +81,24 @@ def clock_repair(state: PartitionState, setting: ClockSetting | None) -> Overlay
     return batch
 
 
+def skip(state: PartitionState, records: Sequence[LogRecord], clock_ms: int) -> Overlay | None:
+    """A batch that leaves the next records unfolded, or accepts that the log has a gap there.
+
+    `records` are the next ones; `clock_ms` is not below the position's. None if it is not the time
+    for it: timers of the next record are written in parts.
+    """
+    if not records or not state.may_repair_clock:
+        return None
+    batch, next_offset = state.begin(), state.position.next_offset
+    if records[0].offset > next_offset:
+        gone = SkippedOffsets("log_gap_accepted", records[0].offset, state.position.clock_ms, "it is gone", "on-call")
+        batch.skip_offsets(gone)
+    else:
+        after = records[-1].offset + 1
+        batch.skip_offsets(SkippedOffsets("records_skipped", after, clock_ms, "poison", "on-call", records))
+    return batch
+
+
 def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine], stored: StoredLookup) -> list[Stored]:
     """What a transaction writes to the changelog; the position is last."""
     packed = MachineRows(machines).pack_changes(outcome.rows, NEWEST_RULES.version, stored)
@@ -133,7 +152,8 @@ def folded(
 ) -> Folded:
     """Fold a log without any trouble, in batches of `cut` records; timers do not cut.
 
-    `decisions` of an operator, in order, are taken where the audit trail has them.
+    `decisions` of an operator, in order, are taken where the audit trail has them. Raises
+    `ValueError` if the fold comes to no batch that ends there: a line is missing or doubled.
     """
     unbounded = settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40, output_bytes_max=1 << 40)
     fold = opened(partition, unbounded, (), machines)
@@ -143,16 +163,18 @@ def folded(
         batch = fold.begin()
         if decided and decided[-1].source_offset == fold.position.next_offset:
             decision = decided.pop()
-            if decision.event_type == "clock_repaired":
+            if decision.event_type in SKIPS:
+                skip_again(batch, decision, waiting)
+            elif decision.event_type == "clock_repaired":
                 set_clock_again(batch, decision)
             else:
                 batch.announce_rules(*REQUEST)
         else:
             stop = decided[-1].source_offset if decided else 1 << 62
-            assert waiting, f"nothing leads to the decision at {stop}"
             while waiting and waiting[-1].offset < stop and batch.apply(waiting[-1]):
                 waiting.pop()
-            assert batch.records, f"{waiting[-1]} is not taken"
+            if not batch.records:
+                raise ValueError(f"from {fold.position.next_offset} nothing leads to the decision at {stop}")
         outcomes.append(batch.finish())
         fold.merge(batch)
     return Folded(outcomes, table(fold), fold.position)
@@ -184,5 +206,6 @@ __all__ = [
     "look",
     "opened",
     "row_classes",
+    "skip",
     "table",
 ]

@@ -6,13 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
 from tests.core.random_agents import AGENT_FIELDS, BAD_KEYS, CONTEXT_SIZES, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
-from tests.core.run_moves import ERRORS, RUN_IDS, WORK, draw_child_event, draw_run_event, draw_run_marks
+from tests.core.run_moves import (
+    ARTIFACT_WAY,
+    ERRORS,
+    LONG,
+    RUN_IDS,
+    WORK,
+    draw_child_event,
+    draw_run_event,
+    draw_run_marks,
+)
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
 from tests.support.event_factory import TICK
 
@@ -57,6 +67,11 @@ class AgentPool:
             session = session_of("acme", "steady", "billing", world.shape.partitions)
             self.steady_sessions.append(SteadySession(world, session, STEADY_EVERY_MS))
             self.steady_sessions[0].begin({"limits": STEADY_LIMITS})
+
+    @property
+    def steady_keys(self) -> set[bytes | None]:
+        """The keys of the sessions that must survive."""
+        return {one.session.encoded for one in self.steady_sessions}
 
     def _session(self) -> Session:
         self.made += 1
@@ -171,7 +186,7 @@ class AgentPool:
         self.send(process, session, self.rng.choice(WORK), {}, run_id=run_id)
 
     def send_child_event(self) -> None:
-        """Send a few events of steps and calls, each mostly by what came of the last."""
+        """Send a few events of steps, calls and artifacts, each mostly by what came of the last."""
         process, session = self.pick_process(), self._pick_active_session()
         for _ in range(self.rng.randint(1, 3)):
             move = draw_child_event(self.rng, session.key, lambda key: self.world.cluster.look(key, session.partition))
@@ -210,6 +225,15 @@ class AgentPool:
         else:
             process.queue_event(session, "tool_call_succeeded", {**call, "try_number": 1, "result_json": "{}"}, **marks)
             self.send(process, session, "tool_call_started", {**started, "try_number": 2}, **marks)
+
+    def make_artifact(self) -> None:
+        """Send the first events of an artifact's way, from its creation to its end."""
+        process, session = self.pick_process(), self._pick_active_session()
+        process.ask_state(session)
+        run_id, artifact_id = self.rng.choice((None, None, *RUN_IDS)), f"own-{self.rng.randrange(3)}"
+        for event_type, fields in ARTIFACT_WAY[: self.rng.randint(2, len(ARTIFACT_WAY))]:
+            process.queue_event(session, event_type, {"artifact_id": artifact_id, **fields}, run_id=run_id)
+        process.deliver()
 
     def send_messages(self) -> None:
         process, session = self.pick_process(), self.pick_session()
@@ -337,6 +361,15 @@ class AgentPool:
             fields = {"base_version": known.version, "new_version": known.version + 1}
             process.queue_event(session, "state_updated", {**fields, "state_json": "x" * (VALUE_BYTES_MAX + 1)})
             process.deliver()
+
+    def hold_conversation(self) -> None:
+        """Send so many messages to a session that their turns take the rows of older ones."""
+        process, session = self.pick_process(), self._pick_active_session()
+        self.world.cluster.work(100, session.partition)
+        process.ask_state(session)
+        for n in range(CONVERSATION_TURNS_MAX + 5):
+            process.queue_event(session, "message_appended", {"content": LONG if n % 3 == 0 else "hello"})
+        process.deliver()
 
     def deliver_all(self) -> None:
         for process in (*self.processes, *self.replayers):

@@ -62,12 +62,16 @@ class Broker:
     def append(self, partition: int, key: bytes | None, value: bytes | None, now_ms: int) -> LogRecord:
         """Append a record with a timestamp; sometimes leave offsets without records before it."""
         if self._rng.random() < 0.03:
-            self._mark("log: offsets without records")
-            self._next[partition] += self._rng.randint(1, 3)
+            self.leave_gap(partition)
         record = LogRecord(self._next[partition], now_ms + self.skew_ms, key, value)
         self._next[partition] += 1
         self.events[partition].append(record)
         return record
+
+    def leave_gap(self, partition: int) -> None:
+        """Leave the next offsets without records."""
+        self._mark("log: offsets without records")
+        self._next[partition] += self._rng.randint(1, 3)
 
     def from_offset(self, partition: int, offset: int) -> int:
         """Return the index of the first record at or after an offset."""

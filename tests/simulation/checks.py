@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sessionary.schemas.records import AuditRecord
-from tests.auditor.decoding import Decision, LogEntry, Refusal, decisions_of, read_event
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.records import ArtifactState, AuditRecord, MessageState
+from tests.auditor.decoding import SKIPS, Decision, LogEntry, Refusal, decisions_of, read_event
 from tests.auditor.oracle import Oracle, find_differences
 from tests.core.oracle_rig import compared_children
 from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
@@ -42,12 +43,13 @@ def outputs_of(outcomes: list[Outcome]) -> Written:
 def find_faults(world: World) -> list[str]:
     """Return everything that is wrong after a schedule."""
     found: list[str] = []
-    for partition, log in enumerate(world.broker.events):
+    for partition, whole_log in enumerate(world.broker.events):
         outputs = outputs_of(world.broker.outcomes[partition])
+        log = folded_records(whole_log, outputs)
         checks = (
             check_refold(world, partition, outputs),
             check_against_oracle(world, partition, outputs),
-            check_counts(outputs, len(log)),
+            check_counts(outputs, len(log), len(whole_log)),
             check_numbers(outputs),
             check_chains(outputs),
             check_timeouts(log, outputs, world.machines),
@@ -65,7 +67,11 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
     """The outputs are those of an uninterrupted fold of the same log."""
     log = world.broker.events[partition]
     cut, decisions = max(1, len(log) if world.seed % 2 else 3), decisions_in(outputs)
-    whole = folded(partition, world.settings, log, cut, world.machines, decisions)
+    try:
+        whole = folded(partition, world.settings, log, cut, world.machines, decisions)
+    except ValueError as error:
+        yield f"the decisions in the audit trail cannot be repeated: {error}"
+        return
     wanted = outputs_of(whole.outcomes)
     for name in ("audits", "rejected", "cleanups", "tasks"):
         ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
@@ -78,7 +84,18 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
 
 
 def decisions_in(outputs: Written) -> list[AuditRecord]:
-    return [line for _, line in outputs.audits if line.kind == "decision"]
+    return [line for _, line in outputs.audits if line.kind == "decision" or line.event_type in SKIPS]
+
+
+def folded_records(log: list[LogRecord], outputs: Written) -> list[LogRecord]:
+    """Return the records without those that an operator had skipped."""
+    skipped = {
+        offset
+        for line in decisions_in(outputs)
+        if line.event_type in SKIPS and line.gap_first is not None and line.gap_last is not None
+        for offset in range(line.gap_first, line.gap_last + 1)
+    }
+    return [record for record in log if record.offset not in skipped] if skipped else log
 
 
 def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -133,12 +150,16 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
     return found
 
 
-def check_counts(outputs: Written, records: int) -> Iterator[str]:
+def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iterator[str]:
     """Each record is counted once, and batch numbers and offsets have no gap."""
     totals = [sum(outcome.counts[n] for outcome in outputs.outcomes) for n in range(6)]
     applied, duplicate, refused, audit_lines, timers, ticks = totals
-    if applied + duplicate + refused + ticks != records:
-        yield f"{applied} applied + {duplicate} duplicate + {refused} refused + {ticks} ticks of {records} records"
+    skipped = sum(line.reason == "skipped" for _, line in outputs.rejected)  # by rules 1 they are not rejected
+    if applied + duplicate + refused - skipped + ticks != folded_count or skipped > logged_count - folded_count:
+        yield (
+            f"{applied} applied + {duplicate} duplicate + {refused} refused ({skipped} skipped) + {ticks} ticks of "
+            f"{folded_count} records, and {logged_count - folded_count} unfolded ones"
+        )
     if audit_lines != len(outputs.audits) or refused != len(outputs.rejected):
         yield f"counted {audit_lines} audited, {refused} refused; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
     closed_tallies = sum(request.service_id == TALLY_SERVICE for _, request in outputs.cleanups)
@@ -214,8 +235,9 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
     if not fired:
         return
     births = {life: line.source_offset for life, line in lives_of(outputs) if line.transition == "T01"}
-    repairs = [one for one in decisions_of(line._asdict() for line in decisions_in(outputs)) if not one.version]
-    clocks, leaps = _clocks(log, repairs)
+    settings = [one for one in decisions_of(line._asdict() for line in decisions_in(outputs)) if not one.version]
+    repairs = [one for one in settings if one.event_type not in SKIPS]
+    clocks, leaps = _clocks(log, settings)
     others = frozenset().union(*(machine.event_types for machine in machines[1:]))
     sessions_log = [record for record in log if _event_type(record) not in others]
     signs = _signs_of_life(sessions_log, outputs, clocks, set(births.values()))
@@ -239,19 +261,25 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
                 yield f"{life}: inactive, due {due_ms}, though heard at {heard}; its budget is {budget}"
 
 
-def _clocks(log: list[LogRecord], repairs: list[Decision]) -> tuple[dict[int, int], list[tuple[int, int]]]:
+def _clocks(log: list[LogRecord], settings: list[Decision]) -> tuple[dict[int, int], list[tuple[int, int]]]:
     """Return the log's time at each offset, and the ends of holes as (offset, time).
 
-    A repair of the clock is one. Below `until_offset` of the last one, no stamp moves the clock.
+    A repair of the clock is one. Below `until_offset` of the last one, no stamp moves the clock. A
+    skip may move it ahead.
     """
     clocks: dict[int, int] = {}
     leaps: list[tuple[int, int]] = []
-    now, believed_from, waiting = 0, 0, list(repairs)
+    now, believed_from, waiting = 0, 0, list(settings)
     for record in log:
         while waiting and waiting[0].offset <= record.offset:
-            repair = waiting.pop(0)
-            now, believed_from = repair.clock_ms, repair.until_offset
-            leaps.append((repair.offset, now))
+            setting = waiting.pop(0)
+            if setting.event_type not in SKIPS:
+                now, believed_from = setting.clock_ms, setting.until_offset
+                leaps.append((setting.offset, now))
+                continue
+            if setting.clock_ms - now > HOLE_MS:
+                leaps.append((setting.offset, setting.clock_ms))
+            now = max(now, setting.clock_ms)
         stamp_ms = record.timestamp_ms if record.offset >= believed_from else now
         if stamp_ms - now > HOLE_MS:
             leaps.append((record.offset, stamp_ms))
@@ -329,6 +357,8 @@ def count_outputs(world: World, outputs: Written) -> None:
     seen = world.seen
     for _, line in outputs.audits:
         seen[f"audit: {line.kind}"] += 1
+        if line.event_type in SKIPS:
+            seen[f"decided: {line.event_type}"] += 1
         if line.transition:
             seen[line.transition] += 1
         if line.to_run_state:
@@ -339,6 +369,11 @@ def count_outputs(world: World, outputs: Written) -> None:
             seen[f"step: {line.from_step_state} to {line.to_step_state}"] += 1
         if line.due_at is not None:
             seen[f"fired: {line.reason_code}"] += 1
+    for row in (row for outcome in outputs.outcomes for row in outcome.rows.values()):
+        if isinstance(row, ArtifactState):
+            seen[f"artifact: {row.state}"] += 1
+        elif isinstance(row, MessageState) and row.turn > CONVERSATION_TURNS_MAX:
+            seen["turn: in the row of an older one"] += 1
     for _, rejected in outputs.rejected:
         seen[f"refused: {rejected.reason}"] += 1
     seen["records"] += sum(

@@ -1,10 +1,14 @@
-"""A broker's clock leaps ahead and back, and an operator has the partition's clock repaired.
+"""A broker's clock leaps ahead and back, and the partition's clock is repaired.
+
+An operator has it repaired, or the processor does it by itself once the broker's clock is right.
 
 Every clock of a session is looked at. What is true is the rig's own time: a timeout is false if its
 limit had not passed between the records that began and ended it, as the broker truly appended them.
 """
 
+import re
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,6 +17,8 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.model import ClockSetting
+from sessionary.stream_processors.runtime.assignment import HALT_RETRY_S
+from sessionary.stream_processors.runtime.decisions.own_repair import PRINCIPAL
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.auditor.decoding import LogEntry, decisions_of
 from tests.auditor.oracle import find_differences, replay_log
@@ -85,12 +91,18 @@ def event_raises_epoch(event: bytes) -> int:
 
 
 class RepairRig(ClockRig):
-    """A rig by rules 2 whose operator repairs the clock so long after the leap's end."""
+    """A rig by rules 2 whose operator repairs the clock so long after the leap's end.
 
-    def __init__(self, leap: Leap, agents: Sequence[Agent], repair_after_ms: int, worker: ProcessorSettings) -> None:
+    With None there is no operator, so the processor does it by itself.
+    """
+
+    def __init__(
+        self, leap: Leap, agents: Sequence[Agent], repair_after_ms: int | None, worker: ProcessorSettings
+    ) -> None:
         self.true_ms: list[int] = []
-        self.repair_ms, self.repairs = leap.end_ms + repair_after_ms, 0
-        super().__init__([leap], agents, worker, position_under(2))
+        self.repairs_itself = repair_after_ms is None
+        self.repair_ms = leap.end_ms + (repair_after_ms or 0)  # when an operator does it; else from then on
+        super().__init__([leap], agents, worker, rules=2)
 
     def append(self, key: bytes | None, value: bytes) -> None:
         super().append(key, value)
@@ -100,16 +112,10 @@ class RepairRig(ClockRig):
         """Do what the control API does, and go on at once."""
         offset = len(self.log)
         self.append(None, TICK)
-        batch = self.fold.begin()
-        batch.set_clock(ClockSetting(self.log[offset].timestamp_ms, offset, "it leapt", "on-call"))
-        self.outcomes.append(batch.finish())
-        self.fold.merge(batch)
-        self.repairs += 1
-        if self.is_halted:
-            self.halts[-1] = (self.halts[-1][0], self.now_ms)
+        self.set_clock(ClockSetting(self.log[offset].timestamp_ms, offset, "it leapt", "on-call"))
 
     def run_until(self, until_ms: int, step_ms: int) -> None:
-        if self.now_ms < self.repair_ms <= until_ms:
+        if not self.repairs_itself and self.now_ms < self.repair_ms <= until_ms:
             super().run_until(self.repair_ms, step_ms)
             self.repair()
         super().run_until(until_ms, step_ms)
@@ -161,19 +167,21 @@ def all_agents(lasts_ms: int) -> list[Agent]:
     ]
 
 
-def play_repair(ahead_ms: int, lasts_ms: int, repair_after_ms: int, worker: ProcessorSettings = WORKER) -> RepairRig:
+def play_repair(
+    ahead_ms: int, lasts_ms: int, repair_after_ms: int | None, worker: ProcessorSettings = WORKER
+) -> RepairRig:
     leap = Leap(ahead_ms, BEGIN_MS, BEGIN_MS + lasts_ms)
     rig = RepairRig(leap, all_agents(lasts_ms), repair_after_ms, worker)
-    rig.run_until(leap.end_ms + repair_after_ms + 700 * SECOND_MS, 500)
+    rig.run_until(rig.repair_ms + 700 * SECOND_MS, 500)
     assert rig.fold.position.next_offset == len(rig.log)
-    assert rig.repairs == 1
+    assert len(rig.fold.position.clock_repairs) == 1
     return rig
 
 
 def check_replays(rig: RepairRig) -> None:
     """The log and the audit trail give the same again, to the fold and to the oracle."""
     ((at, decision),) = [(n, line) for n, line in enumerate(rig.audits) if line.kind == "decision"]
-    assert (decision.event_type, decision.actor) == ("clock_repaired", "on-call")
+    assert (decision.event_type, decision.actor) == ("clock_repaired", PRINCIPAL if rig.repairs_itself else "on-call")
     fold = opened(0, rig.settings, ())
     fold.load_position(position_under(2))
     again: list[AuditRecord] = []
@@ -199,27 +207,43 @@ def check_replays(rig: RepairRig) -> None:
     assert find_differences(oracle, lines, refused) == []
 
 
-@pytest.mark.parametrize("lasts_ms", [20_000, 120_000])
-@pytest.mark.parametrize("ahead_ms", [600_000, DAY_MS])
-def test_after_a_repair_no_clock_ends_early_and_the_dead_are_noticed(ahead_ms: int, lasts_ms: int) -> None:
-    for repair_after_ms in (2_000, 60_000):
-        rig = play_repair(ahead_ms, lasts_ms, repair_after_ms)
-        assert rig.halts
-        assert rig.early_timeouts() == []
-        fired = {(line.transition, line.reason_code) for line in rig.audits if line.due_at is not None}
-        assert fired >= {
-            ("T03", "init_timeout"),
-            ("T06", "inactive"),
-            ("T06", "max_duration"),
-            ("T08", "timeout_cleanup"),
-            ("T09", "timeout_cleanup"),
-            ("T12", "recovery_failed"),
-        }
-        noticed = [line for line in rig.audits if line.reason_code == "inactive"]
-        late_ms = max(rig.true_ms[line.source_offset] for line in noticed) - rig.repair_ms
-        assert late_ms <= 45_000 + SECOND_MS, "a whole budget after the repair"
-        assert abs(rig.fold.position.clock_ms - rig.now_ms) <= 2 * SECOND_MS
-        check_replays(rig)
+@pytest.mark.parametrize(
+    ("ahead_ms", "lasts_ms", "repair_after_ms"),
+    [*product([600_000, DAY_MS], [20_000, 120_000], [2_000, 60_000, None]), (600_000, 700_000, None)],
+)
+def test_after_a_repair_no_clock_ends_early_and_the_dead_are_noticed(
+    ahead_ms: int, lasts_ms: int, repair_after_ms: int | None
+) -> None:
+    rig = play_repair(ahead_ms, lasts_ms, repair_after_ms)
+    assert rig.halts
+    assert rig.early_timeouts() == []
+    fired = {(line.transition, line.reason_code) for line in rig.audits if line.due_at is not None}
+    assert fired >= {
+        ("T03", "init_timeout"),
+        ("T06", "inactive"),
+        ("T06", "max_duration"),
+        ("T08", "timeout_cleanup"),
+        ("T09", "timeout_cleanup"),
+        ("T12", "recovery_failed"),
+    }
+    noticed = [line for line in rig.audits if line.reason_code == "inactive"]
+    late_ms = max(rig.true_ms[line.source_offset] for line in noticed) - rig.repair_ms
+    looked_ms = HALT_RETRY_S * SECOND_MS if rig.repairs_itself else 0
+    assert late_ms <= looked_ms + 45_000 + SECOND_MS, "a whole budget after the repair"
+    assert abs(rig.fold.position.clock_ms - rig.now_ms) <= 2 * SECOND_MS
+    check_replays(rig)
+
+
+def test_a_leap_that_halts_nothing_ends_limits_early_by_at_most_the_setting() -> None:
+    ahead_ms = int(WORKER.clock_ahead_s_max * SECOND_MS)
+    leap = Leap(ahead_ms, BEGIN_MS, BEGIN_MS + 60_000)
+    rig = RepairRig(leap, all_agents(60_000), None, WORKER)
+    rig.run_until(leap.end_ms + 300 * SECOND_MS, 500)
+    assert not rig.halts
+    ends = [re.search(r"after (\d+) of (\d+) ms", text) for text in rig.early_timeouts()]
+    early_ms = [int(end[2]) - int(end[1]) for end in ends if end is not None]
+    assert 0 < max(early_ms) <= ahead_ms
+    assert not [text for text in rig.early_timeouts() if "inactive" in text or "idle" in text]
 
 
 def test_a_clock_that_was_folded_ahead_is_set_back_and_no_heartbeat_is_missed() -> None:

@@ -34,6 +34,7 @@ TROUBLE = {
     *("client: a straggler comes", "client: a frozen process goes on"),
     *("network: dropped, sent again later", "network: sent twice as the answer was lost"),
     *("clock: set back", "clock: set ahead"),
+    *("decided: records_skipped", "decided: log_gap_accepted", "refused: skipped"),
     *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
     *("duplicate", "gravestone cleared", "gravestones packed", "steady agent lived", "time: a silence", "time: weeks"),
 }
@@ -56,8 +57,13 @@ CALLS = {
     "run: paused to running, call_resolved",
     *(f"recovery: of a {name}" for name in ("StepState", "TimedStep", "ToolCallState", "EndedToolCall")),
 }
+ARTIFACTS_AND_TURNS = {
+    *(f"artifact: {state}" for state in ("open", "complete", "soft_deleted", "purged")),
+    *("refused: unknown_artifact", "turn: in the row of an older one"),
+    *(f"recovery: of a {name}" for name in ("ArtifactState", "MessageState")),
+}
 EXPECTED = {
-    *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS),
+    *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | ARTIFACTS_AND_TURNS),
     *(f"fired: {name}" for name in FIRED),
     *(f"audit: {kind}" for kind in KINDS),
 }

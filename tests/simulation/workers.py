@@ -17,6 +17,7 @@ from tests.simulation.adapter import (
     look,
     opened,
     row_classes,
+    skip,
 )
 from tests.simulation.broker import Fenced
 from tests.support.event_factory import TICK
@@ -41,6 +42,7 @@ class Owner:
         self.index = self.saved = 0
         self.request: RulesRequest | None = None
         self.setting: ClockSetting | None = None  # tried once, as by an owner that opens
+        self.skips = 0  # how many records an operator wants left unfolded; tried once
         world.trace("%s takes partition %d, epoch %d", worker.name, partition, self.epoch)
 
     @property
@@ -85,11 +87,31 @@ class Owner:
             self.world.trace("%s sets the clock of partition %d: %s", self.worker.name, self.partition, setting)
             self.outcome, self.stage = self.batch.finish(), "finished"
             return
+        self.batch = self._skip()
+        if self.batch is not None:
+            self.world.trace("%s skips in partition %d", self.worker.name, self.partition)
+            self.outcome, self.stage = self.batch.finish(), "finished"
+            return
         if self.caught_up:
             return
         self.batch = self.fold.begin()
         self.index = self.world.broker.from_offset(self.partition, self.fold.position.next_offset)
         self.stage = "begun"
+
+    def _skip(self) -> Overlay | None:
+        """Return a batch that skips what an operator wants skipped, None if there is nothing.
+
+        Records of a steady agent are never skipped: its session would time out.
+        """
+        (skips, self.skips), world, position = (self.skips, 0), self.world, self.fold.position
+        first = world.broker.from_offset(self.partition, position.next_offset)
+        records = world.broker.events[self.partition][first : first + skips]
+        if not records or {record.key for record in records} & world.agents.steady_keys:
+            return None
+        clock_ms = max(position.clock_ms, records[-1].timestamp_ms)
+        if position.rules.version >= 2 and world.rng.random() < 0.5:
+            clock_ms = position.clock_ms  # the records are known by their leader epoch
+        return skip(self.fold, records, clock_ms)
 
     def _leave_begun(self) -> None:
         """Fold a few records; then, or if the batch is full, finish it."""
@@ -293,6 +315,22 @@ class Cluster:
         tick = world.broker.append(owner.partition, None, TICK, world.now_ms)
         world.trace("log %d:%d  tick by which the clock is set", owner.partition, tick.offset)
         owner.setting = ClockSetting(tick.timestamp_ms, tick.offset, "it leapt", "on-call")
+        for _ in range(world.rng.choice((0, 1, 3, 4))):
+            owner.step()
+
+    def skip_records(self) -> None:
+        """Ask an owner to leave its next records unfolded; a zombie may be asked too.
+
+        If the owner is at the end of the log, it may go on behind offsets that have no record.
+        """
+        world, owners = self.world, self.ready_owners()
+        if not owners:
+            return
+        owner = world.rng.choice(owners)
+        if owner.caught_up and world.broker.up and world.rng.random() < 0.5:
+            world.broker.leave_gap(owner.partition)
+            world.broker.append(owner.partition, None, TICK, world.now_ms)
+        owner.skips = world.rng.choice((1, 1, 2, 3))
         for _ in range(world.rng.choice((0, 1, 3, 4))):
             owner.step()
 

@@ -49,7 +49,7 @@ def draw_shape(rng: Random) -> ScheduleShape:
         steps=rng.choice((30, 45, 60, 90)),
         calm=rng.random() < 0.35,
         renewed=rng.random() < 0.4,
-        extra="crowd" if chance < 0.015 else "large" if chance < 0.03 else "",
+        extra="crowd" if chance < 0.015 else "large" if chance < 0.03 else "talk" if chance < 0.06 else "",
     )
 
 
@@ -222,7 +222,8 @@ class World:
             (10, agents.start_run),
             (14, agents.send_child_event),
             (5, agents.reserve_call),
-            (2, agents.fail_and_recover),
+            (3, agents.make_artifact),
+            (3, agents.fail_and_recover),
             (3, agents.send_any_type),
             (3, agents.send_invalid_envelope),
             (5, agents.confirm_release),
@@ -255,8 +256,9 @@ class World:
         if len(self.machines) > len(MACHINES):
             table.append((12, agents.send_messages))
         else:
-            # The account of the other machine knows no repairs.
+            # The account of the other machine knows no repairs, and no skips.
             table.append((8 if self.shape.renewed else 1, cluster.repair_clock))
+            table.append((1, cluster.skip_records))
         return [act for _, act in table], [weight for weight, _ in table]
 
     def processors_work(self) -> None:
@@ -292,6 +294,8 @@ class World:
             self.agents.join_many_producers()
         elif self.shape.extra == "large":
             self.agents.send_too_large_state()
+        elif self.shape.extra == "talk":
+            self.agents.hold_conversation()
 
 
 __all__ = ["HOLE_MS", "QUIET_MS", "ScheduleShape", "World"]

@@ -107,6 +107,13 @@ def test_the_core_install_needs_three_packages() -> None:
     assert names == {"confluent-kafka", "fastavro", "pydantic"}
 
 
+def test_no_workflow_engine_is_needed() -> None:
+    engines = {"temporalio", "apache-airflow", "prefect", "dagster", "celery", "luigi", "kombu", "dramatiq", "rq"}
+    needed = set().union(*(_closure(Requirement(f"sessionary[{extra}]")) for extra in _EXTRAS))
+    assert "faust-streaming" in needed
+    assert needed & engines == set()
+
+
 def test_versions_are_pinned_by_name_and_number_alone() -> None:
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][0-9A-Za-z.]*", line)] == []

@@ -2,7 +2,7 @@
 
 from tests.support.pipelines import environment, new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes
-from tests.support.reading import Stored, read_events, read_records, read_topic
+from tests.support.reading import Stored, read_batches, read_events, read_records, read_topic
 from tests.support.waiting import wait_until
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "environment",
     "new_clickhouse",
     "new_pipeline",
+    "read_batches",
     "read_events",
     "read_records",
     "read_topic",

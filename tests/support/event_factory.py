@@ -41,7 +41,9 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     },
     # Later fields: only judges by rules 2 know them.
     "run_completed": {"duration_ms": None},
-    "step_started": {"limit_ms": None},
+    "run_resumed": {"reason": None},
+    "run_failed": {"reason": None},
+    "step_started": {"limit_ms": None, "reason": None},
     "checkpoint_saved": {"kind": None},
     "heartbeat": {"elapsed_s": None},
     # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.

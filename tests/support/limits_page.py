@@ -26,10 +26,13 @@ _BOUNDS = (
     ("a name, an id or a code", f"{limits.NAME_CHARACTERS_MAX:,} characters"),
     ("a text for people, as `message`, `reason`, `detail`", f"{limits.TEXT_CHARACTERS_MAX:,} characters"),
     ("what the agent works on, as `text`, `content`, `*_json`", f"{limits.CONTENT_CHARACTERS_MAX:,} characters"),
+    ("the `content` of `message_appended`", f"{limits.MESSAGE_CHARACTERS_MAX:,} characters"),
     ("a list or a map", f"{limits.ITEMS_MAX:,} items"),
     ("a count, a size, a cost or a duration", f"0 to {limits.NUMBER_MAX:,}"),
     ("a session's content as JSON, and a whole event", f"{VALUE_BYTES_MAX:,} bytes"),
     ("all that the processor keeps of a session", f"{ROW_BYTES_MAX:,} bytes"),
+    ("open runs of a session", f"{limits.RUNS_OPEN_MAX}"),
+    ("steps, reserved calls, artifacts and turns of a run, or of a session itself", f"{limits.CHILDREN_MAX:,}"),
     ("recoveries of a session", f"{RECOVERY_ATTEMPTS_MAX}"),
 )
 

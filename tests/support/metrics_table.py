@@ -47,8 +47,10 @@ keep up?) beside them. `sessionary up` runs all roles and lists their addresses 
 compares the two.
 
 A series exists only while its value is known: that of a partition ends when the partition goes to
-another process. No label has a value from an agent's data, but for tenant and service of a clean-up
-group in `sessionary_lag_*`.
+another process. No label has a value from an agent's data, but for tenant and service in the groups
+of `sessionary_lag_*`: `<prefix>.cleanup.<tenant>:<service>` (clean-up handlers) and
+`<prefix>.task-workers.<tenant>:<service>`. Such a group has no members while its service is off, so
+only tickets are about it; the other groups are the pipeline's roles, and page.
 
 By OpenTelemetry the client's metrics are named `sessionary.client.*`: with dots, without the unit
 at the end, which is the instrument's own. The attributes are the labels.
@@ -68,7 +70,7 @@ _UNITS: Final = (
 )
 # What is counted: the last of these words in a name is its unit.
 _COUNTED: Final = re.compile(
-    r"(?:^|_)(batches|blocks|calls|clients|dead_letters|errors|events|failures|findings|gravestones|mismatches|partitions|rebalances|runs"
+    r"(?:^|_)(artifacts|batches|blocks|calls|clients|dead_letters|errors|events|failures|findings|gravestones|mismatches|partitions|rebalances|runs"
     r"|records|replays|retries|rows|sessions|silences|ticks|timers|transitions)(?=_|$)"
 )
 

@@ -5,8 +5,8 @@ import secrets
 import urllib.error
 import urllib.request
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -30,17 +30,30 @@ def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaS
     kafka = KafkaSettings(
         bootstrap_servers=bootstrap_servers, topic_prefix=f"t{secrets.token_hex(5)}", partitions=partitions
     )
+    specs = topic_specs(kafka.topic_prefix, partitions)
     wanted = [
-        NewTopic(spec.name, num_partitions=spec.partitions, replication_factor=1, config=spec.config)
-        for spec in topic_specs(kafka.topic_prefix, partitions)
+        NewTopic(spec.name, num_partitions=spec.partitions, replication_factor=1, config=spec.config) for spec in specs
     ]
     admin = _admin(bootstrap_servers)  # referenced until the results are there: they die with the client
     for made in admin.create_topics(wanted, operation_timeout=_ADMIN_TIMEOUT_S).values():
         made.result(_ADMIN_TIMEOUT_S)
-    # The controller has made them; the broker that is asked next learns of them a moment later.
-    names = {topic.topic for topic in wanted}
-    wait_until(lambda: names <= admin.list_topics(timeout=_ADMIN_TIMEOUT_S).topics.keys(), 30, "the topics")
+    # The controller has made them; the broker that is asked next learns of them a moment later, and
+    # makes their logs one after another. Meanwhile it may refuse a producer's first request and
+    # accept the second one; then librdkafka calls the first one delivered, to no offset.
+    places = [TopicPartition(spec.name, n) for spec in specs for n in range(spec.partitions)]
+    wait_until(lambda: _have_logs(admin, places), 30, "the topics' logs")
     return kafka
+
+
+def _have_logs(admin: AdminClient, places: list[TopicPartition]) -> bool:
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = dict.fromkeys(places, latest)
+    try:
+        for found in admin.list_offsets(wanted, request_timeout=_ADMIN_TIMEOUT_S).values():
+            found.result(_ADMIN_TIMEOUT_S)
+    except KafkaException:  # of one of many kinds: no leader, unknown topic, unknown leader epoch
+        return False
+    return True
 
 
 def alter_topic(kafka: KafkaSettings, topic: str, settings: dict[str, str]) -> None:
@@ -52,6 +65,30 @@ def alter_topic(kafka: KafkaSettings, topic: str, settings: dict[str, str]) -> N
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result(_ADMIN_TIMEOUT_S)
+
+
+def refuse_records(
+    kafka: KafkaSettings, topic: str, settings: dict[str, str], partition: int, value: bytes, code: int
+) -> None:
+    """Set settings of a topic, and wait until its broker refuses a record with `code`.
+
+    A broker tells a new setting before it acts on it: 0.7 s later once. Records that it still takes
+    stay in the partition.
+    """
+    alter_topic(kafka, topic, settings)
+    producer = Producer({**kafka.client_config(), "linger.ms": 0, "retries": 0})
+    codes: list[int] = []
+
+    def is_refused() -> bool:
+        producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: codes.append(_code_of(error)))
+        producer.flush(_ADMIN_TIMEOUT_S)
+        return bool(codes) and codes[-1] == code
+
+    wait_until(is_refused, 30, f"{topic} to refuse a record")
+
+
+def _code_of(error: KafkaError | None) -> int:
+    return KafkaError.NO_ERROR if error is None else error.code()
 
 
 def remove_pipeline(kafka: KafkaSettings) -> None:

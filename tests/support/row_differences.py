@@ -3,9 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sessionary.schemas.records import Gravestone, GravestoneChunk
+from sessionary.schemas.records import Gravestone, GravestoneChunk, RunGravestone
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, hash_key, is_chunk_key, split_hashes
+from sessionary.stream_processors.core.gravestones.chunk_index import (
+    end_of_day,
+    hash_key,
+    is_chunk_key,
+    key_hashes,
+    split_hashes,
+)
 from sessionary.stream_processors.core.session.values import gravestone_end_ms
 from sessionary.stream_processors.store.packed_rows import MachineRows
 
@@ -23,12 +29,14 @@ def gravestone_ends(rows: Mapping[bytes, Any]) -> dict[bytes, int]:
             ends.update(dict.fromkeys(split_hashes(row.key_hashes), row.expires_at))
         elif isinstance(row, Gravestone):
             ends[hash_key(key)] = end_of_day(gravestone_end_ms(row))
+        elif isinstance(row, RunGravestone):
+            ends.update(dict.fromkeys(key_hashes(key), end_of_day(row.expires_at)))
     return ends
 
 
 def row_differences(codec: MachineRows, ours: Mapping[bytes, Any], theirs: Mapping[bytes, Any]) -> Iterator[str]:
     """Yield each difference as a sentence."""
-    packed = (Gravestone, GravestoneChunk)
+    packed = (Gravestone, GravestoneChunk, RunGravestone)
     for key in sorted(ours.keys() | theirs.keys()):
         left, right = ours.get(key), theirs.get(key)
         if isinstance(left, GravestoneChunk | None) and isinstance(right, packed):

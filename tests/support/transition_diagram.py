@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sessionary.stream_processors.core.artifact.transitions import ARTIFACT_TRANSITIONS, ArtifactTransition
 from sessionary.stream_processors.core.call.transitions import CALL_TRANSITIONS, CallTransition
 from sessionary.stream_processors.core.run.transitions import RUN_TRANSITIONS, RunTransition
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
@@ -57,6 +58,17 @@ def _call_row(transition: CallTransition) -> str:
     return f"| {transition.id} | {transition.source or '-'} | {events} | {targets} | {by} |"
 
 
+def artifact_table(transitions: Sequence[ArtifactTransition] = ARTIFACT_TRANSITIONS) -> str:
+    """Return a Markdown table of every transition of an artifact, without a line end at its end."""
+    head = ["| | from | event | to |", "|---" * 4 + "|"]
+    return "\n".join([*head, *map(_artifact_row, transitions)])
+
+
+def _artifact_row(transition: ArtifactTransition) -> str:
+    sources = ", ".join(source or "-" for source in transition.sources)
+    return f"| {transition.id} | {sources} | `{transition.event_type}` | {transition.target} |"
+
+
 def _draw_arrow(transition: Transition) -> str:
     how = {
         "client": ", ".join(transition.reasons),
@@ -93,4 +105,4 @@ def _final_states(transitions: Sequence[Transition]) -> list[str]:
     return sorted({transition.target for transition in transitions} - sources)
 
 
-__all__ = ["call_table", "run_table", "state_diagram", "step_table", "transition_table"]
+__all__ = ["artifact_table", "call_table", "run_table", "state_diagram", "step_table", "transition_table"]

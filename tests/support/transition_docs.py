@@ -2,14 +2,22 @@
 tests.support.transition_docs`.
 
 ARCHITECTURE.md     the state diagram, between its marks
-docs/transitions.md the tables of all transitions, of sessions, runs, steps and tool calls
+docs/transitions.md the tables of all transitions, of sessions and of what belongs to them
 """
 
 import sys
 from pathlib import Path
 
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, MESSAGE_CHARACTERS_MAX
 from tests.support.marked_text import replace_marked
-from tests.support.transition_diagram import call_table, run_table, state_diagram, step_table, transition_table
+from tests.support.transition_diagram import (
+    artifact_table,
+    call_table,
+    run_table,
+    state_diagram,
+    step_table,
+    transition_table,
+)
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
@@ -29,10 +37,11 @@ _RUNS = """
 By rules 2, from `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
 (only if there is no plan), `plan_replaced` (only if there is one), `checkpoint_saved` (the run
 keeps the last one), and any other work or completion that names an open run, leave it in its state.
-Any other event that names a run is refused, but for the outcome of a reserved tool call: it is
-taken of a finished run too. R15 and R16 are what an unknown call with a side effect is for its run;
-R12's reason is `connection_lost` if nothing was heard of the session's agent, else
-`session_timed_out`. R07 and R11 are refused as `call_unresolved` while there is such a call.
+Any other event that names a run is refused, but for the outcome of a reserved tool call, and the
+end of an artifact: these are taken of a finished run too. R15 and R16 are what an unknown call with
+a side effect is for its run; R12's reason is `connection_lost` if nothing was heard of the
+session's agent, else `session_timed_out`. R07 and R11 are refused as `call_unresolved` while there
+is such a call.
 
 """
 
@@ -60,6 +69,29 @@ had a side effect. Any other pair is refused.
 """
 
 
+_ARTIFACTS = """
+## Transitions of an artifact
+
+By rules 2, from `ARTIFACT_TRANSITIONS` in `stream_processors/core/artifact/transitions.py`. An
+artifact belongs to the run that its events name, or else to the session. A chunk begins at most at
+the number of bytes that there are; the artifact has `offset` + `length` bytes then. `sha256` has 64
+digits, and if there were chunks, `size_bytes` is what they have. An `artifact_created` or
+`artifact_completed` that says the same as the first one changes nothing; one that says something
+else is refused as `invalid_value`. An event of an artifact that was not created is refused as
+`unknown_artifact`, any other pair as `illegal_transition`.
+
+"""
+
+_MESSAGES = f"""
+## Turns of a conversation
+
+By rules 2, each `message_appended` that is applied is a turn of its session. The judge numbers the
+turns from 1, in the order of the log. The last {CONVERSATION_TURNS_MAX} have a row each: a later turn takes the oldest
+one's. A content of more than {MESSAGE_CHARACTERS_MAX:,} characters is refused as `invalid_value`; what is longer goes
+as an artifact. A replayed message that fills its gap is the next turn.
+"""
+
+
 def with_diagram(text: str) -> str:
     """Return `text` with today's diagram between the marks.
 
@@ -70,7 +102,11 @@ def with_diagram(text: str) -> str:
 
 def transitions_page() -> str:
     """Return the page of all transitions."""
-    return f"{_HEAD}{transition_table()}\n{_RUNS}{run_table()}\n{_STEPS}{step_table()}\n{_CALLS}{call_table()}\n"
+    parts = (
+        *(_HEAD, transition_table(), _RUNS, run_table(), _STEPS, step_table()),
+        *(_CALLS, call_table(), _ARTIFACTS, artifact_table(), _MESSAGES),
+    )
+    return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 
 
 def main() -> int:

@@ -60,7 +60,7 @@ _TRUST: Final = (
         "How old is the last check of integrity?",
         "s",
         "It grows while ClickHouse does not answer. Checks are five minutes apart by default.",
-        (Query("time() - max(sessionary_integrity_checked_timestamp_seconds)", "age"),),
+        (Query("time() - min(sessionary_integrity_checked_timestamp_seconds)", "age"),),
     ),
     Panel(
         "Do Kafka and ClickHouse answer?",
@@ -76,6 +76,13 @@ _TRUST: Final = (
         "percentunit",
         "Free share of each disk. If none is left, sinks are blocked.",
         (Query("min by (disk) (sessionary_clickhouse_disk_free_ratio)", "{{disk}}"),),
+    ),
+    Panel(
+        "Are expired artifacts still served?",
+        "short",
+        "Artifacts that expired a day ago, and that no sweep has marked: `sessionary artifacts sweep` does.",
+        (Query("max(sessionary_clickhouse_artifacts_overdue)", "artifacts"),),
+        limit=1,
     ),
     Panel(
         "Which partitions does a processor hold up?",

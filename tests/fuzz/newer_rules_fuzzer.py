@@ -1,0 +1,204 @@
+"""Records of the events topic as no agent should send them, for what only rules 2 look at.
+
+They are added to those of the `RecordFuzzer`: values beyond their bounds, content of strangers,
+broken chains, ids that are used twice, sessions that are full, and days that pass.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from confluent_kafka import Message
+
+from sessionary.schemas.headers import REPLAYED_FROM
+from sessionary.schemas.ids import SessionKey, partition_of
+from sessionary.schemas.types import Snapshot
+from tests.core.oracle_rig import START_MS
+from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
+from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, Maker, RecordFuzzer
+from tests.core.run_moves import CALL_WAY, ERRORS, WORK
+from tests.fuzz.full_sessions import FullSessions, agent_of
+from tests.support.event_factory import EventFactory, snapshot
+
+_DAY_MS = 86_400_000
+_LEAPS_MS = (*[_DAY_MS + 3_600_000] * 4, 15 * _DAY_MS, 31 * _DAY_MS)  # a resume, a gravestone, a finished run expires
+_QUIET_TICKS = 12  # of a few seconds: as long as no timer fires after a hole
+_AGES_MS = (0, _DAY_MS, *[60 * _DAY_MS, 900 * _DAY_MS] * 3)  # of the times in session ids
+_REPLAYED_SHARE = 0.01
+_REPLAYED: list[tuple[str, str | bytes | None]] = [(REPLAYED_FROM, b'"events:0:1"')]
+_TOO_LARGE_CHARS, _TOO_LARGE_SHARE = 2_200_000, 0.05
+_LARGE_TEXT = '"' + "é" * 3_000 + '"'  # kept apart from its row
+
+
+class NewerRulesFuzzer(RecordFuzzer):
+    """Makes records for a fold by rules 2 whose partition has the full sessions."""
+
+    def __init__(
+        self,
+        seed: int,
+        row_of: Callable[[bytes], Any],
+        is_packed: Callable[[bytes], bool],
+        full: FullSessions,
+    ) -> None:
+        """`is_packed` says whether a gravestone without a row is left of a key."""
+        super().__init__(seed, row_of)
+        self._is_packed = is_packed
+        self._full_of_runs, self._full_of_children = agent_of(full.of_runs), agent_of(full.of_children)
+        self._full_of_producers = agent_of(full.of_producers)
+        self._leap_ms, self._now_ms = 0, START_MS
+
+    def next_record(self) -> FuzzedRecord:
+        """Return the next record."""
+        if not self._queue and self._random.random() < _REPLAYED_SHARE and (replayed := self._replayed_record()):
+            return replayed
+        record = super().next_record()
+        if record.later_ms and self._leap_ms:
+            record, self._leap_ms = record._replace(later_ms=self._leap_ms), 0
+        self._now_ms += record.later_ms
+        return record
+
+    def _makers(self) -> list[Maker]:
+        return [
+            *super()._makers(),
+            (self._exceed_bounds, 4),
+            (self._forge_content, 5),
+            (self._use_number_twice, 2),
+            (self._take_over, 3),
+            (self._create_by_time, 2),
+            (self._overfill, 2),
+            (self._make_call, 0.5),
+            (self._send_large_content, 2),
+            (self._resume_too_late, 0.15),
+            (self._damage_value, 24),
+        ]
+
+    def _pick_agent(self) -> EventFactory:
+        place = self._random.randrange(len(self._agents))
+        if self._is_packed(self._agents[place].key.encoded()) and self._random.random() < 0.2:
+            self._agents[place] = self._new_agent()
+        agent = super()._pick_agent()
+        row = self._state_of(agent)
+        if row is not None and self._random.random() < 0.9:
+            agent.service = row.owner_service
+        return agent
+
+    def _replayed_record(self) -> FuzzedRecord | None:
+        """Return an event with a missing number, as an operator replays it; None if none is."""
+        agent = self._random.choice((self._pick_agent(), self._crowd))
+        row = self._state_of(agent)
+        ledgers = [] if row is None else [ledger for ledger in row.producers if ledger.missing]
+        if not ledgers:
+            return None
+        ledger = self._random.choice(ledgers)
+        marks = {
+            "producer_id": ledger.producer_id,
+            "producer_seq": self._random.randint(*self._random.choice(ledger.missing)),
+        }
+        value = agent.event_bytes(self._random.choice([*WORK, "state_updated"]), marks)
+        return FuzzedRecord(agent.key.encoded(), value, Message("t", 0, 0, headers=_REPLAYED))
+
+    def _exceed_bounds(self) -> None:
+        if self._random.random() < 0.3:
+            self._send(self._pick_agent(), self._random.choice(WORK), **self._random.choice(LONG_TEXTS))
+        else:
+            event_type, fields, envelope = self._random.choice(OUT_OF_BOUNDS)
+            self._send(self._random.choice((self._pick_agent(), self._crowd)), event_type, fields, **envelope)
+
+    def _forge_content(self) -> None:
+        """Send content that is not the session's next one, or is not the sender's to change."""
+        agent = self._random.choice((self._pick_agent(), self._crowd))
+        chance = self._random.random()
+        if chance < 0.4:
+            event_type = self._random.choice(("state_updated", "snapshot_created"))
+            self._send(agent, event_type, service_id=f"not-{agent.service}"[:128])
+            return
+        is_hash = chance < 0.7
+        wrong: Snapshot | None = (
+            snapshot("wrong")._replace(content_hash="0" * 64) if is_hash else snapshot("wrong", parent="nowhere")
+        )
+        event_type = self._random.choice(
+            ("snapshot_created", "snapshot_created", "session_paused", "session_terminated")
+        )
+        if self._random.random() < 0.2:
+            agent, event_type = self._new_agent(), "session_created"
+        if event_type == "session_paused" and self._random.random() < 0.5:
+            wrong = None
+        reason = {"reason": "cancelled"} if event_type == "session_terminated" else {}
+        self._send(agent, event_type, {"snapshot": wrong, **reason})
+
+    def _use_number_twice(self) -> None:
+        """Send two events with one number, as two processes with one producer id do."""
+        agent = self._random.choice((self._pick_agent(), self._crowd))
+        self._send(agent, self._random.choice(WORK))
+        self._send(agent, self._random.choice(WORK), producer_seq=agent.seq, event_id=f"another-{self._made}")
+
+    def _take_over(self) -> None:
+        agent = self._pick_agent()
+        service = self._random.choice((agent.service, "other", "billing"))
+        self._send(agent, "session_taken_over", service_id=service, agent_id=f"agent-{service}")
+
+    def _create_by_time(self) -> None:
+        """Create a session whose id tells its time; it may be long ago."""
+        age_ms = self._random.choice(_AGES_MS)
+        agent = self._new_agent()
+        agent.key = _key_of_time(self._random, agent.key.tenant_id, self._now_ms - age_ms)
+        self._send(agent, "session_created", {"limits": SHORT})
+        if age_ms <= _DAY_MS:  # else there is no such session
+            self._agents[self._random.randrange(len(self._agents))] = agent
+
+    def _make_call(self) -> None:
+        """Send the events of a reserved call in their order, or none in time; ask for it again."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        way: list[tuple[str, dict[str, Any]]] = CALL_WAY
+        if self._random.random() < 0.4:
+            event_type, fields = CALL_WAY[0]
+            self._send(agent, event_type, {**fields, "idem_key": f"own-{self._made}", "limit_ms": 1})
+            self._tick()
+            self._tick()
+            way = CALL_WAY[-1:]
+        for event_type, fields in way:
+            self._send(agent, event_type, {**fields, "idem_key": f"own-{self._made}"})
+
+    def _overfill(self) -> None:
+        """Send one more of what a session has as many of as it may."""
+        chance = self._random.random()
+        if chance < 0.33:
+            self._send(self._full_of_runs, "run_started", {"mode": "attached"}, run_id=f"more-{self._made}")
+        elif chance < 0.67:
+            self._send(self._full_of_children, "artifact_created", {"artifact_id": f"more-{self._made}"})
+        else:
+            self._send(self._full_of_producers, "session_activity", producer_id=f"more-{self._made}", producer_seq=1)
+
+    def _send_large_content(self) -> None:
+        """Send content that is kept apart from its row, or is too large for it."""
+        if self._random.random() < _TOO_LARGE_SHARE:
+            self._send(self._full_of_children, "state_updated", {"state_json": "é" * _TOO_LARGE_CHARS})
+            self._recent.pop()  # too costly to repeat
+        else:
+            agent = self._random.choice((self._pick_agent(), self._crowd))
+            self._send(agent, "state_updated", {"state_json": _LARGE_TEXT})
+
+    def _resume_too_late(self) -> None:
+        """Let a run fail in a session that never ends, and days pass before it is resumed."""
+        agent, run_id = self._full_of_children, f"late-{self._made}"
+        self._send(agent, "run_started", {"mode": "attached", "plan_json": None}, run_id=run_id)
+        self._send(agent, "run_running", {"progress": None}, run_id=run_id)
+        self._send(agent, "run_failed", {"error": ERRORS[0]}, run_id=run_id)
+        self._leap_ms = self._random.choice(_LEAPS_MS)
+        for _ in range(_QUIET_TICKS):
+            self._tick()
+        self._send(agent, "run_resumed", run_id=run_id)
+
+
+def _key_of_time(random: Random, tenant: str, made_ms: int) -> SessionKey:
+    """Return the key of a session of partition 0 whose id (of version 7) has a time."""
+    while True:
+        bits = made_ms << 80 | random.getrandbits(80)
+        bits = bits & ~(0xF << 76 | 0b11 << 62) | 0x7 << 76 | 0b10 << 62
+        key = SessionKey(tenant, str(UUID(int=bits)))
+        if partition_of(key.encoded(), PARTITIONS) == 0:
+            return key
+
+
+__all__ = ["NewerRulesFuzzer"]
