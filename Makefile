@@ -11,11 +11,11 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install demo bench test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
-	@awk '/^# /{text = substr($$0, 3)} /^[a-z-]+:/{sub(/:.*/, ""); printf "make %-9s %s\n", $$0, text}' $(MAKEFILE_LIST)
+	@awk '/^# /{text = substr($$0, 3)} /^[a-z-]+:( \$$\(|$$)/{sub(/:.*/, ""); printf "make %-18s %s\n", $$0, text}' $(MAKEFILE_LIST)
 
 # Make .venv and install everything into it; returns at once if nothing changed.
 install: $(DEV)
@@ -48,10 +48,13 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 demo: $(LOCAL)
 	@$(BIN)/sessionary demo $(ARGS)
 
-# More than cores: a test of the integration waits for two fifths of its time.
+# More workers than cores: a test of the integration waits for two fifths of its time.
 test: WORKERS = 3
-PYTEST = @$(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
-	-o console_output_style=classic
+
+# A worker that may not write compiled modules compiles all of them again in each run. A test that
+# waits for what never comes fails after a quarter of an hour, with the stacks of its threads.
+PYTEST = @env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
+	--timeout=900 -o console_output_style=classic
 
 # Format, lint and types (a test runs `make lint`) and every test but the long ones; logs go to build/logs.
 test: $(DEV)
@@ -60,6 +63,18 @@ test: $(DEV)
 # The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
 test-long: $(DEV)
 	$(PYTEST) -m long tests
+
+# In an environment of its own for each Python, with what the client's tests need and no part of the local stack.
+CLIENT_VENV = .venv-client-$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')
+
+# The client's own tests under another Python: make test-client PYTHON=python3.13.
+test-client:
+	@test -x $(CLIENT_VENV)/bin/python || { echo "making $(CLIENT_VENV)" >&2; $(PYTHON) -m venv $(CLIENT_VENV); }
+	@$(subst $(BIN)/,$(CLIENT_VENV)/bin/,$(PIP)) --editable '.[processors,metrics,otel,artifacts]' \
+		hypothesis opentelemetry-sdk pytest
+	@$(CLIENT_VENV)/bin/python --version >&2
+	@$(CLIENT_VENV)/bin/python -m pytest -q -rfEs -m 'not long' -p no:cacheprovider -p tests.core.conftest \
+		--confcutdir=tests/core/producers tests/core/producers
 
 # Install Prometheus and Alertmanager by apt-get if they are missing; `make test` skips what needs them without.
 monitoring: $(DEV)
@@ -89,8 +104,9 @@ mutants: $(DEV)
 check: $(DEV)
 	@$(BIN)/pytest --quiet tests/style
 
-# Format, lint and types only; the client's types for macOS and Windows too. Pyright checks the examples, as users'
-# editors would; without a look for a newer one.
+# Pyright checks the examples, as users' editors would; without a look for a newer one.
+
+# Format, lint and types only; the client's types for macOS and Windows too.
 lint: $(DEV)
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format: some files differ; make format mends them" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
@@ -129,4 +145,4 @@ dashboard-pictures: $(DEV)
 
 # Remove what was built, and .venv.
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-client-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
