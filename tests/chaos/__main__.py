@@ -19,13 +19,13 @@ from tests.auditor.checks import Difference, replay_evidence, run_checks
 from tests.auditor.evidence import Evidence, gather_evidence
 from tests.chaos.activation import RulesActivation
 from tests.chaos.commit_watch import CommitWatch
-from tests.chaos.faults import Faults
+from tests.chaos.faults import GO_ON_S_MAX, Faults
 from tests.chaos.integrity_check import Fault as IntegrityFault
 from tests.chaos.integrity_check import ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.losses import show_losses
-from tests.chaos.process_watch import Growth, ProcessWatch
-from tests.chaos.readiness_watch import ReadinessWatch
+from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch
+from tests.chaos.readiness_watch import ReadinessWatch, count_partitions
 from tests.chaos.report import Result, as_json, format_report
 from tests.chaos.rounds import carry_out_rounds, find_missing_kinds
 from tests.chaos.schedule import KINDS, Fault, FaultKind, count_required, draw_faults, find_rare_kinds, kinds_in_deck
@@ -37,8 +37,8 @@ from tests.support.waiting import wait_until
 _BUILD = Path(__file__).parents[2] / "build" / "chaos"
 _PROGRESS_S = 10.0
 _LATELY_S = 10.0
-_FLOWS_S = 90.0
-_ACTIVE_S = 60.0
+_FLOWS_S = 180.0
+_ACTIVE_S = 120.0
 _ROUND_SEEDS = 1_000  # between the seeds of two rounds
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -56,6 +56,9 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--kinds-min", type=int, default=0, help="begin further rounds until so many kinds of faults have begun"
+    )
+    parser.add_argument(
+        "--go-on-s", type=float, default=GO_ON_S_MAX, help="how long after a fault everything must go on, in seconds"
     )
     parser.add_argument("--json", type=Path, help="where to write the result as JSON; default build/chaos/<seed>.json")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs even if nothing differs")
@@ -85,11 +88,14 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         stack.start()
         load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
         watch, stop = CommitWatch(stack.servers_address), threading.Event()
-        faults = Faults(stack, load, watch, _say)
+        faults = Faults(stack, load, watch, _say, options.go_on_s)
         readiness = ReadinessWatch(stack, watch, faults.stalled_brokers)
         processes = ProcessWatch(
             lambda: {**stack.pids(), **load.pids()},
-            lambda name: watch.count_at_work(name, round((time.time() - _LATELY_S) * 1_000)),
+            lambda name: PartitionCount(
+                count_partitions(stack.control_urls[name]) if name in stack.control_urls else 0,
+                watch.count_at_work(name, round((time.time() - _LATELY_S) * 1_000)),
+            ),
         )
         activation = RulesActivation(stack, options.seed, seconds, _say)
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)

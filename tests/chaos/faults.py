@@ -59,8 +59,16 @@ class FaultOutcome(NamedTuple):
 class Faults:
     """Carries out a schedule; `report` is called with a line for each fault that is over."""
 
-    def __init__(self, stack: ChaosStack, load: Load, watch: CommitWatch, report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        stack: ChaosStack,
+        load: Load,
+        watch: CommitWatch,
+        report: Callable[[str], None],
+        go_on_s_max: float = GO_ON_S_MAX,
+    ) -> None:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
+        self._go_on_s_max = go_on_s_max
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
         self.begun: Counter[FaultKind] = Counter()
@@ -173,7 +181,7 @@ class Faults:
                 if recovered(since_ms):
                     took_s, went_on_s = (now_ms() - since_ms) / 1_000, time.monotonic()
                     after_s = went_on_s - max(answered_s or went_on_s, self._disturbed_s)
-                    return judge_recovery(FaultOutcome(fault, took_s, note), after_s)
+                    return judge_recovery(FaultOutcome(fault, took_s, note), after_s, self._go_on_s_max)
             except (OSError, KafkaException):
                 answered_s = None
             time.sleep(_LOOK_S)
@@ -342,12 +350,12 @@ class Faults:
         )
 
 
-def judge_recovery(outcome: FaultOutcome, after_s: float) -> FaultOutcome:
+def judge_recovery(outcome: FaultOutcome, after_s: float, go_on_s_max: float = GO_ON_S_MAX) -> FaultOutcome:
     """Return the outcome, which never recovered if that took too long.
 
     `after_s`: seconds from when nothing stood in the way any more.
     """
-    if after_s <= GO_ON_S_MAX or outcome.fault.kind in NOT_BOUNDED:
+    if after_s <= go_on_s_max or outcome.fault.kind in NOT_BOUNDED:
         return outcome
     late = f"went on only {after_s:.0f} s after the servers answered and nothing else was broken"
     return outcome._replace(recovered_s=None, note="; ".join(filter(None, (outcome.note, late))))

@@ -16,9 +16,10 @@ from tests.chaos.watch_thread import WatchThread
 
 _LOOK_S = 2.0
 _MIB = 1 << 20
-# A worker that starts amid faults may get its partitions, each with threads and connections, after
-# half a minute: in a shorter life that would be the growth from the middle to the end.
-LIFE_S_MIN: Final = 100.0
+# Caches fill, and a worker that starts amid faults gets its partitions, each with threads and
+# connections, one by one; a broker may be away for 100 s on a busy machine. In a shorter life that
+# would be the growth from the middle to the end.
+LIFE_S_MIN: Final = 300.0
 # The first part of a life is for starting: caches fill, code is compiled.
 _MIDDLE: Final = (0.4, 0.6)
 _END: Final = (0.85, 1.0)
@@ -34,7 +35,15 @@ class Sample(NamedTuple):
     threads: int
     descriptors: int
     memory_bytes: int
-    partitions: int = 0  # of a worker, that had a transaction lately
+    partitions: int = 0  # of a worker, that are open or opening, each with clients of its own
+    at_work: int = 0  # of these, that had a transaction lately
+
+
+class PartitionCount(NamedTuple):
+    """How many partitions a worker has, open or opening, and in how many it wrote lately."""
+
+    partitions: int = 0
+    at_work: int = 0
 
 
 class Growth(NamedTuple):
@@ -66,9 +75,11 @@ def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
         [one for one in samples if low <= (one.at_s - first_s) / max(lived_s, 1e-9) <= high]
         for low, high in (_MIDDLE, _END)
     )
-    # With fewer partitions at work a worker needs less; with none while its broker is away.
-    at_work = max((one.partitions for one in end), default=0)
-    middle = [one for one in middle if one.partitions >= at_work]
+    # With fewer partitions, or fewer at work, a worker needs less: with none while its broker is
+    # away.
+    partitions = max((one.partitions for one in end), default=0)
+    at_work = max((one.at_work for one in end), default=0)
+    middle = [one for one in middle if one.partitions >= partitions and one.at_work >= at_work]
     if lived_s < LIFE_S_MIN or min(len(middle), len(end)) < _SAMPLES_MIN:
         return None
     faults = []
@@ -88,11 +99,10 @@ def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
 class ProcessWatch(WatchThread):
     """Samples processes in a thread, for the context."""
 
-    def __init__(self, pids: Callable[[], Mapping[str, int | None]], count_partitions: Callable[[str], int]) -> None:
-        """`pids` returns the process id of each part by name; None while it does not run.
-
-        `count_partitions` returns how many partitions of a part had a transaction lately.
-        """
+    def __init__(
+        self, pids: Callable[[], Mapping[str, int | None]], count_partitions: Callable[[str], PartitionCount]
+    ) -> None:
+        """`pids` returns the process id of each part by name; None while it does not run."""
         super().__init__("processes", _LOOK_S)
         self._pids, self._count_partitions = pids, count_partitions
         self._samples: dict[tuple[str, int], list[Sample]] = {}
@@ -106,8 +116,9 @@ class ProcessWatch(WatchThread):
         """Sample each process that runs."""
         for name, pid in self._pids().items():
             if pid is not None and (sample := read_sample(pid)) is not None:
-                owning = sample._replace(partitions=self._count_partitions(name))
+                partitions, at_work = self._count_partitions(name)
+                owning = sample._replace(partitions=partitions, at_work=at_work)
                 self._samples.setdefault((name, pid), []).append(owning)
 
 
-__all__ = ["LIFE_S_MIN", "Growth", "ProcessWatch", "Sample", "compare_windows", "read_sample"]
+__all__ = ["LIFE_S_MIN", "Growth", "PartitionCount", "ProcessWatch", "Sample", "compare_windows", "read_sample"]

@@ -9,6 +9,7 @@ partitions that it leads, and no other one.
 import contextlib
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -49,6 +50,23 @@ def read_readiness(url: str, timeout_s: float = 1.0) -> Readiness:
         opened = (number for number, state in states.items() if not state.startswith(("opening", "halted")))
         return Readiness(answer.status == 200, frozenset(map(int, opened)))
     return Readiness(is_ready=False)
+
+
+def count_partitions(url: str, timeout_s: float = 1.0) -> int:
+    """Return how many partitions a processor has open or opening; 0 without an answer. Blocks."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as not_ready:
+        with contextlib.closing(not_ready):
+            body = not_ready.read()
+    except OSError:
+        return 0
+    try:
+        states = json.loads(body)["partitions"]
+    except (ValueError, KeyError):
+        return 0
+    return sum(not state.startswith("halted") for state in states.values())
 
 
 class TimelyProgress:
@@ -170,6 +188,7 @@ __all__ = [
     "ReadinessRule",
     "ReadinessWatch",
     "TimelyProgress",
+    "count_partitions",
     "ends_at_work",
     "ends_elsewhere",
     "read_readiness",

@@ -11,9 +11,9 @@ from tests.chaos.schedule import SINK_TOPICS
 from tests.chaos.stack import DATABASE, PREFIX, ChaosStack
 from tests.chaos.unread_records import find_unread
 
-_AGENTS_S = 150.0
+_AGENTS_S = 240.0
 _SESSIONS_S = 30.0
-_CAUGHT_UP_S = 90.0
+_CAUGHT_UP_S = 180.0
 _LOOK_S = 0.3
 _PROCESSORS, _EVENTS = f"{PREFIX}.processor", f"{PREFIX}.events"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.process_watch import LIFE_S_MIN, ProcessWatch, Sample, compare_windows, read_sample
+from tests.chaos.process_watch import LIFE_S_MIN, PartitionCount, ProcessWatch, Sample, compare_windows, read_sample
 from tests.support.waiting import wait_until
 
 MIB = 1 << 20
@@ -53,15 +53,17 @@ def test_a_slow_leak_is_named(field: str, text: str) -> None:
 
 def test_a_brief_life_is_not_judged() -> None:
     assert compare_windows("w1", life(steady, LIFE_S_MIN - 2)) is None
-    assert compare_windows("w1", [steady(0.0), steady(100.0)]) is None
+    assert compare_windows("w1", [steady(0.0), steady(LIFE_S_MIN)]) is None
 
 
+@pytest.mark.parametrize("field", ["partitions", "at_work"])
 @pytest.mark.parametrize(("got_at_s", "judged"), [(200.0, True), (300.0, True), (357.0, False), (590.0, False)])
-def test_a_worker_is_judged_by_when_it_had_as_much_to_do_as_at_its_end(got_at_s: float, judged: bool) -> None:
+def test_a_worker_is_judged_by_when_it_had_as_much_to_do_as_at_its_end(
+    got_at_s: float, judged: bool, field: str
+) -> None:
     def owning(at_s: float) -> Sample:
-        return (
-            steady(at_s)._replace(threads=60, partitions=4) if at_s > got_at_s else steady(at_s)._replace(partitions=2)
-        )
+        little = steady(at_s)._replace(**{field: 2})
+        return little._replace(**{field: 4, "threads": 60}) if at_s > got_at_s else little
 
     found = compare_windows("w1", life(owning))
     assert (found is not None) == judged
@@ -71,7 +73,7 @@ def test_a_worker_is_judged_by_when_it_had_as_much_to_do_as_at_its_end(got_at_s:
 def test_a_worker_whose_broker_was_away_did_not_grow() -> None:
     def without_broker(at_s: float) -> Sample:
         is_away = 230 < at_s < 350
-        return steady(at_s)._replace(descriptors=15, partitions=0) if is_away else steady(at_s)._replace(partitions=4)
+        return steady(at_s)._replace(descriptors=15, at_work=0) if is_away else steady(at_s)._replace(at_work=4)
 
     found = compare_windows("w1", life(without_broker))
     assert found is not None
@@ -86,10 +88,10 @@ def test_processes_are_sampled_until_they_end(monkeypatch: pytest.MonkeyPatch) -
         asked.append(1)
         return {"me": os.getpid(), "ended": None}
 
-    with ProcessWatch(pids, lambda name: len(name)) as watch:
+    with ProcessWatch(pids, lambda name: PartitionCount(len(name), 1)) as watch:
         wait_until(lambda: len(asked) > 3, 10, "samples")
     assert {name for name, _ in watch._samples} == {"me"}
     (samples,) = watch._samples.values()
     assert all(one.threads >= 1 and one.descriptors >= 3 and one.memory_bytes > MIB for one in samples)
-    assert {one.partitions for one in samples} == {len("me")}
+    assert {(one.partitions, one.at_work) for one in samples} == {(len("me"), 1)}
     assert read_sample(1 << 22) is None

@@ -10,6 +10,7 @@ from tests.chaos.readiness_watch import (
     Readiness,
     ReadinessRule,
     TimelyProgress,
+    count_partitions,
     ends_at_work,
     ends_elsewhere,
     read_readiness,
@@ -97,3 +98,13 @@ def test_readiness_is_read_from_processors_and_sinks() -> None:
     with answering(503, b"partition 0 stands") as url:
         assert read_readiness(url) == Readiness(is_ready=False)
     assert read_readiness(url) == Readiness(is_ready=False)
+
+
+def test_partitions_of_a_worker_are_counted_whether_it_is_ready_or_not() -> None:
+    states = b'{"0": "open", "1": "opening", "2": "halted: log_gap", "3": "stands at offset 7"}'
+    for status, ready in ((200, b"true"), (503, b"false")):
+        with answering(status, b'{"ready": ' + ready + b', "partitions": ' + states + b"}") as url:
+            assert count_partitions(url) == 3
+    with answering(503, b"partition 0 stands") as url:
+        assert count_partitions(url) == 0
+    assert count_partitions(url) == 0

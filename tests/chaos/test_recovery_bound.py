@@ -19,5 +19,11 @@ def test_each_kind_has_its_bound_or_a_reason_for_none(kind: FaultKind) -> None:
         assert late.note == "a note; went on only 61 s after the servers answered and nothing else was broken"
 
 
+def test_a_busy_machine_may_have_a_wider_bound() -> None:
+    outcome = FaultOutcome(Fault(1.0, "kill broker", "broker"), 5.0, "")
+    assert judge_recovery(outcome, 2 * GO_ON_S_MAX, 2 * GO_ON_S_MAX) == outcome
+    assert judge_recovery(outcome, 2 * GO_ON_S_MAX + 1, 2 * GO_ON_S_MAX).recovered_s is None
+
+
 def test_only_what_is_no_partition_and_no_sink_has_no_bound() -> None:
     assert set(NOT_BOUNDED) == {"kill agent", "full spool"}
