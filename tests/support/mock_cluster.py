@@ -1,4 +1,4 @@
-"""librdkafka's mock cluster: brokers in this process, whose leaders can fall silent.
+"""librdkafka's mock cluster: brokers in this process that can fall silent, or refuse a request.
 
 A broker that falls silent keeps its connections open and answers nothing: what a client sees of a
 frozen host, or of a network that drops packets.
@@ -31,6 +31,10 @@ def _load_library() -> ctypes.CDLL:
         "rd_kafka_mock_topic_create": (number, [pointer, text, number, number]),
         "rd_kafka_mock_partition_set_leader": (number, [pointer, text, ctypes.c_int32, ctypes.c_int32]),
         "rd_kafka_mock_broker_set_rtt": (number, [pointer, ctypes.c_int32, number]),
+        "rd_kafka_mock_push_request_errors_array": (
+            None,
+            [pointer, ctypes.c_int16, ctypes.c_size_t, ctypes.POINTER(number)],
+        ),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
@@ -58,6 +62,11 @@ class MockCluster:
     def silence_broker(self, broker: int) -> None:
         """Let a broker answer nothing more, on open and on new connections."""
         assert self._library.rd_kafka_mock_broker_set_rtt(self._handle, broker, _SILENT_MS) == 0
+
+    def refuse_request(self, api_key: int, error: int) -> None:
+        """Answer the next request of this kind (Kafka's API key) with this error code."""
+        errors = (ctypes.c_int * 1)(error)
+        self._library.rd_kafka_mock_push_request_errors_array(self._handle, api_key, 1, errors)
 
 
 @contextmanager

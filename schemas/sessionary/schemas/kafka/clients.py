@@ -29,7 +29,15 @@ def purge_producer(producer: Producer) -> None:
     """Drop what `producer` has queued or in flight; delivery callbacks report it. Never blocks."""
     with contextlib.suppress(KafkaException):
         producer.purge(in_queue=True, in_flight=True, blocking=False)
-    producer.poll(0)
+    _serve_callbacks(producer)
+
+
+def _serve_callbacks(producer: Producer) -> None:
+    """Call the callbacks that wait. A fatal error is raised by the poll that comes to it, once."""
+    for _ in range(2):
+        with contextlib.suppress(KafkaException):
+            producer.poll(0)
+            return
 
 
 def discard_producer(producer: Producer) -> None:
@@ -84,7 +92,7 @@ def _drop_reference(holder: list[object]) -> None:
 
 def _hold_briefly(producer: Producer) -> None:
     time.sleep(_LAST_POLL_S)
-    producer.poll(0)
+    _serve_callbacks(producer)
 
 
 __all__ = ["ORDERED", "ClosableConsumer", "close_in_background", "discard_client", "discard_producer", "purge_producer"]

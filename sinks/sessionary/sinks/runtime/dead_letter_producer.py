@@ -50,7 +50,12 @@ class DeadLetterProducer:
             except (KafkaException, BufferError) as error:
                 self._drop_producer(producer)
                 raise Transient("dead_letters", str(error)) from error
-        if producer.flush(_FLUSH_TIMEOUT_S) or failures:
+        try:
+            left = producer.flush(_FLUSH_TIMEOUT_S)
+        except KafkaException as error:  # a fatal one: this producer sends nothing more
+            self._drop_producer(producer)
+            raise Transient("dead_letters", str(error)) from error
+        if left or failures:
             why = failures[0] if failures else f"the broker did not acknowledge within {_FLUSH_TIMEOUT_S:g} s"
             self._drop_producer(producer)
             raise Transient("dead_letters", why)

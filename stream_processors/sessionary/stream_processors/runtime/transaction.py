@@ -218,7 +218,7 @@ class TransactionWriter:
                         produce(topic, value, key, partition, on_delivery, headers=headers)
                 except BufferError:
                     # The queue is full of this transaction's records: let it drain.
-                    self._producer.poll(_FULL_PAUSE_S)
+                    self._retry_in_place(self._producer.poll, _FULL_PAUSE_S)
                     continue
                 except KafkaException as error:
                     if error.args[0].code() == KafkaError._STATE:
