@@ -21,6 +21,7 @@
     status_latency  t: the status of runs and tasks beside a load of events
     base_commit     v: the full job beside another commit's
     base_client     v: the client's calls beside those of another commit's
+    view_cost       w: views of a day over ten million rows
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -64,6 +65,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
     Measurement("v", "base_commit", "The full job beside another commit's"),
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),
+    Measurement("w", "view_cost", "Views of a day over ten million rows"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]

@@ -1,5 +1,7 @@
 """The measuring programs work: some of them, small."""
 
+import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from benchmarks.measurements.call_latency import measure_calls
 from benchmarks.measurements.command_times import COMMAND, many_groups, scrape_ms, time_command, unread_pipeline
 from benchmarks.measurements.full_job import run_job
 from benchmarks.measurements.status_latency import measure_status
+from benchmarks.measurements.view_cost import DAYS, ask_views, check_answers, fill_tables
 from benchmarks.workload.events import Workload, agent_runs
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment
 
 pytestmark = pytest.mark.long
@@ -60,3 +64,15 @@ def test_commands_and_scrapes_are_timed(kafka: KafkaSettings, tmp_path: Path) ->
         stack.stop()
     with pytest.raises(RuntimeError, match="ended with 2"):
         time_command([COMMAND, "no-such-command"], {})
+
+
+def test_views_of_a_day_are_asked_and_their_answers_compared(clickhouse: ClickHouseSettings) -> None:
+    make_tables(clickhouse)
+    rows = 20_000
+    day = fill_tables(clickhouse, rows, datetime.now(UTC))
+    costs = ask_views(clickhouse, day, os.getpid())
+    assert costs["v_activity, a day"].answer == {"n": rows // DAYS}
+    assert costs["v_sessions, a day"].answer == {"n": 50}
+    check_answers(clickhouse, [costs], day, rows, os.getpid())
+    with pytest.raises(RuntimeError, match="the rows are"):
+        check_answers(clickhouse, [ask_views(clickhouse, day, os.getpid())], day, rows, os.getpid())
