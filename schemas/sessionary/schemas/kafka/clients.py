@@ -51,6 +51,18 @@ def discard_producer(producer: Producer) -> None:
     threading.Thread(target=_hold_briefly, args=(producer,), name="sessionary-discard", daemon=True).start()
 
 
+def flush_producer(producer: Producer, timeout_s: float) -> int:
+    """Wait until all is delivered or reported; return how many records are left after `timeout_s`.
+
+    As `Producer.flush`, but a fatal error is a `KafkaException`: flush goes on calling delivery
+    callbacks with the exception set, which CPython reports as a SystemError.
+    """
+    until_s = time.monotonic() + timeout_s
+    while (left := len(producer)) and (left_s := until_s - time.monotonic()) > 0:
+        producer.poll(left_s)
+    return left
+
+
 class ClosableConsumer(Protocol):
     """A consumer, by the one method that ends it."""
 
@@ -95,4 +107,12 @@ def _hold_briefly(producer: Producer) -> None:
     _serve_callbacks(producer)
 
 
-__all__ = ["ORDERED", "ClosableConsumer", "close_in_background", "discard_client", "discard_producer", "purge_producer"]
+__all__ = [
+    "ORDERED",
+    "ClosableConsumer",
+    "close_in_background",
+    "discard_client",
+    "discard_producer",
+    "flush_producer",
+    "purge_producer",
+]

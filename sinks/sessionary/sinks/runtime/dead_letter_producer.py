@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
-from sessionary.schemas.kafka.clients import ORDERED, discard_producer
+from sessionary.schemas.kafka.clients import ORDERED, discard_producer, flush_producer
 from sessionary.schemas.rules import FIRST_RULES, REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
 from sessionary.sinks.core.rows.raw_record import RawRecord
@@ -51,7 +51,7 @@ class DeadLetterProducer:
                 self._drop_producer(producer)
                 raise Transient("dead_letters", str(error)) from error
         try:
-            left = producer.flush(_FLUSH_TIMEOUT_S)
+            left = flush_producer(producer, _FLUSH_TIMEOUT_S)
         except KafkaException as error:  # a fatal one: this producer sends nothing more
             self._drop_producer(producer)
             raise Transient("dead_letters", str(error)) from error

@@ -1,6 +1,7 @@
 """Dead letters: their size, and a producer that reaches no broker."""
 
 import pytest
+from confluent_kafka import KafkaError
 
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import RejectedEvent
@@ -9,6 +10,7 @@ from sessionary.sinks.errors import Transient
 from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer, encode_letter
 from sessionary.sinks.settings import SinkSettings
 from tests.core.sinks.samples import DECODER, raw_record
+from tests.support.mock_cluster import mock_cluster
 
 
 def test_a_value_too_large_for_a_letter_is_left_out_and_the_letter_says_so() -> None:
@@ -38,3 +40,17 @@ def test_letters_that_are_not_acknowledged_go_out_by_a_new_producer(monkeypatch:
         with pytest.raises(Transient, match="did not acknowledge"):
             producer.send_letters([(raw_record(b"v"), "why")])
     assert producer._open_producer() is not former
+
+
+def test_letters_of_a_producer_with_a_fatal_error_go_out_by_a_new_one() -> None:
+    init_producer_id = 22  # Kafka's API key
+    with mock_cluster() as cluster:
+        settings = SinkSettings(bootstrap_servers=cluster.bootstrap_servers, topic_prefix="t")
+        cluster.create_topic(settings.topics.sink_rejected, [1] * settings.partitions)
+        cluster.refuse_request(init_producer_id, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        producer = DeadLetterProducer(settings, "audit")
+        former = producer._open_producer()
+        with pytest.raises(Transient, match="Cluster authorization failed"):
+            producer.send_letters([(raw_record(b"v"), "why")])
+        producer.send_letters([(raw_record(b"v"), "why")])
+        assert producer._open_producer() is not former

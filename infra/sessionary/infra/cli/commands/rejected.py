@@ -174,30 +174,33 @@ def replay_rejected(
 
 
 def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list[Row]:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-    from sessionary.schemas.kafka.clients import ORDERED
+    from sessionary.schemas.kafka.clients import ORDERED, flush_producer
 
     producer = Producer({**settings.client_config(), **ORDERED}, logger=_log)
     sent: dict[str, Row] = {}
-    for place, row in rows:
+    try:
+        for place, row in rows:
 
-        def on_delivery(error: KafkaError | None, message: Message, place: str = place) -> None:
-            if error is None:
-                sent[place] = {"replayed": place, "as": f"{message.partition()}:{message.offset()}"}
+            def on_delivery(error: KafkaError | None, message: Message, place: str = place) -> None:
+                if error is None:
+                    sent[place] = {"replayed": place, "as": f"{message.partition()}:{message.offset()}"}
 
-        headers: list[tuple[str, str | bytes | None]] = [
-            (name, base64.b64decode(value)) for name, value in row["headers_base64"].items()
-        ]
-        headers.append((REPLAYED_FROM, json.dumps(f"{row['source_topic']}:{place}")))
-        producer.produce(
-            settings.topics.events,
-            _from_base64(row["value_base64"]),
-            _from_base64(row["key_base64"]),
-            headers=headers,
-            on_delivery=on_delivery,
-        )
-    producer.flush(_FLUSH_S)
+            headers: list[tuple[str, str | bytes | None]] = [
+                (name, base64.b64decode(value)) for name, value in row["headers_base64"].items()
+            ]
+            headers.append((REPLAYED_FROM, json.dumps(f"{row['source_topic']}:{place}")))
+            producer.produce(
+                settings.topics.events,
+                _from_base64(row["value_base64"]),
+                _from_base64(row["key_base64"]),
+                headers=headers,
+                on_delivery=on_delivery,
+            )
+        flush_producer(producer, _FLUSH_S)
+    except KafkaException as error:
+        raise Unavailable(f"Kafka at {settings.bootstrap_servers} refuses: {error.args[0].str()}", _FLUSH_S) from error
     if len(sent) < len(rows):
         raise Unavailable(
             f"Kafka at {settings.bootstrap_servers} acknowledged {len(sent)} of {len(rows)} records", _FLUSH_S
