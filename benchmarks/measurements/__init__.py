@@ -15,6 +15,7 @@
     million         m: a million sessions: recovery, restart in place, gravestones
     command_times   o: how long operators' commands and scrapes take
     many_partitions p: idle partitions, and latency with many
+    idle_sinks      q: what idle partitions cost sinks and ClickHouse
     restart         r: restart and takeover after kill -9
     rolling_restart s: pauses of partitions in a rolling restart
     call_latency    t: from a tool call's reservation to its grant
@@ -58,6 +59,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("o", "command_times", "How long operators wait"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
+    Measurement("q", "idle_sinks", "Sinks and ClickHouse beside idle partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
     Measurement("s", "rolling_restart", "Rolling restart of three processors"),
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
