@@ -22,6 +22,7 @@
     status_latency  t: the status of runs and tasks beside a load of events
     base_commit     v: the full job beside another commit's
     base_client     v: the client's calls beside those of another commit's
+    base_sinks      v: the sinks beside another commit's
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -66,6 +67,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
     Measurement("v", "base_commit", "The full job beside another commit's"),
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),
+    Measurement("v", "base_sinks", "The sinks beside another commit's"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]
