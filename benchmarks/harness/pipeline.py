@@ -72,15 +72,23 @@ def preload_events(kafka: KafkaSettings, events: Iterable[EventRecord], progress
 class Worker:
     """A processor process and its API."""
 
-    def __init__(self, stack: Stack, kafka: KafkaSettings, name: str = "w1", **settings: str) -> None:
-        """Start the process; do not wait until it is ready. `settings`: settings by field name."""
+    def __init__(
+        self,
+        stack: Stack,
+        kafka: KafkaSettings,
+        name: str = "w1",
+        module: str = "sessionary.stream_processors",
+        **settings: str,
+    ) -> None:
+        """Start the process; do not wait until it is ready.
+
+        `module`: the program. `settings`: settings by field name.
+        """
         self._stack = stack
         self._port = free_port()
         fields = {"instance": name, "api_port": str(self._port), **settings}
         self.started_s = time.time()
-        self.child: Child = stack.start(
-            "sessionary.stream_processors", env=environment(kafka, **fields), name=f"processor-{name}"
-        )
+        self.child: Child = stack.start(module, env=environment(kafka, **fields), name=f"processor-{name}")
 
     @property
     def pid(self) -> int:

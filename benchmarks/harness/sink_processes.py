@@ -1,8 +1,7 @@
 """The sink processes of a pipeline under measurement."""
 
 import sys
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from benchmarks.harness.stack import Stack, environment
 from sessionary.infra.local.process import Child
@@ -17,22 +16,31 @@ PROCESSES = {
     "batches": "batches",
 }
 
-_COMMAND = str(Path(sys.executable).parent / "sessionary")
+_COMMAND = (sys.executable, "-m", "sessionary.infra.cli")
 _STOP_GRACE_S = 20.0
 _MIGRATE_S = 60.0
 
 
-def start_sinks(stack: Stack, kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> dict[str, Child]:
-    """Migrate the database and start the `PROCESSES`; return them by name.
+def start_sinks(
+    stack: Stack,
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    kinds: Mapping[str, str] = PROCESSES,
+    python_path: str | None = None,
+) -> dict[str, Child]:
+    """Migrate the database and start a sink process for each name; return them by name.
 
-    The database's name keeps the consumer groups of different runs apart. Raises `RuntimeError` if
-    the migration fails.
+    `kinds`: the kind of sink by name. `python_path`: where the processes find the packages first;
+    None: those that are installed. The database's name keeps the consumer groups of different runs
+    apart. Raises `RuntimeError` if the migration fails.
     """
     env = environment(kafka, clickhouse, pipeline=clickhouse.clickhouse_database)
-    migrated = stack.run([_COMMAND, "db", "migrate"], env=env, name="migrate")
+    if python_path is not None:
+        env["PYTHONPATH"] = python_path
+    migrated = stack.run([*_COMMAND, "db", "migrate"], env=env, name="migrate")
     if not migrated.wait(_MIGRATE_S) or migrated.exit_code != 0:
         raise RuntimeError(f"the migration ended with {migrated.exit_code}:\n{migrated.log.read_text()[-2_000:]}")
-    return {name: stack.run([_COMMAND, "sink", kind], env=env, name=f"sink-{name}") for name, kind in PROCESSES.items()}
+    return {name: stack.run([*_COMMAND, "sink", kind], env=env, name=f"sink-{name}") for name, kind in kinds.items()}
 
 
 def stop_sinks(children: Iterable[Child]) -> None:

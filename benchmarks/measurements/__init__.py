@@ -15,12 +15,15 @@
     million         m: a million sessions: recovery, restart in place, gravestones
     command_times   o: how long operators' commands and scrapes take
     many_partitions p: idle partitions, and latency with many
+    idle_sinks      q: what idle partitions cost sinks and ClickHouse
     restart         r: restart and takeover after kill -9
     rolling_restart s: pauses of partitions in a rolling restart
     call_latency    t: from a tool call's reservation to its grant
     status_latency  t: the status of runs and tasks beside a load of events
+    metrics_cost    u: the full job with and without metrics
     base_commit     v: the full job beside another commit's
     base_client     v: the client's calls beside those of another commit's
+    base_sinks      v: the sinks beside another commit's
     view_cost       w: views of a day over ten million rows
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
@@ -59,12 +62,15 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("o", "command_times", "How long operators wait"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
+    Measurement("q", "idle_sinks", "Sinks and ClickHouse beside idle partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
     Measurement("s", "rolling_restart", "Rolling restart of three processors"),
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
+    Measurement("u", "metrics_cost", "What metrics cost the full job"),
     Measurement("v", "base_commit", "The full job beside another commit's"),
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),
+    Measurement("v", "base_sinks", "The sinks beside another commit's"),
     Measurement("w", "view_cost", "Views of a day over ten million rows"),
 )
 

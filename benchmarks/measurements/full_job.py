@@ -42,12 +42,18 @@ class JobRun(NamedTuple):
 
 
 def run_job(
-    stack: Stack, bench: Bench, workload: Workload, events: int, prepare: Callable[[KafkaSettings], None] | None = None
+    stack: Stack,
+    bench: Bench,
+    workload: Workload,
+    events: int,
+    prepare: Callable[[KafkaSettings], None] | None = None,
+    *,
+    start: Callable[[Stack, KafkaSettings], Worker] = Worker,
 ) -> JobRun:
     """Write the events, let a processor judge them, check that it applied every one.
 
     `prepare` is called first, with the new pipeline; by default that is empty, and judged by the
-    rules of the options. Raises `RuntimeError`.
+    rules of the options. `start` starts the processor. Raises `RuntimeError`.
     """
     kafka = stack.new_pipeline()
     if prepare is not None:
@@ -56,7 +62,7 @@ def run_job(
         preload_sessions(kafka, (), 0, rules=rules_of(bench))
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
     reader = BatchReader(kafka)
-    worker = Worker(stack, kafka)
+    worker = start(stack, kafka)
     try:
         broker_cpu = CpuTrace(stack.broker_pid if stack.own_broker else None)
         with CpuTrace(worker.pid) as cpu, broker_cpu:

@@ -57,7 +57,7 @@ def with_broken(events: Iterator[EventRecord]) -> Iterator[EventRecord]:
             yield EventRecord(event.key, b"\xc3\x01 broken", [])
 
 
-def _judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) -> tuple[KafkaSettings, dict[str, int]]:
+def judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) -> tuple[KafkaSettings, dict[str, int]]:
     """Return a pipeline whose topics hold all records, and how many of them each sink must find."""
     kafka = stack.new_pipeline()
     written = preload_events(kafka, with_broken(workload.event_stream(events)), bench.print_progress)
@@ -91,9 +91,15 @@ def _topic_size(kafka: KafkaSettings, topic: str) -> int:
         consumer.close()
 
 
-def _measure_load(stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapping[str, int]) -> SinkLoad:
+def measure_load(
+    stack: Stack, bench: Bench, kafka: KafkaSettings, wanted: Mapping[str, int], python_path: str | None = None
+) -> SinkLoad:
+    """Let the sinks write a pipeline's topics into a new database, until it has all rows.
+
+    `python_path`: as of `start_sinks`. Raises `RuntimeError` if a sink ends or stands still.
+    """
     settings = stack.new_database()
-    sinks = start_sinks(stack, kafka, settings)
+    sinks = start_sinks(stack, kafka, settings, python_path=python_path)
     clickhouse = ClickHouseClient(settings)
     sql = "SELECT " + ", ".join(f"(SELECT count() FROM {kind}) AS {kind}" for kind in KINDS)
     cpu = {name: CpuTrace(sink.pid) for name, sink in sinks.items()}
@@ -151,13 +157,13 @@ def run(bench: Bench) -> list[Result]:
     workload = make_workload(bench)
     with running_stack(bench) as stack:
         kafka, wanted = bench.run_once(
-            f"topics of {events:,} events", lambda: _judged_topics(stack, bench, workload, events)
+            f"topics of {events:,} events", lambda: judged_topics(stack, bench, workload, events)
         )
         stack.new_database()
         # A new broker compiles its code, and a new engine allocates memory, on the first load.
-        bench.run_once("warm-up, not counted", lambda: _measure_load(stack, bench, kafka, wanted))
+        bench.run_once("warm-up, not counted", lambda: measure_load(stack, bench, kafka, wanted))
         loads = bench.repeat(
-            f"sinks, {sum(wanted.values()):,} rows", lambda _: _measure_load(stack, bench, kafka, wanted)
+            f"sinks, {sum(wanted.values()):,} rows", lambda _: measure_load(stack, bench, kafka, wanted)
         )
         delays = bench.repeat(
             f"audit record to row at {rate:,} events/s", lambda _: measure_delays(stack, rate, seconds)
@@ -193,4 +199,4 @@ def _throughput_results(loads: list[SinkLoad]) -> list[Result]:
     return results
 
 
-__all__ = ["run", "with_broken"]
+__all__ = ["EVENTS", "EVENTS_QUICK", "SinkLoad", "judged_topics", "measure_load", "run", "with_broken"]

@@ -92,6 +92,7 @@ def _check_figures(figures: dict[str, Any], sessions: int) -> None:
     assert figures["history_rows"] >= figures["events_sent"]
     assert figures["audit_rows"] > figures["transitions"] > 3 * sessions - 2
     assert figures["reclaim_rate"] == 1.0
+    assert 0 < figures["audit_io_share"] < 0.05
     for latency in ("transition_latency_ms", "audit_write_latency_ms"):
         assert 0 < figures[latency]["p50"] <= figures[latency]["p95"] <= figures[latency]["p99"]
 

@@ -136,7 +136,7 @@ def test_several_groups_at_several_offsets_of_a_partition_are_read_at_once(kafka
 
 
 @contextmanager
-def _exporter(
+def running_exporter(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings | None = None, *, window_s: float = 60.0
 ) -> Iterator[int]:
     """Run the exporter in a thread; yields its port."""
@@ -161,7 +161,7 @@ def _series(kafka: KafkaSettings, metric: str, partition: int) -> str:
 @pytest.mark.long
 def test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away(broker: LocalBroker) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    with _exporter(kafka) as port:
+    with running_exporter(kafka) as port:
         records = _series(kafka, "records", 0)
         wait_until(lambda: metric_value(port, records) == 0.0, 30, "a sample without lag")
         assert read_page(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n")
@@ -192,7 +192,7 @@ def test_lag_agrees_with_a_sinks_own_metrics(kafka: KafkaSettings, own_clickhous
         labels = f'group="{group}",partition="{partition}",sink="audit"'
         return metric_value(sink_port, f"sessionary_sink_{metric}{{{labels}}}")
 
-    with _exporter(kafka, clickhouse) as port, sink_in_thread("audit", settings):
+    with running_exporter(kafka, clickhouse) as port, sink_in_thread("audit", settings):
 
         def agree(lags: set[float]) -> bool:
             pairs = [
@@ -218,7 +218,7 @@ def test_lag_agrees_with_a_processors_own_metrics(kafka: KafkaSettings, processe
     rig = PipelineRig(kafka, None, processes)
     # No registry answers there, so a record in Confluent's framing cannot be judged: it waits.
     rig.start_processor(schema_registry_url="http://127.0.0.1:1")
-    with _exporter(kafka) as port:
+    with running_exporter(kafka) as port:
 
         def of_exporter(metric: str, partition: int) -> float | None:
             labels = f'group="{kafka.topic_prefix}.processor",partition="{partition}",topic="{kafka.topics.events}"'
@@ -280,7 +280,7 @@ def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSett
         f'group_state{{group="{kafka.topic_prefix}.processor",state="absent"}}',
         f'group_state{{group="{group}",state="stable"}}',
     }
-    with closing(consumer), _exporter(kafka, window_s=2.0) as port:
+    with closing(consumer), running_exporter(kafka, window_s=2.0) as port:
 
         def are_told() -> bool:
             consumer.poll(0)

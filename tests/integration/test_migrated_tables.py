@@ -7,6 +7,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, run_sql
+from tests.support.view_columns import view_forms
 
 _QUESTIONS = (
     "SELECT name, engine, comment, create_table_query FROM system.tables WHERE database = '{db}' ORDER BY name",
@@ -44,3 +45,18 @@ def test_tables_that_are_made_for_a_test_are_those_of_the_migrations(clickhouse:
     finally:
         for made in others:
             run_sql(made, f"DROP DATABASE {made.clickhouse_database}")
+
+
+def test_the_columns_of_views_are_those_that_the_text_of_the_migrations_says(clickhouse: ClickHouseSettings) -> None:
+    """The server does not list the columns of views with parameters."""
+    make_tables(clickhouse)
+    database, source = clickhouse.clickhouse_database, ClickHouseClient(clickhouse)
+    found = source.fetch_rows(
+        "SELECT table, groupArray(name) AS names FROM "
+        f"(SELECT * FROM system.columns WHERE database = '{database}' AND startsWith(table, 'v_') ORDER BY position) "
+        "GROUP BY table"
+    )
+    told = {row["table"]: tuple(row["names"]) for row in found}
+    read = {form.view: form.columns for form in view_forms(migrate.shipped_migrations())}
+    assert len(told) > 30
+    assert told == {view: columns for view, columns in read.items() if not view.endswith("_between")}

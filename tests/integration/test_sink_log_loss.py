@@ -9,10 +9,11 @@ from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.settings import SinkSettings
-from tests.integration.sink_rig import rows_equal, settings_for, sink_in_thread
+from tests.integration.sink_rig import query_numbers, rows_equal, settings_for, sink_in_thread
 from tests.integration.test_integrity_command import produce_ticks
 from tests.integration.test_sinks_flow import scrape_metrics
 from tests.support.migrated_tables import make_tables
+from tests.support.pipelines import run_sql
 from tests.support.waiting import wait_until
 
 _DISTINCT = "uniqExactIf(source_offset, source_partition = {})"
@@ -73,3 +74,6 @@ def test_a_topic_that_was_made_again_halts_its_partitions(kafka: KafkaSettings, 
     accepting = settings.model_copy(update={"sink_accept_gaps": "0,1,2,3"})
     with sink_in_thread("history", accepting):
         wait_until(rows_equal(clickhouse, _COUNTS, [5, 0]), 60, "rows of the new topic")
+    # They have the offsets of the former topic's rows, and replace none of them.
+    run_sql(clickhouse, f"OPTIMIZE TABLE {clickhouse.clickhouse_database}.history FINAL")
+    assert query_numbers(clickhouse, "SELECT count(), uniqExact(topic_id) FROM {db}.history") == [8, 2]

@@ -9,6 +9,26 @@ from tests.support.metrics_table import PAGE as METRICS_PAGE
 from tests.support.metrics_table import ROLES, ListedMetric, listed_metrics, metrics_page
 
 LISTED = listed_metrics()
+# What bounds the number of a label's values. None is taken from an event: agents could make series.
+BOUNDED_LABELS = {
+    "outcome": "a list in the code",
+    "reason": "a list in the code, or librdkafka's names of errors",
+    "policy": "a list in the code",
+    "security": "true or false",
+    "from_state": "states of a session",
+    "to_state": "states of a session",
+    "state": "states of sessions, runs, calls, groups and partitions",
+    "layer": "a list in the code",
+    "source": "a list in the code",
+    "kind": "a list in the code",
+    "partition": "partitions of a topic",
+    "sink": "kinds of sinks",
+    "group": "roles, and services that have handlers or task workers",
+    "topic": "topics of the pipeline, and those of a user's own agents",
+    "table": "tables",
+    "quantile": "three",
+    "disk": "disks of ClickHouse",
+}
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
@@ -31,6 +51,10 @@ def find_faults(metric: ListedMetric) -> list[str]:
 @pytest.mark.parametrize("metric", LISTED, ids=lambda metric: metric.name)
 def test_a_metric_is_named_and_explained(metric: ListedMetric) -> None:
     assert find_faults(metric) == []
+
+
+def test_every_label_has_a_bounded_number_of_values() -> None:
+    assert {label for metric in LISTED for label in metric.labels} == BOUNDED_LABELS.keys()
 
 
 def test_no_metric_is_listed_twice() -> None:

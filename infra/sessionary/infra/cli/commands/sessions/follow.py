@@ -1,4 +1,4 @@
-"""Follows a list: the rows that ClickHouse gets after the list was shown, each of them once."""
+"""Follows a list: the rows that are new after the list was shown, each of them once."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ _KEYS_MAX: Final = 100_000
 
 
 class RowTail:
-    """The rows of a table that were not seen yet. Not thread-safe."""
+    """The rows of a source that were not seen yet. Not thread-safe."""
 
     def __init__(
         self,
@@ -71,12 +71,22 @@ def fetch_horizon(source: ClickHouseClient) -> str:
     return str(source.fetch_one(f"SELECT toString(now64(3, 'UTC') - INTERVAL {_INSERT_S_MAX} SECOND) AS at")["at"])
 
 
-def follow_list(tail: RowTail, fetch_list: Callable[[], list[Row]], columns: Sequence[str], *, as_json: bool) -> None:
-    """Print a list, oldest first, then its new rows as they land, until `KeyboardInterrupt`."""
+def follow_list(
+    tail: RowTail,
+    fetch_list: Callable[[], list[Row]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    poll_s: float = _POLL_S,
+) -> None:
+    """Print a list, oldest first, then its new rows as they land, until `KeyboardInterrupt`.
+
+    Waits `poll_s` before it asks again.
+    """
     show_rows(tail.begin_after(fetch_list)[::-1], as_json=as_json, columns=columns)
     while True:
         sys.stdout.flush()  # a program that reads the lines gets each at once
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)
         try:
             unseen = tail.fetch_unseen()
         except Unavailable as error:

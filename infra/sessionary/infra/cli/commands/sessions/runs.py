@@ -1,9 +1,11 @@
 """`sessionary runs` and `run`: runs as the processors know them, and what resuming one would do."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
@@ -11,6 +13,7 @@ from uuid import UUID
 
 import typer
 
+from sessionary.infra.cli.commands.sessions.follow import FollowOption, RowTail, follow_list
 from sessionary.infra.cli.commands.sessions.since import SinceOption, since_ms
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Show one run; say what resuming it would do.")
 _TIMEOUT_S: Final = 10.0
 _PART: Final = 1_000  # rows of one answer
+_ASK_AGAIN_S: Final = 2.0  # for each answer a worker looks through its rows
 _COLUMNS: Final = ("run_id", "state", "task_type", "session_id", "user_id", "mode", "progress", "unresolved_calls")
 _STEP_COLUMNS: Final = ("name", "state", "attempt", "error")
 _CALL_COLUMNS: Final = ("tool_name", "idem_key", "state", "try_number", "side_effect", "error")
@@ -53,25 +57,73 @@ def list_runs(
     agent: Annotated[str | None, typer.Option("--agent", help="Only runs of this agent.", show_default=False)] = None,
     tenant: TenantOption = None,
     since: SinceOption = None,
+    follow: FollowOption = False,
     limit: LimitOption = 50,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List a tenant's open and finished runs, as the processors know them, by session and run.
 
-    With --since: those of which an event was applied from then on.
+    With --since: those of which an event was applied from then on. With --follow: the most recently
+    active ones; then a run gets another row whenever it changes its state.
     """
     first_ms = since_ms(since, datetime.now(UTC))
     given = {"state": state.value if state else None, "user_id": user}
     filters = {name: value for name, value in given.items() if value is not None}
-    rows = []
-    for row in _fetch_list(control_of(data, tenant), filters, limit):
-        if row["last_event_ms"] < first_ms or agent not in (None, row["agent_id"]):
-            continue
-        rows.append(row)
-        if len(rows) == limit:
-            break
-    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+    control = control_of(data, tenant)
+
+    def is_wanted(row: Mapping[str, Json]) -> bool:
+        return bool(row["last_event_ms"] >= first_ms) and agent in (None, row["agent_id"])
+
+    if follow:
+        runs = FollowedRuns(control, filters, is_wanted)
+        tail = RowTail(lambda _: runs.fetch_rows(), str, _change_key)
+        follow_list(tail, lambda: runs.newest_rows(limit), _COLUMNS, as_json=as_json, poll_s=_ASK_AGAIN_S)
+        return
+    rows = filter(is_wanted, _fetch_list(control, filters, limit))
+    show_rows(list(islice(rows, limit)), as_json=as_json, columns=_COLUMNS)
+
+
+class FollowedRuns:
+    """A tenant's runs, for which the processors are asked again and again. Not thread-safe.
+
+    Runs of a partition for which no worker answers are there as soon as one does.
+    """
+
+    def __init__(
+        self, control: "HttpControl", filters: Mapping[str, str], is_wanted: Callable[[Mapping[str, Json]], bool]
+    ) -> None:
+        """Ask nothing yet."""
+        self._control, self._filters, self._is_wanted = control, filters, is_wanted
+        self._rows: list[dict[str, Json]] = []
+        self._missing: list[int] = []
+
+    def fetch_rows(self) -> list[dict[str, Json]]:
+        """Return all runs, the most recently active last.
+
+        Blocks for two seconds before each further part of a long list. Says which partitions do not
+        answer, whenever these are others than before. Raises `Unavailable`.
+        """
+        rows: list[dict[str, Json]] = []
+        missing: set[int] = set()
+        for part in _fetch_parts(self._control, self._filters, _PART):
+            rows += filter(self._is_wanted, part["runs"])
+            missing.update(part["missing_partitions"])
+            if part["next_cursor"] is not None:
+                time.sleep(_ASK_AGAIN_S)
+        if sorted(missing) != self._missing:
+            self._missing = sorted(missing)
+            _tell_missing(self._missing)
+        self._rows = sorted(rows, key=lambda row: (row["last_event_ms"], row["session_id"], row["run_id"]))
+        return self._rows
+
+    def newest_rows(self, count: int) -> list[dict[str, Json]]:
+        """Return the most recently active runs of the former answer, the last one first."""
+        return self._rows[::-1][:count]
+
+
+def _change_key(row: Mapping[str, Json]) -> tuple[str, str, str, int]:
+    return row["session_id"], row["run_id"], row["state"], row["entered_ms"]
 
 
 @app.command("show")
@@ -169,15 +221,25 @@ def control_of(data: Path | None, tenant: str | None) -> "HttpControl":
 
 def _fetch_list(control: "HttpControl", filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Json]]:
     """Yield the tenant's runs; says which partitions do not answer."""
+    for part in _fetch_parts(control, filters, limit):
+        _tell_missing(part["missing_partitions"])
+        yield from part["runs"]
+
+
+def _fetch_parts(control: "HttpControl", filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Json]]:
+    """Yield the parts of the list of the tenant's runs; asks for each when it is taken."""
     cursor: dict[str, str] = {}
     while True:
         part = control.fetch_runs({**filters, **cursor, "limit": f"{min(limit, _PART)}"}, _TIMEOUT_S)
-        if missing := part["missing_partitions"]:
-            print_message(f"no worker answers for the partitions {', '.join(map(str, missing))}")
-        yield from part["runs"]
+        yield part
         if part["next_cursor"] is None:
             return
         cursor = {"cursor": part["next_cursor"]}
+
+
+def _tell_missing(partitions: Sequence[int]) -> None:
+    if partitions:
+        print_message(f"no worker answers for the partitions {', '.join(map(str, partitions))}")
 
 
 def _fetch_run(
@@ -206,4 +268,4 @@ def _session_of(control: "HttpControl", session: str, run: str) -> str:
     return f"{found.pop()}"
 
 
-__all__ = ["RunStateChoice", "app", "control_of", "list_runs"]
+__all__ = ["FollowedRuns", "RunStateChoice", "app", "control_of", "list_runs"]

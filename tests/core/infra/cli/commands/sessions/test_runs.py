@@ -1,15 +1,17 @@
 """`sessionary runs` and `run`, against the real API over clients in memory."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sessionary.infra.cli.app import run as run_command
 from sessionary.producers import Session, tool
+from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from tests.core.producers.served_memory import new_memory, serve_memory
 
@@ -24,6 +26,7 @@ class Runs:
         self.session = self.client.create(user_id="ann").start()
         with self.session.run("export", run_id="r2"):
             pass
+        self.memory.advance(1)
         self._interrupt(self.session)
 
     def _interrupt(self, session: Session) -> None:
@@ -113,6 +116,94 @@ def test_the_plan_of_a_resumption_has_the_three_lists_of_the_record(
         list(names) for names in (recorded.done, recorded.calls_done, recorded.to_retry)
     )
     assert len(runs.memory.events()) == sent
+
+
+def follow_runs(monkeypatch: pytest.MonkeyPatch, *meanwhile: Callable[[], object], options: list[str]) -> list[str]:
+    """Follow the list; return its questions and pauses in order.
+
+    In each pause something happens, and the last one ends the command.
+    """
+    happened, left = list[str](), [*meanwhile]
+    fetch_runs = HttpControl.fetch_runs
+
+    def ask(control: HttpControl, *arguments: Any) -> dict[str, Any]:
+        happened.append("asked")
+        return fetch_runs(control, *arguments)
+
+    def pause(seconds: float) -> None:
+        happened.append(f"waited {seconds:g} s")
+        if not left:
+            raise KeyboardInterrupt
+        left.pop(0)()
+
+    monkeypatch.setattr(HttpControl, "fetch_runs", ask)
+    for module in ("follow", "runs"):
+        monkeypatch.setattr(f"sessionary.infra.cli.commands.sessions.{module}.time", SimpleNamespace(sleep=pause))
+    assert run_command(["runs", "--follow", *options]) == 130
+    return happened
+
+
+def test_runs_that_are_followed_are_told_once_and_again_with_each_state(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.session.run("export", run_id="r3", mode="detached")
+
+    def fail_again() -> None:
+        """A run that is resumed and fails once more is in the same state as before."""
+        runs.memory.advance(100)
+        with pytest.raises(TimeoutError), runs.session.resume_run("r1"):
+            raise TimeoutError
+
+    happened = follow_runs(
+        monkeypatch, run.__enter__, lambda: None, lambda: run.__exit__(None, None, None), fail_again, options=[]
+    )
+    assert happened == ["asked", "waited 2 s"] * 5
+    rows = [(row["run_id"], row["state"]) for row in answers(capfd)]
+    former, later = rows[:2], rows[2:]
+    assert former == [("r2", "completed"), ("r1", "failed")], "the most recently active one last"
+    assert later == [("r3", "running"), ("r3", "completed"), ("r1", "failed")]
+
+
+def test_a_long_list_that_is_followed_is_asked_for_part_by_part_with_pauses(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sessionary.infra.cli.commands.sessions.runs._PART", 1)
+    nothing: list[Callable[[], object]] = [lambda: None] * 4
+    happened = follow_runs(monkeypatch, *nothing, options=["--limit", "1"])
+    assert happened == ["asked", "waited 2 s"] * 5
+    assert [row["run_id"] for row in answers(capfd)] == ["r1"], "of the former rows only those of the list"
+
+
+def test_runs_that_are_followed_are_those_of_the_filters(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other, _ = memory_client(memory=runs.memory, agent_id="other")
+
+    def work() -> None:
+        for session in (runs.session, other.attach(runs.session.session_id)):
+            with session.run("export", run_id=f"by {'other' if session is not runs.session else 'first'}"):
+                pass
+
+    follow_runs(monkeypatch, work, options=["--state", "completed", "--agent", "other"])
+    assert [row["run_id"] for row in answers(capfd)] == ["by other"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_partitions_without_an_answer_are_named_once_while_runs_are_followed(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fetch_runs, missing = HttpControl.fetch_runs, [[3], [3], [], [3]]
+
+    def answer(control: HttpControl, *arguments: Any) -> dict[str, Any]:
+        return {**fetch_runs(control, *arguments), "missing_partitions": missing.pop(0)}
+
+    monkeypatch.setattr(HttpControl, "fetch_runs", answer)
+    nothing: list[Callable[[], object]] = [lambda: None] * 3
+    follow_runs(monkeypatch, *nothing, options=[])
+    said = capfd.readouterr()
+    assert missing == []
+    assert len(said.out.splitlines()) == 2
+    assert said.err.count("no worker answers for the partitions 3") == 2
 
 
 @pytest.mark.usefixtures("terminal")
