@@ -193,6 +193,7 @@ class SessionHandle(BeatingHandle):
             pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
             self._pending = pending
             self._detached = False
+            self._start_heartbeats()
             return pending
 
     def _await_verdict(self, pending: PendingVerdict) -> SessionView:
@@ -341,7 +342,7 @@ class SessionHandle(BeatingHandle):
             self._emitter.forget_sequence()
         if state != "Active":
             self._stop_heartbeats()
-        elif self._heartbeat_token is None and not self._detached:
+        else:
             self._start_heartbeats()
 
 

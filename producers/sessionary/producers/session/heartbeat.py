@@ -22,6 +22,7 @@ from sessionary.schemas.types import Limits
 
 if TYPE_CHECKING:
     from sessionary.producers.session.handle import SharedServices
+    from sessionary.producers.session.pending_verdict import PendingVerdict
 
 BeatsWith = Literal["process", "thread", "task"]
 """What must be alive for a session's heartbeats: the process, or the creating thread or task."""
@@ -199,16 +200,21 @@ class Heartbeats:
 class BeatingHandle(JudgedHandle):
     """The part of a session that sends its heartbeats.
 
+    While a verb waits for its verdict, the session may be Active in the log: the processor may be
+    late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
+    verb is refused, these heartbeats are refused too, and keep no session alive.
+
     Hold the lock for `_may_beat`, `_start_heartbeats` and `_stop_heartbeats`.
     """
 
     _services: "SharedServices"
     _limits: Limits
+    _pending: "PendingVerdict | None"
     _is_alive: IsAlive | None
     _heartbeat_token: int | None = None
 
     def _send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session is Active and what its heartbeats end with is alive.
+        """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
 
         Return False if no further heartbeat is due. Never blocks.
         """
@@ -221,6 +227,8 @@ class BeatingHandle(JudgedHandle):
                 return False
             if self._pending is None:
                 self._emitter.emit_heartbeat()
+            elif self._pending.delivered:
+                self._emitter.emit_heartbeat(epoch=self._emitter.epoch + 1)
             return True
         finally:
             self._lock.release()
@@ -236,14 +244,18 @@ class BeatingHandle(JudgedHandle):
             self._lock.release()
 
     def _may_beat(self) -> bool:
+        """Return whether the session may be Active, and what its heartbeats end with is alive."""
+        may_be_active = self._local_state == "Active" if self._pending is None else self._pending.leads_to_active
         alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
-        return self._local_state == "Active" and not self._detached and alive
+        return may_be_active and not self._detached and alive
 
     def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
         """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
         self._is_alive = is_alive
 
     def _start_heartbeats(self) -> None:
+        if self._heartbeat_token is not None or self._detached:
+            return
         interval_s = heartbeat_interval_s(self._limits, self._services.heartbeat_interval_s)
         self._heartbeat_token = self._services.heartbeats.start_heartbeat(self._send_heartbeat, interval_s)
 
