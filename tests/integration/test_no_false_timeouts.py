@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,6 +69,36 @@ def test_a_lagging_processor_causes_no_false_timeout(
         wait_applied(kafka, "T06", 1)
     wait_applied(kafka, "T13", SESSIONS)
     assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
+
+
+def test_a_lagging_processor_times_out_no_session_that_waits_for_its_verdict(
+    broker: LocalBroker, processes: Processes, tmp_path: Path
+) -> None:
+    # In one partition the others' heartbeats leave no hole, after which no timer would fire.
+    kafka = new_pipeline(broker.bootstrap_servers, partitions=1)
+    pipeline = PipelineRig(kafka, None, processes)
+    processor = pipeline.start_processor()
+    settings = pipeline.client_settings(tmp_path)
+    with (
+        SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
+        heartbeat_sessions(client) as sessions,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        paused, failed = sessions[:2]
+        paused.pause()
+        failed.error(TimeoutError("slow"))
+        wait_applied(kafka, "T10", 1)
+        processor.signal(signal.SIGSTOP)
+        verdicts = [threads.submit(paused.resume), threads.submit(failed.recover)]
+        frozen_at = time.monotonic()
+        wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 30, "the budget to pass thrice")
+        assert not any(verdict.done() for verdict in verdicts)
+        processor.signal(signal.SIGCONT)
+        for verdict in verdicts:
+            verdict.result(60)
+        assert (paused.epoch, failed.epoch) == (2, 2)
+    wait_applied(kafka, "T13", SESSIONS)
+    assert read_timeouts(kafka) == []
 
 
 def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ class SessionClient(ConversationQuestions, TenantClients):
     ) -> Session:
         """Return a session that exists, before anything is read of it.
 
-        One that may not beat sends no heartbeat before a verdict lets it.
+        One that may not beat sends no heartbeat before it asks for a verdict.
         """
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
         session = Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)

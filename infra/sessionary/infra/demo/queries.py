@@ -62,6 +62,7 @@ WHERE t.seen != s.expected
 ORDER BY session_id LIMIT 20"""
 
 # Acknowledged events that are in no history row or no batch; outcomes that have no row.
+# A transaction without records begins at the same offset as the next one, which has the records.
 MISSING = f"""
 SELECT
     (SELECT count() FROM {_JOURNAL} AS j LEFT ANTI JOIN history AS h
@@ -69,7 +70,8 @@ SELECT
     ) AS history,
     (SELECT countIf(j.at_offset > b.last_offset OR b.number = 0) FROM {_JOURNAL} AS j
         ASOF LEFT JOIN (SELECT partition, number, toUInt64(first_offset) AS first_offset, last_offset
-            FROM batches FINAL WHERE last_offset >= first_offset) AS b
+            FROM batches FINAL WHERE last_offset >= first_offset
+            ORDER BY last_offset DESC LIMIT 1 BY partition, first_offset) AS b
         ON b.partition = j.at_partition AND j.at_offset >= b.first_offset) AS batches,
     (SELECT sum(audited) FROM {_BATCHES}) -
         (SELECT count() FROM audit WHERE (source_partition, batch_number) IN

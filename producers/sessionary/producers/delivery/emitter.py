@@ -181,31 +181,35 @@ class Emitter:
                 raise
         return record.event_id
 
-    def emit_heartbeat(self, run_id: str | None = None, elapsed_s: float | None = None) -> None:
+    def emit_heartbeat(
+        self, run_id: str | None = None, elapsed_s: float | None = None, *, epoch: int | None = None
+    ) -> None:
         """Send a heartbeat; it uses no number. Never blocks.
 
-        `run_id`: the run whose beat it is, and the seconds that it has taken.
+        `run_id`: the run whose beat it is, and the seconds that it has taken. `epoch`: instead of
+        the session's.
         """
         if not self._gate.open:
             raise self._gate.closed_error()
         sequence = self._sequence
-        facts = (sequence.last, sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
+        epoch = self.epoch if epoch is None else epoch
+        facts = (sequence.last, sequence.producer_id, epoch, sequence.data_classes, self.context_bytes)
         template, now_us = self._heartbeat, time.time_ns() // 1000
         if run_id is not None:
             fields = EnvelopeFields(run_id=run_id, occurred_at=now_us)
-            self._transport.send_heartbeat(self._build_record(Heartbeat(sequence.last, elapsed_s), fields, 0))
+            self._transport.send_heartbeat(self._build_record(Heartbeat(sequence.last, elapsed_s), fields, 0, epoch))
             return
         if template is not None and template.is_current(facts):
             self._transport.send_heartbeat(template.make_heartbeat(new_event_id(now_us), now_us))
             return
-        record = self._build_record(Heartbeat(sequence.last), EnvelopeFields(occurred_at=now_us), 0)
+        record = self._build_record(Heartbeat(sequence.last), EnvelopeFields(occurred_at=now_us), 0, epoch)
         try:
             self._heartbeat = HeartbeatTemplate(record, now_us, facts)
         except ValueError:
             self._heartbeat = None
         self._transport.send_heartbeat(record)
 
-    def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int) -> OutRecord:
+    def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int, epoch: int | None = None) -> OutRecord:
         if not self._gate.open:
             raise self._gate.closed_error()
         event_type = EVENT_TYPES.get(type(payload))
@@ -224,7 +228,8 @@ class Emitter:
                 self._check_event(Event(template.envelope, payload), value)
                 headers = template.make_headers(event_id, occurred_at)
                 return self._new_record(value, headers, event_id, event_type, seq, None)
-        event = Event(self._envelope_of(event_type, fields, event_id, seq, occurred_at), payload)
+        envelope = self._envelope_of(event_type, fields, event_id, seq, occurred_at)
+        event = Event(envelope if epoch is None else envelope._replace(epoch=epoch), payload)
         try:
             value = encode_event(event)
         except EncodeError:

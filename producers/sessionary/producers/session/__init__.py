@@ -12,5 +12,5 @@ Each of the first five adds verbs to the one before:
     async_session     verbs of a session's life for asyncio; class `AsyncSession`
     pending_verdict   the event whose verdict a session waits for
     state_json        a session's content as JSON, and snapshots of it
-    heartbeat         one timer thread for the heartbeats of all sessions
+    heartbeat         when a session beats, and one timer thread for all sessions
 """

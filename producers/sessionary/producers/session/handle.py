@@ -22,13 +22,12 @@ from sessionary.producers.errors import (
     Unavailable,
     VerdictPending,
 )
-from sessionary.producers.judgement.judged_handle import JudgedHandle
 from sessionary.producers.judgement.local_checks import NO_BARS
 from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.run_ports import RunReads, Waits
-from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
+from sessionary.producers.session.heartbeat import BeatingHandle, IsAlive
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import (
@@ -45,7 +44,6 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 _EPOCH_PAUSE_S = 0.1
-_RUN_RULES = 2  # the first ones that know runs
 _FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
 
 
@@ -66,7 +64,7 @@ class SharedServices(NamedTuple):
     artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
 
 
-class SessionHandle(JudgedHandle):
+class SessionHandle(BeatingHandle):
     """The properties of a session, and what its verbs are made of. Thread-safe."""
 
     def __init__(
@@ -93,13 +91,12 @@ class SessionHandle(JudgedHandle):
         self._version = 1
         self._snapshot_id: str | None = None
         self._pending: PendingVerdict | None = None
-        self._heartbeat_token: int | None = None
         self._detached = False
         self._detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
         self._begin_judgement(emitter, services.watch)
-        self._is_alive = is_alive
+        self._bind_heartbeats(is_alive)
         self._departures = 0  # how often the session was ended, detached or left
 
     @property
@@ -133,44 +130,6 @@ class SessionHandle(JudgedHandle):
     @context_bytes.setter
     def context_bytes(self, value: int | None) -> None:
         self._emitter.context_bytes = value
-
-    # For the client, the heartbeat timer and `AsyncSession`
-
-    def _send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session is Active and what its heartbeats end with is alive.
-
-        Return False if no further heartbeat is due. Never blocks.
-        """
-        # Never wait for a busy session: its events are signs of life themselves.
-        if not self._lock.acquire_now():
-            return True
-        try:
-            if not self._may_beat():
-                self._heartbeat_token = None
-                return False
-            if self._pending is None:
-                self._emitter.emit_heartbeat()
-            return True
-        finally:
-            self._lock.release()
-
-    def _send_run_beat(self, run_id: str, elapsed_s: float) -> None:
-        """Send a heartbeat of an attached run, if one of the session may be sent. Never blocks."""
-        if not self._lock.acquire_now():
-            return
-        try:
-            if self._pending is None and self._may_beat():
-                self._emitter.emit_heartbeat(run_id, elapsed_s if self._rules >= _RUN_RULES else None)
-        finally:
-            self._lock.release()
-
-    def _may_beat(self) -> bool:
-        alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
-        return self._local_state == "Active" and not self._detached and alive
-
-    def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
-        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
-        self._is_alive = is_alive
 
     # For verbs
 
@@ -234,6 +193,7 @@ class SessionHandle(JudgedHandle):
             pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
             self._pending = pending
             self._detached = False
+            self._start_heartbeats()
             return pending
 
     def _await_verdict(self, pending: PendingVerdict) -> SessionView:
@@ -382,17 +342,8 @@ class SessionHandle(JudgedHandle):
             self._emitter.forget_sequence()
         if state != "Active":
             self._stop_heartbeats()
-        elif self._heartbeat_token is None and not self._detached:
+        else:
             self._start_heartbeats()
-
-    def _start_heartbeats(self) -> None:
-        interval_s = heartbeat_interval_s(self._limits, self._services.heartbeat_interval_s)
-        self._heartbeat_token = self._services.heartbeats.start_heartbeat(self._send_heartbeat, interval_s)
-
-    def _stop_heartbeats(self) -> None:
-        if self._heartbeat_token is not None:
-            self._services.heartbeats.stop_heartbeat(self._heartbeat_token)
-            self._heartbeat_token = None
 
 
 __all__ = ["SessionHandle", "SharedServices"]

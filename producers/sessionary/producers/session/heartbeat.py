@@ -1,7 +1,7 @@
-"""One timer thread sends the heartbeats of all sessions of a client.
+"""The heartbeats of a session, and the timer thread that sends those of all sessions of a client.
 
-It holds sessions weakly and asks each before every heartbeat. So it keeps no session alive that
-has ended, that its agent dropped, or whose thread or task has ended.
+The thread holds sessions weakly and asks each before every heartbeat. So it keeps no session alive
+that has ended, that its agent dropped, or whose thread or task has ended.
 """
 
 import heapq
@@ -12,12 +12,17 @@ import time
 import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sessionary.producers.errors import Invalid
+from sessionary.producers.judgement.judged_handle import JudgedHandle
 from sessionary.producers.process.guards import join_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
+
+if TYPE_CHECKING:
+    from sessionary.producers.session.handle import SharedServices
+    from sessionary.producers.session.pending_verdict import PendingVerdict
 
 BeatsWith = Literal["process", "thread", "task"]
 """What must be alive for a session's heartbeats: the process, or the creating thread or task."""
@@ -27,6 +32,7 @@ IsAlive = Callable[[], bool]
 # Heartbeats that are due within this time, and this part of their interval, go out together: each
 # wake-up of the timer costs more than a heartbeat.
 _TOGETHER_S, _TOGETHER_PART = 0.2, 0.02
+_RUN_RULES = 2  # the first ones that know runs
 _ENDED_MIN = 64  # entries of ended sessions that the queue may hold besides as many as live ones
 # First heartbeats are spread over the interval by the golden ratio, so that the sessions of a
 # process that starts thousands at once do not beat at once.
@@ -191,4 +197,80 @@ class Heartbeats:
                 heapq.heappush(self._due, _DueBeat(next_s, due.token))
 
 
-__all__ = ["BeatsWith", "Heartbeats", "IsAlive", "SendHeartbeat", "heartbeat_interval_s", "lifeline_of"]
+class BeatingHandle(JudgedHandle):
+    """The part of a session that sends its heartbeats.
+
+    While a verb waits for its verdict, the session may be Active in the log: the processor may be
+    late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
+    verb is refused, these heartbeats are refused too, and keep no session alive.
+
+    Hold the lock for `_may_beat`, `_start_heartbeats` and `_stop_heartbeats`.
+    """
+
+    _services: "SharedServices"
+    _limits: Limits
+    _pending: "PendingVerdict | None"
+    _is_alive: IsAlive | None
+    _heartbeat_token: int | None = None
+
+    def _send_heartbeat(self) -> bool:
+        """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
+
+        Return False if no further heartbeat is due. Never blocks.
+        """
+        # Never wait for a busy session: its events are signs of life themselves.
+        if not self._lock.acquire_now():
+            return True
+        try:
+            if not self._may_beat():
+                self._heartbeat_token = None
+                return False
+            if self._pending is None:
+                self._emitter.emit_heartbeat()
+            elif self._pending.delivered:
+                self._emitter.emit_heartbeat(epoch=self._emitter.epoch + 1)
+            return True
+        finally:
+            self._lock.release()
+
+    def _send_run_beat(self, run_id: str, elapsed_s: float) -> None:
+        """Send a heartbeat of an attached run, if one of the session may be sent. Never blocks."""
+        if not self._lock.acquire_now():
+            return
+        try:
+            if self._pending is None and self._may_beat():
+                self._emitter.emit_heartbeat(run_id, elapsed_s if self._rules >= _RUN_RULES else None)
+        finally:
+            self._lock.release()
+
+    def _may_beat(self) -> bool:
+        """Return whether the session may be Active, and what its heartbeats end with is alive."""
+        may_be_active = self._local_state == "Active" if self._pending is None else self._pending.leads_to_active
+        alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
+        return may_be_active and not self._detached and alive
+
+    def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
+        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
+        self._is_alive = is_alive
+
+    def _start_heartbeats(self) -> None:
+        if self._heartbeat_token is not None or self._detached:
+            return
+        interval_s = heartbeat_interval_s(self._limits, self._services.heartbeat_interval_s)
+        self._heartbeat_token = self._services.heartbeats.start_heartbeat(self._send_heartbeat, interval_s)
+
+    def _stop_heartbeats(self) -> None:
+        if self._heartbeat_token is not None:
+            self._services.heartbeats.stop_heartbeat(self._heartbeat_token)
+            self._heartbeat_token = None
+
+
+__all__ = [
+    "BeatingHandle",
+    "BeatsWith",
+    "Heartbeats",
+    "IsAlive",
+    "SendHeartbeat",
+    "heartbeat_interval_s",
+    "lifeline_of",
+]

@@ -47,7 +47,8 @@ class Session(SessionConversation):
     Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
     wait for the processor.
 
-    While the session is Active, the client sends heartbeats for it, whichever threads use it, until
+    While the session is Active, or a verb waits for the verdict that makes it so, the client sends
+    heartbeats for it, whichever threads use it, until
 
     - the session ends, pauses, fails or is detached, or the `with` block is left;
     - this object is garbage-collected, or the client is closed;
@@ -55,8 +56,7 @@ class Session(SessionConversation):
     - with `beats_with="thread"` or `"task"`: the thread that created or attached it has died, or
       the asyncio task is done.
 
-    Heartbeats say that the process lives, not that the agent makes progress: limits on idle time
-    and duration say that.
+    Heartbeats say that the process lives; limits on idle time and duration, that work goes on.
 
     Leaving the `with` block ends the session with the event that is legal in its state:
 

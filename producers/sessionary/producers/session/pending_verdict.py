@@ -30,6 +30,16 @@ class PendingVerdict:
         """True if the session goes on with the content of its last snapshot: after a pause."""
         return self.verb == "resume" and self.local_state == "Paused"
 
+    @property
+    def leads_to_active(self) -> bool:
+        """True if the session is Active once the verb is granted. A take-over changes no state."""
+        return self.verb != "attach" or self.local_state == "Active"
+
+    @property
+    def delivered(self) -> bool:
+        """True once the event is in the log, so that what is sent from now on comes after it."""
+        return self._receipt is not None and self._receipt.error is None
+
     def on_receipt(self, receipt: Receipt) -> None:
         """Store the event's receipt. Called on any thread."""
         self._receipt = receipt

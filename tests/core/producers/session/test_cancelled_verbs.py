@@ -206,6 +206,7 @@ def test_a_cancelled_take_over_leaves_nothing_that_beats() -> None:
         with memory.hold_answers(), pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await AsyncSessionClient.wrap(client).attach(session.session_id, take_over=True)
+        assert len(memory.heartbeats()) == beats
         # While the verdict on the take-over is open.
         taken, asked = threading.Event(), list[int]()
         send = memory.send
@@ -225,6 +226,7 @@ def test_a_cancelled_take_over_leaves_nothing_that_beats() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        beats = len(memory.heartbeats())
         memory._answers.set()
         await wait_for_beats(client, memory)
         assert memory.outcomes[sent:].count("applied") >= 1

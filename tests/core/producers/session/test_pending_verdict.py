@@ -1,11 +1,16 @@
 """Waiting for the processor: epochs, refusals, no answer, no offset."""
 
+import gc
+from collections.abc import Callable
+
 import pytest
 
 from sessionary.producers import (
     DeliveryFailed,
     ProducerSettings,
     Refused,
+    Session,
+    SessionLost,
     Unavailable,
     VerdictPending,
 )
@@ -109,3 +114,115 @@ def test_a_verdict_that_is_no_longer_kept_is_told_by_the_sessions_state(
         with pytest.raises(Refused) as caught:
             session.resume()
         assert (caught.value.reason, session.local_state) == ("UNKNOWN", "Paused")
+
+
+BUDGET_S = 60  # of inactivity, by default
+Verb = Callable[[Session], object]
+
+
+def wait_in_vain(session: Session, verb: Verb) -> None:
+    with pytest.raises(Unavailable):
+        verb(session)
+
+
+def fail_retryably(session: Session) -> None:
+    session.error(TimeoutError("slow"))
+
+
+LEAD_TO_ACTIVE = pytest.mark.parametrize(
+    ("leave", "verb"), [(Session.pause, Session.resume), (fail_retryably, Session.recover)], ids=["resume", "recover"]
+)
+
+
+@LEAD_TO_ACTIVE
+def test_a_session_beats_while_its_agent_waits_for_a_verdict_that_was_granted(leave: Verb, verb: Verb) -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u") as s:
+        leave(s)
+        memory.silence_control(silent=True)
+        wait_in_vain(s, verb)
+        memory.advance(3 * BUDGET_S)
+        assert memory.view_session(s).state == "Active"
+        memory.silence_control(silent=False)
+        verb(s)
+        s.activity("x")
+        assert memory.verdicts()[-1].outcome == "applied"
+    assert [line.transition for line in memory.audit() if line.fired_at] == []
+    assert {beat.envelope.epoch for beat in memory.heartbeats()} == {2}
+    assert memory.rejections() == []
+
+
+@LEAD_TO_ACTIVE
+def test_a_session_whose_event_is_not_delivered_sends_no_beat_ahead_of_it(leave: Verb, verb: Verb) -> None:
+    client, memory = memory_client(settings=ProducerSettings.from_env({}, verdict_timeout_s=0.05))
+    send, held = memory.send, list[tuple[OutRecord, OnReceipt | None]]()
+
+    def hold(record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        held.append((record, on_receipt))
+
+    with client, client.session(user_id="u") as s:
+        leave(s)
+        memory.send = hold  # type: ignore[method-assign]
+        wait_in_vain(s, verb)
+        memory.advance(BUDGET_S / 2)
+        assert memory.heartbeats() == []
+        memory.send = send  # type: ignore[method-assign]
+        for record, on_receipt in held:
+            send(record, on_receipt)
+        memory.advance(3 * BUDGET_S)
+        assert len(memory.heartbeats()) == 3 * BUDGET_S / 10
+        assert memory.view_session(s).state == "Active"
+        verb(s)
+    assert memory.rejections() == []
+
+
+@pytest.mark.parametrize("end", ["told", "lost", "detach", "close", "forget"])
+def test_what_waits_for_no_verdict_any_more_beats_no_more(end: str) -> None:
+    client, memory = memory_client(settings=ProducerSettings.from_env({}, verdict_timeout_s=0.05))
+    s: Session | None = client.session(user_id="u")
+    assert s is not None
+    s.pause()
+    memory.refuse_next("max_duration_exceeded")
+    memory.silence_control(silent=True)
+    wait_in_vain(s, Session.resume)
+    memory.advance(BUDGET_S)
+    beats = memory.heartbeats()
+    assert {beat.envelope.epoch for beat in beats} == {2}
+    assert [refused.reason for refused in memory.rejections()] == ["future_epoch"] * len(beats)
+    memory.silence_control(silent=False)
+    if end == "told":
+        with pytest.raises(Refused):
+            s.resume()
+        assert s.local_state == "Paused"
+    elif end == "lost":
+        memory.fetch_session = lose_session  # type: ignore[method-assign]
+        with pytest.raises(SessionLost):
+            s.resume()
+    elif end == "forget":
+        s = None
+        gc.collect()
+    else:
+        getattr(s, end)()
+    memory.advance(2 * BUDGET_S)
+    assert len(memory.heartbeats()) == len(beats)
+    client.close()
+
+
+def lose_session(session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+    raise SessionLost(f"session {session_id} is not known")
+
+
+def test_a_taker_over_that_waits_for_its_verdict_beats_in_the_epoch_that_it_asked_for() -> None:
+    client, memory = memory_client()
+    first = client.session(user_id="u")
+    first.detach()
+    with client, client.attach(first.session_id, take_over=True) as taken:
+        assert taken.epoch == 2
+        memory.silence_control(silent=True)
+        pending = taken._ask_take_over({})
+        memory.advance(3 * BUDGET_S)
+        memory.silence_control(silent=False)
+        taken._await_take_over(pending)
+        assert (taken.epoch, taken.local_state) == (3, "Active")
+    assert memory.rejections() == []
+    assert [line.transition for line in memory.audit() if line.fired_at] == []
