@@ -141,7 +141,7 @@ async def cancel_while_it_waits(rig: Rig, call: Callable[[], Awaitable[object]])
     await asyncio.sleep(0)
     if task.done():
         return False
-    assert await asyncio.to_thread(rig.gate.waiting.wait, 20)
+    assert await asyncio.to_thread(rig.gate.waiting.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -32,7 +32,7 @@ for _ in range(2):  # the second one replays what the first one left
 """
 
 
-def run_bare(*argv: str | Path, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+def run_bare(*argv: str | Path, timeout_s: float = 800.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *argv], cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -43,7 +43,7 @@ def test_an_agent_works_with_its_spool(tmp_path: Path) -> None:
     assert (done.stdout.split(), done.stderr) == (["spool", "6", "0", "spool", "6", "6"], "")
 
 
-def run_tests(*names: str, timeout_s: float = 300.0) -> subprocess.CompletedProcess[str]:
+def run_tests(*names: str, timeout_s: float = 800.0) -> subprocess.CompletedProcess[str]:
     """Run tests of the client without POSIX's extras, but for those of what only POSIX has."""
     plugins = ["-p", "tests.support.bare_platform", "-p", "tests.core.conftest", "-p", "no:cacheprovider"]
     folder = "tests/core/producers"

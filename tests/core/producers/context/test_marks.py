@@ -295,7 +295,7 @@ assert not any(name.startswith("opentelemetry") for name in sys.modules)
 
 
 def test_without_opentelemetry_a_look_up_costs_nothing_and_imports_nothing() -> None:
-    done = subprocess.run([sys.executable, "-c", _COST], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _COST], capture_output=True, text=True, check=True, timeout=300)
     # Compared with a dict's look-up on the same machine: 1 µs is more than ten of these.
     look_up_s = min(timeit.repeat("names.get('x')", "names = {}", number=20_000, repeat=9)) / 20_000
     assert float(done.stdout) < max(1e-6, 10 * look_up_s)

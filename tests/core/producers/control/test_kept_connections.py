@@ -111,7 +111,7 @@ def test_requests_side_by_side_have_connections_of_their_own_and_few_are_kept() 
 
     def answer_together(server: Server, connection: socket.socket, number: int) -> None:
         if server.read_request(connection):
-            together.wait(20)
+            together.wait(60)
             connection.sendall(OK)
             answer_all(server, connection, number)
 
@@ -138,7 +138,7 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
     with serving(answer_once) as server, connected(server.url) as connections:
         for _ in range(3):
             assert connections.send(ASK, 5).body == b"ok"
-            assert closed.wait(5)
+            assert closed.wait(60)
             closed.clear()
         assert (server.connections, len(server.asked)) == (3, 3)
 
@@ -175,7 +175,7 @@ def test_a_server_that_is_silent_times_out_and_its_connection_is_not_kept() -> N
         server.read_request(connection)
         connection.sendall(OK)
         server.read_request(connection)
-        said.wait(20)
+        said.wait(60)
 
     with serving(answer_once_then_wait) as server, connected(server.url) as connections:
         assert connections.send(ASK, 5).body == b"ok"

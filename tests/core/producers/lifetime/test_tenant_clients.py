@@ -345,7 +345,7 @@ client.close()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_tenants_client_works_on_in_a_forked_child(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _FORKED, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _FORKED, str(tmp_path)], check=True, timeout=300)
 
 
 def test_a_disabled_client_serves_tenants_too() -> None:
@@ -388,4 +388,4 @@ client.close()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_child_that_closes_the_client_unused_closes_the_tenants_clients_too(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", _CLOSED, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", _CLOSED, str(tmp_path)], check=True, timeout=300)

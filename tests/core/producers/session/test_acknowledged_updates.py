@@ -27,12 +27,12 @@ def test_an_update_returns_after_its_acknowledgement_and_holds_up_no_other_verb(
     versions: list[int] = []
     updating = threading.Thread(target=lambda: versions.append(session.update_state({"n": 2})))
     updating.start()
-    wait_until(lambda: updates_of(kafka), 20, "the update in the log", pause_s=0.001)
+    wait_until(lambda: updates_of(kafka), 60, "the update in the log", pause_s=0.001)
     session.activity("beside it")
     updating.join(0.1)
     assert updating.is_alive()
     kafka.acknowledge(len(kafka.held) - 1)  # all but the activity
-    updating.join(20)
+    updating.join(60)
     assert versions == [2]
     kafka.acknowledge(1)
     session.close()
@@ -64,10 +64,10 @@ def test_a_lost_update_says_so() -> None:
 
     updating = threading.Thread(target=update)
     updating.start()
-    wait_until(lambda: updates_of(kafka), 20, "the update in the log", pause_s=0.001)
+    wait_until(lambda: updates_of(kafka), 60, "the update in the log", pause_s=0.001)
     on_receipt, _ = kafka.held.pop()
     on_receipt(Receipt(None, None, "dropped"))
-    updating.join(20)
+    updating.join(60)
     assert "version 2 of the content is not recorded" in str(errors[0])
     assert "dropped" in str(errors[0])
 
@@ -90,7 +90,7 @@ def test_an_asynchronous_update_waits_without_holding_up_the_loop() -> None:
         async with client, client.session(user_id="u", state={"n": 1}) as session:
             kafka.held = []
             updating = asyncio.ensure_future(session.update_state({"n": 2}))
-            await asyncio.to_thread(wait_until, lambda: updates_of(kafka), 20, "the update in the log", pause_s=0.001)
+            await asyncio.to_thread(wait_until, lambda: updates_of(kafka), 60, "the update in the log", pause_s=0.001)
             waited = not updating.done()
             kafka.acknowledge(len(kafka.held))
             version = await updating

@@ -79,11 +79,11 @@ class Server:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             writer.write(raw)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
             first, *lines = head.decode().strip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
             length = 0 if raw.startswith(b"HEAD ") else int(headers["content-length"])
-            body = await asyncio.wait_for(reader.readexactly(length), 20)
+            body = await asyncio.wait_for(reader.readexactly(length), 60)
         finally:
             writer.close()
         is_json = "json" in headers["content-type"]

@@ -69,7 +69,7 @@ def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_pat
     old.close()
     errors: list[Exception] = []
     with new_client(of, errors) as made:
-        wait_until(lambda: made.counters.expired == 1, 10, "the old event")
+        wait_until(lambda: made.counters.expired == 1, 60, "the old event")
         assert made.flush(0) == 0
     assert sum("too old" in str(error) for error in errors) == 1
     assert [path.suffix for path in of.spool_folder.iterdir()] == [".expired"]
@@ -91,7 +91,7 @@ def test_an_event_of_a_time_that_no_header_holds_is_kept_aside_and_holds_up_none
     dead.close()
     errors: list[Exception] = []
     with new_client(of, errors) as made:
-        wait_until(lambda: made.counters.expired == 1, 10, "the event behind it")
+        wait_until(lambda: made.counters.expired == 1, 60, "the event behind it")
         assert (made.counters.failed, made.counters.delivered) == (1, 0)
         assert made.flush(0) == 0
     assert [type(error) for error in errors if "no header can hold" in str(error)] == [Invalid]
@@ -109,7 +109,7 @@ def test_an_event_that_is_given_up_has_a_receipt(
         s = made.session(user_id="u")
         for _ in range(100):
             s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
-        wait_until(lambda: made.counters.expired == made.counters.spooled > 0, 20, "the waiting events")
+        wait_until(lambda: made.counters.expired == made.counters.spooled > 0, 60, "the waiting events")
         assert len(receipts) == made.counters.expired
         assert all("too old" in str(receipt.error) for receipt in receipts)
 
@@ -208,7 +208,7 @@ def test_an_event_that_is_damaged_before_it_was_sent_has_a_receipt(closed_addres
             tail.map[tail.size - 100] ^= 1
             transport._spool.rewind_cursor()
             transport._work.notify()
-        wait_until(lambda: len(receipts) == 1, 20, "the receipt")
+        wait_until(lambda: len(receipts) == 1, 60, "the receipt")
         assert "damaged" in str(receipts[0].error)
         assert (made.counters.failed, made.counters.damaged) == (1, 1)
 
@@ -226,7 +226,7 @@ def test_the_next_dead_processes_follow_when_the_first_are_done(
     for one in dead:
         one.abandon()
     with new_client(of, []) as made:
-        wait_until(lambda: made.counters.expired == 150, 20, "all of them")
+        wait_until(lambda: made.counters.expired == 150, 60, "all of them")
         assert made.counters.replayed == 150
     assert {path.suffix for path in of.spool_folder.iterdir()} <= {".expired"}
 
