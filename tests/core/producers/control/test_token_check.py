@@ -29,7 +29,9 @@ def test_a_refused_token_is_reported_and_counted_once_while_nothing_asks(
             closed_address, tmp_path, control_url=url, api_token="wrong", poll_interval_s=poll_interval_s
         )
         with new_client(settings, errors) as client:
-            wait_until(lambda: client.counters.errors.get("control_authentication") == 1, 60, "the count")
+            # It is told a moment after it was counted.
+            wait_until(lambda: any(isinstance(error, AuthenticationFailed) for error in errors), 60, "the report")
+            assert client.counters.errors["control_authentication"] == 1
             refused = [error for error in errors if isinstance(error, AuthenticationFailed)]
             assert ["the token is not known" in str(error) for error in refused] == [True]
             assert "wrong" not in str(refused)
