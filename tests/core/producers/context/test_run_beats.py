@@ -174,7 +174,8 @@ def timer() -> Iterator[Heartbeats]:
     timer.close(5.0)
 
 
-def test_the_end_of_a_run_waits_for_no_interval(timer: Heartbeats) -> None:
+def test_the_end_of_a_run_waits_for_no_interval(timer: Heartbeats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_beats, "BEAT_S", 600.0)
     one = RealBeats(timer)
     one.beats.start("r1", is_attached=True)
     began_s = time.monotonic()
