@@ -4,38 +4,49 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from sessionary.stream_processors.runtime import executor
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor, free_frames_after, wait_unless_hung
 from tests.support.waiting import wait_until
 
 
-def test_a_call_of_many_steps_is_awaited_unless_a_step_hangs() -> None:
-    began_s, hang, left = [0.0], threading.Event(), threading.Event()
+def test_a_call_of_many_steps_is_awaited_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the time of a step is over, another one has begun."""
+    now_s, looks, all_steps = 100.0, 0, threading.Event()
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
 
-    def steps() -> str:
-        for _ in range(6):
-            began_s[0] = time.monotonic()
-            time.sleep(0.05)
-        return "through"
+    def find_new_step() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            all_steps.set()
+        return now_s
+
+    async def call() -> bool:
+        return await asyncio.get_running_loop().run_in_executor(UnboundedExecutor(), all_steps.wait, 60)
+
+    assert asyncio.run(wait_unless_hung(call(), find_new_step, 0.02))
+    assert looks >= 5
+
+
+def test_a_call_whose_step_hangs_is_left() -> None:
+    hang, left = threading.Event(), threading.Event()
 
     def hangs() -> None:
-        hang.wait()
+        hang.wait(60)
         left.set()
 
     async def story() -> None:
-        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
+        loop, began_s = asyncio.get_running_loop(), time.monotonic()
 
-        async def call(blocking: Callable[[], str | None]) -> str | None:
-            return await loop.run_in_executor(threads, blocking)
+        async def call() -> None:
+            await loop.run_in_executor(UnboundedExecutor(), hangs)
 
-        began_s[0] = time.monotonic()
-        assert await wait_unless_hung(call(steps), lambda: began_s[0], 0.2) == "through"
-        began_s[0] = time.monotonic()
         with pytest.raises(TimeoutError):
-            await wait_unless_hung(call(hangs), lambda: began_s[0], 0.1)
+            await wait_unless_hung(call(), lambda: began_s, 0.1)
 
     asyncio.run(story())
     assert not left.is_set()
