@@ -52,6 +52,8 @@ def test_delivery_outlives_an_on_error_that_raises(
         assert {"sessionary-delivery", "sessionary-heartbeat"} <= {thread.name for thread in mine}
         time.sleep(0.3)  # longer than a round of the delivery thread
         assert all(thread.is_alive() for thread in mine)
+    # The client is closed before its threads have ended, and what they report is logged.
+    wait_until(lambda: not any(thread.is_alive() for thread in mine), 60, "the end of its threads")
 
 
 def test_a_line_about_a_session_has_it_as_a_field(caplog: pytest.LogCaptureFixture) -> None:
