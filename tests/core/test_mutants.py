@@ -47,7 +47,7 @@ print(json.dumps({f"{r.mutant.before} -> {r.mutant.after}": r.killed_by for r in
 def test_a_mutant_that_changes_behaviour_is_killed_and_an_equivalent_one_survives() -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run(
-        [sys.executable, "-c", SCRIPT], input=TOY, capture_output=True, text=True, cwd=root, check=True, timeout=60
+        [sys.executable, "-c", SCRIPT], input=TOY, capture_output=True, text=True, cwd=root, check=True, timeout=300
     )
     fates = json.loads(ended.stdout)
     assert fates.pop("value < low -> value <= low") is None

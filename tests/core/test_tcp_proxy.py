@@ -48,7 +48,7 @@ def proxy(echo_port: int) -> Iterator[TcpProxy]:
 
 
 def connect(proxy: TcpProxy) -> socket.socket:
-    return socket.create_connection((LOOPBACK, proxy.port), 10)
+    return socket.create_connection((LOOPBACK, proxy.port), 60)
 
 
 def say(connection: socket.socket, data: bytes) -> bytes:
@@ -72,7 +72,7 @@ def test_a_proxy_forwards_both_ways_and_ends_with_either_side(proxy: TcpProxy) -
         sending.start()
         assert read_answer(first, len(large)) == large
         sending.join()
-    wait_until(lambda: not proxy._writers, 10, "both connections to be closed")
+    wait_until(lambda: not proxy._writers, 60, "both connections to be closed")
 
 
 def test_held_packets_come_later_and_the_connection_stays(proxy: TcpProxy) -> None:
@@ -85,7 +85,7 @@ def test_held_packets_come_later_and_the_connection_stays(proxy: TcpProxy) -> No
             connection.recv(6)
         with connect(proxy) as late:
             proxy.pass_packets()
-            connection.settimeout(10)
+            connection.settimeout(60)
             assert read_answer(connection, 6) == b"during"
             assert say(late, b"late") == b"late"
 

@@ -4,12 +4,16 @@ import os
 import re
 import subprocess
 
+import pytest
+
 from tests.style.project import ROOT
 
 # Of the make that runs the tests: its options and its job server are not for this one.
 _OF_THE_OUTER_MAKE = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES")
 
 
+# It computes for a minute or two: half an hour on a machine that has twenty other things to do.
+@pytest.mark.timeout(3_600)
 def test_format_lint_and_types_have_no_complaint() -> None:
     environment = {name: value for name, value in os.environ.items() if name not in _OF_THE_OUTER_MAKE}
     done = subprocess.run(["make", "lint"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

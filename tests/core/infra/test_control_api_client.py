@@ -22,7 +22,7 @@ def api() -> Iterator[FakeControlApi]:
 
 def client(url: str | None, token: str | None = "s3cret") -> ControlApiClient:
     secret = None if token is None else SecretStr(token)
-    return ControlApiClient(OperatorSettings(control_url=url, operator_token=secret), 5.0)
+    return ControlApiClient(OperatorSettings(control_url=url, operator_token=secret), 60.0)
 
 
 def test_partitions_are_listed_and_retried_with_the_operator_s_token(api: FakeControlApi) -> None:

@@ -48,6 +48,7 @@ class GatedMemory(InMemoryTransport):
         self._gate = gate
         self._blocks = may_block
         self._held: list[tuple[OnReceipt, Receipt]] = []
+        self._holding = threading.Lock()  # what is held while the gate opens would be held for ever
 
     @property
     def may_block(self) -> bool:
@@ -58,18 +59,23 @@ class GatedMemory(InMemoryTransport):
             self._gate.pass_through()
 
         def hold_receipt(receipt: Receipt) -> None:
-            if on_receipt is not None and self._gate.is_shut:
-                self._held.append((on_receipt, receipt))
+            if on_receipt is None:
+                return
+            with self._holding:
+                if is_held := self._gate.is_shut:
+                    self._held.append((on_receipt, receipt))
+            if is_held:
                 self._gate.waiting.set()
-            elif on_receipt is not None:
+            else:
                 on_receipt(receipt)
 
         super().send(record, hold_receipt)
 
     def open_gate(self) -> None:
-        self._gate.open()
-        while self._held:
-            on_receipt, receipt = self._held.pop(0)
+        with self._holding:
+            self._gate.open()
+            held, self._held = self._held, []
+        for on_receipt, receipt in held:
             on_receipt(receipt)
 
     def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
@@ -141,7 +147,7 @@ async def cancel_while_it_waits(rig: Rig, call: Callable[[], Awaitable[object]])
     await asyncio.sleep(0)
     if task.done():
         return False
-    assert await asyncio.to_thread(rig.gate.waiting.wait, 20)
+    assert await asyncio.to_thread(rig.gate.waiting.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -68,7 +68,7 @@ class JudgedMemory(InMemoryTransport):
             **callbacks,
         )
         if poll_interval_s is None:
-            wait_until(lambda: len(self.polled) > polled, 20, "the first poll, which checks the token")
+            wait_until(lambda: len(self.polled) > polled, 60, "the first poll, which checks the token")
         return client
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:

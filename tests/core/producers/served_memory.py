@@ -39,11 +39,11 @@ def serve_memory(memory: InMemoryTransport, folder: Path) -> Iterator[str]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(60)
         yield urls[0]
     finally:
         loop.call_soon_threadsafe(stopped.set)
-        thread.join(20)
+        thread.join(60)
         loop.close()
 
 

@@ -131,8 +131,10 @@ def test_opening_waits_for_no_server_that_is_silent(silent_address: str, tmp_pat
         silent_address, tmp_path, control_url=f"http://{silent_address}", security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p",
     )  # fmt: skip
-    begun = time.monotonic()
-    client = new_client(settings, [])
-    taken_s = time.monotonic() - begun
-    client.close(0)
-    assert taken_s < 5  # librdkafka and the control API would wait for 10 s and longer
+    taken_s: list[float] = []
+    while len(taken_s) < 3 and min(taken_s, default=5.0) >= 5.0:  # a machine may stand still meanwhile
+        begun = time.monotonic()
+        client = new_client(settings, [])
+        taken_s.append(time.monotonic() - begun)
+        client.close(0)
+    assert min(taken_s) < 5.0  # librdkafka and the control API would wait for 10 s and longer, each time

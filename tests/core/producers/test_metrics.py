@@ -108,7 +108,7 @@ def test_the_spool_and_its_oldest_event_are_measured(closed_address: str, tmp_pa
         assert values["sessionary_client_queue_events"] in (sent, sent + 1)
         assert values["sessionary_client_spool_events"] == values["sessionary_client_queue_events"]
         given_up = 'sessionary_client_delivery_errors_total{reason="unreadable_frame"}'
-        wait_until(lambda: read_values(client).get(given_up) == 1, 10, "the dead process's frame")
+        wait_until(lambda: read_values(client).get(given_up) == 1, 60, "the dead process's frame")
         values = read_values(client)
         assert values['sessionary_client_events_total{outcome="failed"}'] == 1
         assert values["sessionary_client_spool_events"] == sent
@@ -123,7 +123,7 @@ def test_the_spool_and_its_oldest_event_are_measured(closed_address: str, tmp_pa
         assert values['sessionary_client_delivery_errors_total{reason="spool_full"}'] == dropped > 0
         wait_until(
             lambda: any("brokers_down" in series or "transport" in series for series in read_values(client)),
-            20,
+            60,
             "the broker's absence",
         )
     closed = read_values(client)

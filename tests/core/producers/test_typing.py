@@ -137,7 +137,7 @@ def write_snippets(folder: Path) -> dict[str, set[int]]:
 def run_checker(*argv: str) -> str:
     environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}  # without a look for a newer version
     return subprocess.run(
-        [sys.executable, "-m", *argv], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=240
+        [sys.executable, "-m", *argv], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=800
     ).stdout
 
 

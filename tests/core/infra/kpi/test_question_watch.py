@@ -45,29 +45,29 @@ def watch(request: pytest.FixtureRequest, server: Server, faults: list[Exception
 def test_there_is_no_answer_while_the_server_is_away(
     watch: QuestionWatch[int], server: Server, faults: list[Exception]
 ) -> None:
-    watch.wait_answer(10)
-    wait_until(lambda: (watch.answer or 0) > 1, 10, "a second answer")
+    watch.wait_answer(60)
+    wait_until(lambda: (watch.answer or 0) > 1, 60, "a second answer")
     server.away.set()
-    wait_until(lambda: watch.answer is None, 10, "no answer")
+    wait_until(lambda: watch.answer is None, 60, "no answer")
     asked = server.asked
-    wait_until(lambda: server.asked > asked + 2, 10, "more questions")
+    wait_until(lambda: server.asked > asked + 2, 60, "more questions")
     assert [str(fault) for fault in faults] == [watch.fault] == ["away; try again in 1 s"]  # reported once
     assert watch.health() == (True, "ok"), "that a server is away is no fault of the watch"
     server.away.clear()
-    wait_until(lambda: watch.answer, 10, "an answer again")
+    wait_until(lambda: watch.answer, 60, "an answer again")
     assert watch.fault is None
 
 
 def test_an_error_that_nobody_expects_ends_no_watch(
     watch: QuestionWatch[int], server: Server, faults: list[Exception]
 ) -> None:
-    wait_until(lambda: watch.answer, 10, "an answer")
+    wait_until(lambda: watch.answer, 60, "an answer")
     server.broken.set()
-    wait_until(lambda: watch.answer is None, 10, "no answer")
+    wait_until(lambda: watch.answer is None, 60, "no answer")
     assert watch.fault == "KeyError"
     assert [type(fault) for fault in faults] == [KeyError]
     server.broken.clear()
-    wait_until(lambda: watch.answer, 10, "an answer again")
+    wait_until(lambda: watch.answer, 60, "an answer again")
     assert watch.fault is None
 
 
@@ -87,14 +87,14 @@ def test_an_answer_that_is_old_is_not_served_and_a_question_without_an_end_is_to
     watch = QuestionWatch(request.node.name, ask, 0.01, lambda _error: None, lambda: clock_s[0])
     watch.start()
     try:
-        assert blocked.wait(10)
+        assert blocked.wait(60)
         for now_s, answer, fault in ((10.0, 7, None), (10.5, None, "the last answer is too old")):
             clock_s[0] = now_s
             assert (watch.answer, watch.fault, watch.health()[0]) == (answer, fault, True)
         clock_s[0] = 301.0
         assert watch.health() == (False, f"{request.node.name}: a question has had no end for 301 s")
         released.set()
-        wait_until(lambda: watch.health()[0] and watch.answer == 8, 10, "the answer at last")
+        wait_until(lambda: watch.health()[0] and watch.answer == 8, 60, "the answer at last")
     finally:
         watch.stop()
 
@@ -107,15 +107,15 @@ def test_a_watch_whose_thread_has_ended_is_not_well(request: pytest.FixtureReque
     watch = QuestionWatch(request.node.name, end_thread, 0.01, lambda _error: None)
     assert watch.health() == (True, "ok"), "it has not begun"
     watch.start()
-    wait_until(lambda: not watch.health()[0], 10, "the thread to end")
+    wait_until(lambda: not watch.health()[0], 60, "the thread to end")
     assert watch.health() == (False, f"{request.node.name}: its thread has ended")
     watch.stop()
     assert watch.health()[0]
 
 
 def test_a_watch_that_is_stopped_asks_no_more(request: pytest.FixtureRequest, watch: QuestionWatch[int]) -> None:
-    watch.wait_answer(10)
+    watch.wait_answer(60)
     (thread,) = [one for one in threading.enumerate() if one.name == request.node.name]
     watch.stop()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

@@ -174,7 +174,8 @@ def timer() -> Iterator[Heartbeats]:
     timer.close(5.0)
 
 
-def test_the_end_of_a_run_waits_for_no_interval(timer: Heartbeats) -> None:
+def test_the_end_of_a_run_waits_for_no_interval(timer: Heartbeats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_beats, "BEAT_S", 600.0)
     one = RealBeats(timer)
     one.beats.start("r1", is_attached=True)
     began_s = time.monotonic()
@@ -186,11 +187,11 @@ def test_what_stopped_beats_no_more_while_others_do(timer: Heartbeats, monkeypat
     monkeypatch.setattr(run_beats, "BEAT_S", 0.01)
     first, second = RealBeats(timer), RealBeats(timer)
     first.beats.start("r1", is_attached=True)
-    wait_until(lambda: len(first.sent) > 2, 10, "the beats of a run", pause_s=0.01)
+    wait_until(lambda: len(first.sent) > 2, 60, "the beats of a run", pause_s=0.01)
     first.beats.stop()
     first.beats.stop()
     ended = list(first.sent)
     second.beats.start("r2", is_attached=True)
-    wait_until(lambda: len(second.sent) > 2, 10, "the beats of a run", pause_s=0.01)
+    wait_until(lambda: len(second.sent) > 2, 60, "the beats of a run", pause_s=0.01)
     assert first.sent == ended
     assert [run_id for run_id, _ in second.sent[:3]] == ["r2"] * 3

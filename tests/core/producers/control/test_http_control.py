@@ -15,6 +15,7 @@ from sessionary.producers import (
     SettingsError,
     Unavailable,
 )
+from sessionary.producers.control import http_control
 from sessionary.producers.control.http_control import HttpControl, parse_session
 from sessionary.producers.ports import KnownSession, Verdict
 from sessionary.schemas.types import Refusal
@@ -51,12 +52,12 @@ def test_it_asks_for_the_verdict_and_reads_the_answer() -> None:
         return ControlResponse(200, BODY)
 
     with control_server(answer) as url:
-        view = control(url).fetch_session("s", (1, 7), 5)
+        view = control(url).fetch_session("s", (1, 7), 60)
     assert (view.state, view.epoch, view.version, view.snapshot_id) == ("Active", 2, 4, "snap_1")
     assert view.limits.model_ms == 30_000
     assert view.verdict == Verdict(applied=False, reason="stale_epoch")
     assert asked[0].query["after"] == "1:7"
-    assert 0 < int(asked[0].query["wait_ms"]) <= 5_000
+    assert 0 < int(asked[0].query["wait_ms"]) <= 60_000
     assert asked[0].authorization == "Bearer token-1"
 
 
@@ -94,12 +95,13 @@ def test_a_verdict_that_is_not_kept_is_neither_applied_nor_refused() -> None:
         (503, Unavailable),
     ],
 )
-def test_problems_become_named_errors(status: int, error: type[Exception]) -> None:
+def test_problems_become_named_errors(status: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_control, "_RETRY_S_MAX", 3_600.0)  # there is no time for a second question
     with (
-        control_server(lambda _: ControlResponse(status, {"detail": "because"}, {"Retry-After": "9"})) as url,
+        control_server(lambda _: ControlResponse(status, {"detail": "because"}, {"Retry-After": "900"})) as url,
         pytest.raises(error, match="because"),
     ):
-        control(url).fetch_session("s", None, 0.2)
+        control(url).fetch_session("s", None, 60)
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", json.dumps({**BODY, "limits": "none"}).encode()])
@@ -123,7 +125,7 @@ def test_a_503_is_asked_again_until_there_is_an_answer() -> None:
         ]
     )
     with control_server(lambda _: said.popleft()) as url:
-        assert control(url).fetch_session("s", (1, 7), 30).epoch == 2
+        assert control(url).fetch_session("s", (1, 7), 60).epoch == 2
     assert not said
 
 
@@ -164,8 +166,8 @@ def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
     with control_server(answer) as url:
         settings = ProducerSettings.from_env({}, control_url=url, api_token="token-1")
         polling = HttpControl(settings, "acme")
-        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7), "p", 3)], 5)
-        polling.fetch_session("s", None, 5)
+        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7), "p", 3)], 60)
+        polling.fetch_session("s", None, 60)
     assert changes.positions == {1: 8}
     (session,) = changes.sessions
     assert (session.state, session.epoch, session.reason_code, session.verdict) == ("Timeout", 2, "inactive", None)
@@ -209,4 +211,4 @@ def test_an_answer_to_a_poll_that_is_no_answer_is_an_error(
     response: ControlResponse, error: type[Exception], says: str
 ) -> None:
     with control_server(lambda _: response) as url, pytest.raises(error, match=re.escape(says)):
-        control(url).poll_sessions([], 5)
+        control(url).poll_sessions([], 60)

@@ -51,7 +51,7 @@ def runs_at(url: str) -> HttpRuns:
 def test_a_run_is_read_with_the_verdict_on_an_event() -> None:
     asked, server = answer_with(RUN)
     with server as url:
-        found = runs_at(url).fetch_run("s", "r", (2, 7), 5.0)
+        found = runs_at(url).fetch_run("s", "r", (2, 7), 60.0)
     assert found == RunView("r", "attached", "report", "running", verdict=Verdict(applied=True, reason=None))
     assert (asked[0].session_id, asked[0].query["after"], asked[0].query["tenant"]) == ("r", "2:7", "acme")
 
@@ -60,10 +60,10 @@ def test_steps_are_read() -> None:
     step = StepView("a/b", "failed", 2, ErrorInfo("retryable", "TimeoutError", "slow"))
     _, server = answer_with({"steps": [STEP]})
     with server as url:
-        assert runs_at(url).fetch_steps("s", "r", 5.0) == [step]
+        assert runs_at(url).fetch_steps("s", "r", 60.0) == [step]
     asked, server = answer_with(STEP)
     with server as url:
-        assert runs_at(url).fetch_step("s", "r", "a/b", 5.0) == step
+        assert runs_at(url).fetch_step("s", "r", "a/b", 60.0) == step
     assert asked[0].session_id == "a%2Fb"
 
 
@@ -71,23 +71,23 @@ def test_tool_calls_are_read() -> None:
     call = CallView("send", "k", "running", 1, side_effect=True, reservation="e-1")
     _, server = answer_with({"tool_calls": [CALL]})
     with server as url:
-        assert runs_at(url).fetch_calls("s", "r", 5.0) == [call]
+        assert runs_at(url).fetch_calls("s", "r", 60.0) == [call]
     _, server = answer_with(CALL)
     with server as url:
-        assert runs_at(url).fetch_call("s", None, "k", None, 5.0) == call
+        assert runs_at(url).fetch_call("s", None, "k", None, 60.0) == call
 
 
 @pytest.mark.parametrize("reason", ["unknown_run", "unknown_step", "unknown_call"])
 def test_what_is_unknown_is_none(reason: str) -> None:
     _, server = answer_with({"reason": reason, "detail": "there is none"}, 404)
     with server as url:
-        assert runs_at(url).fetch_call("s", "r", "k", None, 5.0) is None
+        assert runs_at(url).fetch_call("s", "r", "k", None, 60.0) is None
 
 
 def test_a_lost_session_and_a_wrong_answer_are_errors() -> None:
     _, server = answer_with({"reason": "unknown_session", "detail": "there is none"}, 404)
     with server as url, pytest.raises(SessionLost):
-        runs_at(url).fetch_run("s", "r", None, 5.0)
+        runs_at(url).fetch_run("s", "r", None, 60.0)
     _, server = answer_with({"something": "else"})
     with server as url, pytest.raises(Unavailable, match="not run r"):
-        runs_at(url).fetch_run("s", "r", None, 5.0)
+        runs_at(url).fetch_run("s", "r", None, 60.0)

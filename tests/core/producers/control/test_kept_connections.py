@@ -15,8 +15,10 @@ from sessionary.producers.control import kept_connections
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.control.kept_connections import KEPT_MAX, KeptConnections, Request
 from sessionary.producers.testing import InMemoryTransport, memory_ports
+from tests.support.waiting import wait_until
 
 BYTES_MAX = 1 << 20
+WAIT_S = 60.0
 ASK = Request("/v1/x?n=1", {"Accept": "application/json"})
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -96,9 +98,9 @@ def answer_all(server: Server, connection: socket.socket, number: int) -> None:
 def test_requests_one_after_the_other_share_a_connection() -> None:
     with serving(answer_all) as server, connected(server.url) as connections:
         for _ in range(3):
-            answer = connections.send(ASK, 5)
+            answer = connections.send(ASK, WAIT_S)
             assert (answer.status, answer.body) == (200, b"ok")
-        assert connections.send(ASK._replace(body=b""), 5).status == 200
+        assert connections.send(ASK._replace(body=b""), WAIT_S).status == 200
         assert (server.connections, len(server.asked)) == (1, 4)
         assert [text.split(b" ")[:2] for text in server.asked] == [[b"GET", b"/v1/x?n=1"]] * 3 + [
             [b"POST", b"/v1/x?n=1"]
@@ -111,7 +113,7 @@ def test_requests_side_by_side_have_connections_of_their_own_and_few_are_kept() 
 
     def answer_together(server: Server, connection: socket.socket, number: int) -> None:
         if server.read_request(connection):
-            together.wait(20)
+            together.wait(60)
             connection.sendall(OK)
             answer_all(server, connection, number)
 
@@ -120,7 +122,7 @@ def test_requests_side_by_side_have_connections_of_their_own_and_few_are_kept() 
         connected(server.url) as connections,
         ThreadPoolExecutor(many) as threads,
     ):
-        answers = list(threads.map(lambda _: connections.send(ASK, 20), range(many)))
+        answers = list(threads.map(lambda _: connections.send(ASK, WAIT_S), range(many)))
         assert {answer.body for answer in answers} == {b"ok"}
         assert server.connections == many
         assert len(connections._idle) == KEPT_MAX
@@ -137,8 +139,8 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
     with serving(answer_once) as server, connected(server.url) as connections:
         for _ in range(3):
-            assert connections.send(ASK, 5).body == b"ok"
-            assert closed.wait(5)
+            assert connections.send(ASK, WAIT_S).body == b"ok"
+            assert closed.wait(60)
             closed.clear()
         assert (server.connections, len(server.asked)) == (3, 3)
 
@@ -153,7 +155,7 @@ def test_a_request_is_sent_again_if_its_kept_connection_is_closed_under_it() -> 
             answer_all(server, connection, number)
 
     with serving(close_at_the_second) as server, connected(server.url) as connections:
-        assert [connections.send(ASK, 5).body for _ in range(3)] == [b"ok"] * 3
+        assert [connections.send(ASK, WAIT_S).body for _ in range(3)] == [b"ok"] * 3
         assert (server.connections, len(server.asked)) == (2, 4)
 
 
@@ -163,7 +165,7 @@ def test_a_new_connection_that_is_cut_is_an_error_and_the_request_is_not_repeate
 
     with serving(close_unanswered) as server, connected(server.url) as connections:
         with pytest.raises((OSError, HTTPException)):
-            connections.send(ASK, 5)
+            connections.send(ASK, WAIT_S)
         assert len(server.asked) == 1
         assert not connections._idle
 
@@ -175,40 +177,41 @@ def test_a_server_that_is_silent_times_out_and_its_connection_is_not_kept() -> N
         server.read_request(connection)
         connection.sendall(OK)
         server.read_request(connection)
-        said.wait(20)
+        said.wait(60)
 
     with serving(answer_once_then_wait) as server, connected(server.url) as connections:
-        assert connections.send(ASK, 5).body == b"ok"
+        assert connections.send(ASK, WAIT_S).body == b"ok"
         with pytest.raises(TimeoutError):
             connections.send(ASK, 0.05)
+        wait_until(lambda: len(server.asked) == 2, 60, "the server to read the second request")
         said.set()
         assert not connections._idle
-        assert (server.connections, len(server.asked)) == (1, 2)
+        assert server.connections == 1
 
 
 def test_an_answer_that_is_longer_than_allowed_is_cut_and_its_connection_not_kept() -> None:
     with serving(answer_all) as server, connected(server.url, 1) as connections:
-        assert [connections.send(ASK, 5).body for _ in range(2)] == [b"o", b"o"]
+        assert [connections.send(ASK, WAIT_S).body for _ in range(2)] == [b"o", b"o"]
         assert server.connections == 2
 
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(answer_all) as server, connected(server.url) as connections:
-        connections.send(ASK, 5)
+        connections.send(ASK, WAIT_S)
         monkeypatch.setattr(kept_connections, "IDLE_S_MAX", 0.0)
-        connections.send(ASK, 5)
+        connections.send(ASK, WAIT_S)
         assert server.connections == 2
 
 
 def test_a_child_of_a_fork_opens_a_connection_of_its_own() -> None:
     with serving(answer_all) as server, connected(server.url) as connections:
-        connections.send(ASK, 5)
+        connections.send(ASK, WAIT_S)
         child = os.fork()
         if child == 0:
-            os._exit(0 if connections.send(ASK, 5).body == b"ok" else 1)
+            os._exit(0 if connections.send(ASK, WAIT_S).body == b"ok" else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert server.connections == 2
-        assert connections.send(ASK, 5).body == b"ok"
+        assert connections.send(ASK, WAIT_S).body == b"ok"
         assert server.connections == 2
 
 
@@ -218,7 +221,7 @@ def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
         with connected("http://control.invalid:8600/base") as connections:
-            assert connections.send(ASK, 5).body == b"ok"
+            assert connections.send(ASK, WAIT_S).body == b"ok"
         assert proxy.asked[0].startswith(b"GET http://control.invalid:8600/base/v1/x?n=1 ")
         assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in proxy.asked[0]
 
@@ -232,7 +235,7 @@ def test_what_is_no_url_of_a_server_is_said_at_once(url: str) -> None:
 def test_connections_are_closed_with_the_last_reference() -> None:
     with serving(answer_all) as server:
         connections = KeptConnections(server.url, None, BYTES_MAX)
-        connections.send(ASK, 5)
+        connections.send(ASK, WAIT_S)
         (idle,) = connections._idle
         kept = idle.connection.sock
         del idle, connections
@@ -248,11 +251,11 @@ def test_the_client_s_end_closes_connections_that_wait_for_the_next_question() -
             tenant_id="acme", service_id="s", agent_id="a", settings=ProducerSettings.from_env({}), ports=ports
         )
         assert control._connections is not None
-        control._connections.send(ASK, 5)
+        control._connections.send(ASK, WAIT_S)
         (idle,) = control._connections._idle
         kept = idle.connection.sock
         client.close()
         assert kept.fileno() == -1
-        assert control._connections.send(ASK, 5).body == b"ok"
+        assert control._connections.send(ASK, WAIT_S).body == b"ok"
         assert server.connections == 2
         control.close_idle()

@@ -36,7 +36,7 @@ from sessionary.schemas.ids import new_session_id
 from sessionary.schemas.types import Checkpoint, ErrorInfo
 from tests.core.producers.served_memory import new_memory, serve_memory
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 BROKEN = ErrorInfo("fatal", "ValueError", "bad month")
 
 

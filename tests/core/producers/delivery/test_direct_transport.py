@@ -134,6 +134,7 @@ def faked(
         "127.0.0.1:1", tmp_path, delivery_policy=request.param, block_timeout_s=0.1, queue_bytes_max=1 << 16
     )
     client = new_client(of, [])
+    client._heartbeats.close(0.0)  # only those that a test sends
     yield client, client._ports.transport._kafka  # type: ignore[attr-defined]
     client.close()
 

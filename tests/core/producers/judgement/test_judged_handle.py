@@ -26,7 +26,7 @@ class UnlockedCallback:
         assert self.session is not None
         thread = threading.Thread(target=self.session.detach, daemon=True)
         thread.start()
-        thread.join(20.0)
+        thread.join(60)
         self.kinds.append(type(finding).__name__)
         self.waited.append(not thread.is_alive())
 
@@ -98,7 +98,7 @@ def test_what_a_late_verdict_finds_is_told_without_the_lock() -> None:
         session.resume()
     session.close()
     kafka.fetch_session = answer  # type: ignore[method-assign]
-    wait_until(lambda: told.waited, 20, "the news of the late verdict")
+    wait_until(lambda: told.waited, 60, "the news of the late verdict")
     assert told.waited == [True] * len(told.waited)
     client.close()
 
@@ -115,15 +115,15 @@ def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
     def run_verb() -> None:
         with session._lock:
             entered.set()
-            assert leave.wait(20)
+            assert leave.wait(60)
 
     verb = threading.Thread(target=run_verb)
     verb.start()
-    assert entered.wait(20)
+    assert entered.wait(60)
     told.session = client.create(user_id="another")
     client._watch.poll_now()
     leave.set()
-    verb.join(20)
+    verb.join(60)
     assert told.kinds == ["EventRefused"]
     session.activity("the session is Active still")
     assert kafka.outcomes[-1] == "applied"

@@ -50,7 +50,7 @@ def test_an_interrupt_passes_in_the_main_thread_only() -> None:
 
     thread = threading.Thread(target=tell)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert (passed, errors, notices.refused) == ([True], [], 2)
 
 

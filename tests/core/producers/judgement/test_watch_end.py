@@ -20,13 +20,13 @@ def test_a_client_without_sessions_has_no_thread_once_its_token_is_checked(error
     others, kafka = watch_threads(), JudgedMemory()
     kafka.poll_error = error
     client = kafka.polling_client(poll_interval_s=0.01, on_error=lambda error: None)
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the thread")
+    wait_until(lambda: watch_threads() <= others, 60, "the end of the thread")
     assert len(kafka.polled) == 1
     session = client.session(user_id="u")
-    wait_until(lambda: len(kafka.polled) >= 3, 20, "polls about the session")
+    wait_until(lambda: len(kafka.polled) >= 3, 60, "polls about the session")
     kafka.poll_error = None
     session.close()
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the thread after the session")
+    wait_until(lambda: watch_threads() <= others, 60, "the end of the thread after the session")
     client.close()
 
 
@@ -35,7 +35,7 @@ def test_a_dropped_client_of_a_tenant_leaves_no_thread() -> None:
     client = kafka.polling_client(poll_interval_s=0.01)
     for n in range(3):
         client.for_tenant(f"tenant-{n}")
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the threads")
+    wait_until(lambda: watch_threads() <= others, 60, "the end of the threads")
     client.close()
 
 
@@ -45,9 +45,9 @@ def test_closing_a_client_ends_the_watch_of_a_dropped_client_of_a_tenant() -> No
     client = kafka.polling_client(poll_interval_s=0.01, on_error=lambda error: None)
     client.for_tenant("globex")
     gc.collect()
-    wait_until(lambda: len(kafka.polled) >= 4, 20, "polls without an answer")
+    wait_until(lambda: len(kafka.polled) >= 4, 60, "polls without an answer")
     client.close()
-    wait_until(lambda: watch_threads() <= others, 20, "the end of the threads")
+    wait_until(lambda: watch_threads() <= others, 60, "the end of the threads")
 
 
 def test_a_lost_session_keeps_no_events() -> None:
@@ -90,5 +90,5 @@ def test_a_closed_client_asks_and_tells_no_more() -> None:
     assert thread is not None
     assert not session.lost
     client.close()
-    wait_until(lambda: not thread.is_alive(), 20, "the thread to end")
+    wait_until(lambda: not thread.is_alive(), 60, "the thread to end")
     assert told == []

@@ -47,18 +47,18 @@ def test_a_variable_turns_the_client_off(tmp_path: Path) -> None:
         "SESSIONARY_SPOOL_DIR": str(tmp_path / "file" / "spool"),
     }
     done = subprocess.run(
-        [sys.executable, "-c", _AGENT], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _AGENT], env=env, capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.stdout.split(), done.stderr) == (["disabled", "Terminated", "0"], "")
 
 
 def test_nothing_is_sent_kept_or_started() -> None:
     errors: list[Exception] = []
-    threads, handler = threading.active_count(), signal.getsignal(signal.SIGTERM)
+    threads, handler = set(threading.enumerate()), signal.getsignal(signal.SIGTERM)
     with new_client(errors) as client:
         session = client.session(user_id="u")
         session.activity("llm")
-        assert threading.active_count() == threads
+        assert set(threading.enumerate()) <= threads, "those of other tests may end"
         assert (client.counters, client.backlog, client.flush(10)) == (Counters(), Backlog(), 0)
         client.on_cleanup(lambda _: None)
         with pytest.raises(ProducerError):

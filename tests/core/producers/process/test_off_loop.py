@@ -102,7 +102,7 @@ def test_a_session_that_is_left_by_a_cancelled_verb_ends_once_and_is_silent(
         return session
 
     session = asyncio.run(main())  # returns once no thread of its executor is at work any more
-    wait_until(lambda: memory.view_session(session).state == "Terminated", 20, "the end")
+    wait_until(lambda: memory.view_session(session).state == "Terminated", 60, "the end")
     view = memory.view_session(session)
     assert (session.version, session.state) == (view.version, {"n": view.version})
     applied = [type(each.event.payload) for each in memory.verdicts() if each.outcome == "applied"]
@@ -125,7 +125,7 @@ def test_a_cancelled_update_comes_before_a_later_one_or_never(
     def text_of_late(state: dict[str, Json]) -> str:
         if state == {"n": 2} and threading.current_thread() is not threading.main_thread():
             slow.set()
-            assert release.wait(20)
+            assert release.wait(60)
         return canonical_json(state)
 
     monkeypatch.setattr("sessionary.producers.session.work.canonical_json", text_of_late)
@@ -178,7 +178,7 @@ def test_an_end_for_which_no_thread_was_free_is_sent_all_the_same(tmp_path: Path
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         blocked = asyncio.create_task(other.info("it has the only thread"))
         await asyncio.sleep(0)
-        assert rig.gate.waiting.wait(20)
+        assert rig.gate.waiting.wait(60)
         task = asyncio.create_task(session.complete())
         await asyncio.sleep(0)
         task.cancel()
@@ -258,7 +258,7 @@ def test_a_run_that_begins_after_its_caller_has_left_does_not_beat(
 
     def begin_late(run: Run) -> None:
         begun.set()
-        assert left.wait(20)
+        assert left.wait(60)
         begin(run)
 
     async def main() -> Run:
@@ -267,7 +267,7 @@ def test_a_run_that_begins_after_its_caller_has_left_does_not_beat(
         monkeypatch.setattr(Run, "_begin", begin_late)
         run = session.run("report", run_id="r", resume=True)
         task = asyncio.create_task(run.__aenter__())
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, 60)
         task.cancel()
         await asyncio.wait([task])
         left.set()
@@ -320,7 +320,7 @@ def test_a_step_that_was_cancelled_while_it_is_recorded_leaves_a_run_that_ends(m
 
         with pytest.raises(asyncio.CancelledError):
             await leave()
-        await asyncio.to_thread(wait_until, lambda: run_of(memory, session.session_id, "r"), 20, "the run")
+        await asyncio.to_thread(wait_until, lambda: run_of(memory, session.session_id, "r"), 60, "the run")
         return session.session_id
 
     session_id = asyncio.run(main())

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import os
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,7 @@ def test_the_interval_is_never_more_than_a_sixth_of_the_budget() -> None:
 def test_no_beat_follows_the_end(end: str) -> None:
     client, memory = beating_client(fast())
     s = client.session(user_id="u")
-    wait_until(lambda: len(memory.heartbeats()) >= 3, 10, "three beats")
+    wait_until(lambda: len(memory.heartbeats()) >= 3, 60, "three beats")
     if end == "raise":
         with pytest.raises(ValueError, match="x"), s:
             raise ValueError("x")
@@ -63,15 +62,15 @@ def test_no_beat_follows_the_end(end: str) -> None:
     client.close()
 
 
-def test_the_end_of_a_client_takes_less_than_100_ms_though_a_beat_is_hours_away() -> None:
-    took = []
-    for _ in range(5):
-        client, _memory = memory_client()
-        client.session(user_id="u")
-        begun = time.perf_counter()
-        client.close()
-        took.append(time.perf_counter() - begun)
-    assert min(took) < 0.1
+def test_the_end_of_a_client_waits_for_no_beat_that_is_minutes_away() -> None:
+    client, _memory = beating_client(ProducerSettings())
+    beats, far = client._heartbeats, Counted()
+    assert isinstance(beats, Heartbeats)
+    beats.start_heartbeat(far.send, 3_600.0)
+    timer = beats._thread
+    assert timer is not None
+    client.close(60.0)
+    assert not timer.is_alive()
 
 
 def beats_of(memory: InMemoryTransport, session_id: str) -> int:
@@ -89,7 +88,7 @@ def test_a_short_lived_thread_that_calls_a_verb_ends_no_heartbeats() -> None:
     with client, client.session(user_id="u") as s:
         run_in_thread(lambda: s.activity("tool"))
         before = beats_of(memory, s.session_id)
-        wait_until(lambda: beats_of(memory, s.session_id) >= before + 10, 10, "beats after the tool's thread")
+        wait_until(lambda: beats_of(memory, s.session_id) >= before + 10, 60, "beats after the tool's thread")
 
 
 def test_a_session_goes_on_when_the_thread_that_created_it_has_died() -> None:
@@ -98,7 +97,7 @@ def test_a_session_goes_on_when_the_thread_that_created_it_has_died() -> None:
     with client:
         run_in_thread(lambda: kept.append(client.session(user_id="u")))
         before = beats_of(memory, kept[0].session_id)
-        wait_until(lambda: beats_of(memory, kept[0].session_id) >= before + 10, 10, "beats of the process")
+        wait_until(lambda: beats_of(memory, kept[0].session_id) >= before + 10, 60, "beats of the process")
 
 
 @pytest.mark.parametrize("how", ["session", "create", "attach"])
@@ -115,7 +114,7 @@ def test_bound_to_its_thread_a_session_is_not_kept_alive_after_it_by_any_verb(ho
             kept.append(client.create(user_id="u", beats_with="thread").start())
         else:
             kept.append(client.session(user_id="u", beats_with="thread"))
-        wait_until(lambda: beats_of(memory, kept[0].session_id) >= 2, 10, "two beats")
+        wait_until(lambda: beats_of(memory, kept[0].session_id) >= 2, 60, "two beats")
 
     with client:
         run_in_thread(agent)
@@ -124,7 +123,7 @@ def test_bound_to_its_thread_a_session_is_not_kept_alive_after_it_by_any_verb(ho
         run_in_thread(lambda: s.activity("and another"))
         sent = beats_of(memory, s.session_id)
         other = client.session(user_id="other")
-        wait_until(lambda: beats_of(memory, other.session_id) >= 10, 10, "beats of another session")
+        wait_until(lambda: beats_of(memory, other.session_id) >= 10, 60, "beats of another session")
         assert beats_of(memory, s.session_id) <= sent + 1
         assert s.local_state == "Active"
 
@@ -141,7 +140,7 @@ def test_bound_to_a_task_the_beats_end_when_it_is_done() -> None:
             created = await (await asynchronous.create(user_id="u", beats_with="task")).start()
             attached = await asynchronous.attach(begun.session_id, beats_with="task")
             begun.detach()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 for session in (entered, created, attached):
                     while beats_of(memory, session.session_id) < 2:
                         await asyncio.sleep(BEAT_S)
@@ -150,7 +149,7 @@ def test_bound_to_a_task_the_beats_end_when_it_is_done() -> None:
         kept = await asyncio.create_task(open_all())
         sent = [beats_of(memory, session.session_id) for session in kept]
         other = client.session(user_id="other")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while beats_of(memory, other.session_id) < 10:
                 await asyncio.sleep(BEAT_S)
         for session, before in zip(kept, sent, strict=True):
@@ -175,14 +174,14 @@ def test_a_forked_child_beats_for_its_own_sessions_only(tmp_path: Path) -> None:
     beats = Heartbeats(lambda error: None)
     parents, own = Counted(), Counted()
     beats.start_heartbeat(parents.send, BEAT_S)
-    wait_until(lambda: parents.count > 2, 10, "beats of the parent")
+    wait_until(lambda: parents.count > 2, 60, "beats of the parent")
     child = os.fork()
     if child == 0:
         code = 1
         try:
             before = parents.count
             beats.start_heartbeat(own.send, BEAT_S)
-            wait_until(lambda: own.count > 10, 10, "beats of the child")
+            wait_until(lambda: own.count > 10, 60, "beats of the child")
             told.write_text(str(parents.count - before))
             code = 0
         finally:
@@ -250,7 +249,7 @@ def test_one_failing_session_does_not_end_the_beating_of_others() -> None:
     bad, good = Bad(), Counted()
     beats.start_heartbeat(bad.send, BEAT_S)
     beats.start_heartbeat(good.send, BEAT_S)
-    wait_until(lambda: good.count > 3 and len(errors) > 1, 10, "beats and errors")
+    wait_until(lambda: good.count > 3 and len(errors) > 1, 60, "beats and errors")
     beats.close(5.0)
     beats.close(5.0)
     assert all(str(error) == "bad" for error in errors)

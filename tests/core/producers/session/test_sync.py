@@ -40,7 +40,7 @@ def test_sync_waits_until_its_event_is_delivered() -> None:
     assert ended.is_alive()
     assert kafka.asked == []
     kafka.acknowledge(1)
-    ended.join(20)
+    ended.join(60)
     assert not ended.is_alive()
     assert kafka.asked == [(0, len(kafka.records()) - 1)]
     assert (session.version, session.state) == (2, {"n": 2})
@@ -97,5 +97,5 @@ def test_an_attached_session_waits_for_what_its_client_sent_before() -> None:
     attached.join(0.1)
     assert attached.is_alive()
     kafka.acknowledge(1)
-    wait_until(lambda: not attached.is_alive(), 20, "attach to return")
+    wait_until(lambda: not attached.is_alive(), 60, "attach to return")
     assert kafka.asked == [(0, len(kafka.records()) - 1)]

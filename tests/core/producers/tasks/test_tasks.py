@@ -39,7 +39,9 @@ from sessionary.schemas.records import TaskRequest
 from sessionary.schemas.types import ErrorInfo, Limits
 
 RUNNING = RunRunning(0.5)
-QUICK = TaskTimes(beat_s=0.05, lease_s=0.05)
+# A lost worker is missed soon. No beat comes between the events of a test, however slow it is.
+QUICK = TaskTimes(beat_s=3_600.0, lease_s=0.05)
+BEATING = QUICK._replace(beat_s=0.05)
 
 
 @task("model_training")
@@ -66,13 +68,18 @@ class Stage:
         return task_id, self.memory.tasks()[-1]
 
     def attempt(
-        self, request: TaskRequest, *, is_stopped: bool = False, artifacts: ArtifactLibrary | None = None
+        self,
+        request: TaskRequest,
+        *,
+        is_stopped: bool = False,
+        artifacts: ArtifactLibrary | None = None,
+        times: TaskTimes = QUICK,
     ) -> TaskAttempt:
         worker, _ = memory_client(agent_id="worker", memory=self.memory)
         emitter = worker._new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
         emitter.epoch = request.epoch
         sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
-        return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, QUICK, artifacts)
+        return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
 
     def payloads(self, task_id: str) -> Sequence[object]:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
@@ -225,7 +232,7 @@ def test_beats_tell_the_time_while_the_function_is_silent_and_end_with_it() -> N
             beat.wait(0.01)
 
     task_id, request = stage.start("silent")
-    stage.attempt(request).carry_out({"silent": be_silent})
+    stage.attempt(request, times=BEATING).carry_out({"silent": be_silent})
     payloads = stage.payloads(task_id)
     beats = [payload for payload in payloads if isinstance(payload, ProgressReported)]
     assert len(beats) >= 3

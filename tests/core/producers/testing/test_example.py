@@ -20,7 +20,7 @@ def run_pytest(folder: Path | str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

@@ -85,7 +85,7 @@ def server() -> Iterator[StubServer]:
 
 @pytest.fixture
 def registry(server: StubServer) -> Iterator[ConfluentRegistry]:
-    with SchemaRegistryClient({"url": server.url, "max.retries": 0, "timeout": 5}) as client:
+    with SchemaRegistryClient({"url": server.url, "max.retries": 0, "timeout": 60}) as client:
         yield ConfluentRegistry(client)
 
 

@@ -36,17 +36,25 @@ def test_a_purge_reports_each_record_and_leaves_the_producer_usable() -> None:
         assert len(producer) == 0
 
 
-def test_a_discarded_producer_reports_its_records_and_is_freed_in_the_background() -> None:
+def test_a_discarded_producer_reports_its_records_and_is_freed_in_the_background(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     producer = Producer(CONFIG)
     codes = produce_two(producer)
-    before = set(threading.enumerate())
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def note_start(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note_start)
     discard_producer(producer)
     assert codes == [KafkaError._PURGE_QUEUE] * 2
-    started = set(threading.enumerate()) - before
     discarding = [thread for thread in started if thread.name == "sessionary-discard"]
     assert len(discarding) == 1
     assert discarding[0].daemon
-    wait_until(lambda: not discarding[0].is_alive(), 30, "the end of the thread")
+    wait_until(lambda: not discarding[0].is_alive(), 60, "the end of the thread")
 
 
 @pytest.mark.parametrize("end", [purge_producer, discard_producer])

@@ -14,19 +14,19 @@ def test_partitions_that_do_not_answer_are_left_out_until_a_new_client_finds_the
         client = LogEndClient(connection, committed_only=True)
         ends = {0: 0, 1: 0, 2: 0}
 
-        def ask_offsets() -> dict[int, int]:
-            return {partition: end.offset for partition, end in client.ask_ends("t", ends, 1.0).items()}
+        def ask_offsets(timeout_s: float = 1.0) -> dict[int, int]:
+            return {partition: end.offset for partition, end in client.ask_ends("t", ends, timeout_s).items()}
 
-        wait_until(lambda: client.ask_ends("t", [], 1.0) == {} and client.partition_count == 3, 20, "the partitions")
-        wait_until(lambda: ask_offsets() == ends, 20, "all ends")
+        wait_until(lambda: client.ask_ends("t", [], 1.0) == {} and client.partition_count == 3, 60, "the partitions")
+        wait_until(lambda: ask_offsets() == ends, 60, "all ends")
         assert client.partition_count == 3
         former = connection.open_client()
-        assert ask_offsets() == ends
+        assert ask_offsets(60.0) == ends
         assert connection.open_client() is former
         cluster.silence_broker(1)
         assert 0 not in client.ask_ends("t", ends, 1.0)
         cluster.move_leader("t", 0, 2)
-        wait_until(lambda: ask_offsets() == ends, 20, "all ends again")
+        wait_until(lambda: ask_offsets() == ends, 60, "all ends again")
         assert connection.open_client() is not former
 
 

@@ -33,4 +33,4 @@ def test_clients_that_got_no_answer_leave_no_thread_behind() -> None:
     for _ in range(3):
         with pytest.raises(KafkaException):
             ask_topic_id(connection, "t", 0.2)
-    wait_until(lambda: count_threads() <= before, 20, "the end of their threads")
+    wait_until(lambda: count_threads() <= before, 60, "the end of their threads")

@@ -68,7 +68,7 @@ def run_role(program: str, **environ: str) -> "subprocess.CompletedProcess[str]"
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
 
@@ -121,7 +121,7 @@ def test_why_a_role_ends_is_its_last_line() -> None:
         "for _ in range(3): log.warning('ClickHouse is away')\n"
         "report_role_end('no table')"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=True)
     events = [json.loads(line)["event"] for line in done.stderr.splitlines()]
     assert events == ["ClickHouse is away", "ClickHouse is away", "the role ends: no table"]
 
@@ -214,5 +214,5 @@ def test_a_program_that_configured_its_logs_keeps_them() -> None:
             "role_logger('sessionary.x').info('it is %(state)s', state='ready')",
         )
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert done.stderr == "mine it is ready\n"

@@ -43,7 +43,7 @@ def test_the_sdk_s_variables_configure_the_role(named: dict[str, str], expected:
         env={**os.environ, **named, "OTEL_TRACES_EXPORTER": "console"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stdout.count('"name": "store events"') == 1

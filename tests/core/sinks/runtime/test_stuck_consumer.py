@@ -31,7 +31,7 @@ def test_a_consumer_that_reads_nothing_of_a_log_that_goes_on_is_replaced(rig: Si
     assert rig.target.offsets == [[2, 3, 4, 5]]
     assert retries(rig, "consumer_renewed") == 1
     # The former one revokes its partitions when it closes: that has no effect any more.
-    wait_until(lambda: former.calls[-1:] == ["close"], 10, "the former consumer to be closed")
+    wait_until(lambda: former.calls[-1:] == ["close"], 60, "the former consumer to be closed")
     assert former.commits == []
     assert renewed.commits[-1] == (0, 6, "")
 

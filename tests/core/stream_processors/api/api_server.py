@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from aiohttp import ClientSession
+from aiohttp.web import Request
 
 from sessionary.infra.local.ports import free_port
 from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api import routing
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.pages import serve_pages
@@ -67,6 +70,13 @@ class FakeGroup:
         return self._client
 
 
+class PatientWorkers(OtherWorkers):
+    """Waits for a minute for another worker: it is in this process, which may stand still."""
+
+    async def _ask_one(self, request: Request, url: str, method: str, body: bytes | None, timeout_s: float) -> Any:
+        return await super()._ask_one(request, url, method, body, 60.0)
+
+
 class Server:
     """The control API on Faust's web server; nothing of Kafka runs."""
 
@@ -79,11 +89,11 @@ class Server:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
             writer.write(raw)
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
             first, *lines = head.decode().strip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
             length = 0 if raw.startswith(b"HEAD ") else int(headers["content-length"])
-            body = await asyncio.wait_for(reader.readexactly(length), 20)
+            body = await asyncio.wait_for(reader.readexactly(length), 60)
         finally:
             writer.close()
         is_json = "json" in headers["content-type"]
@@ -129,21 +139,22 @@ async def running_server(
     tokens = TokenStore(settings, metrics)
     assignment = assignment or FakeAssignment()
     web: Any = make_faust_app(settings, str(folder)).web
-    async with ClientSession() as client:
-        group = FakeGroup(client, urls or {}, idle_urls, heartbeat_age_s)
-        others = OtherWorkers(settings, group)
-        serve_pages(
-            web,
-            ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
-            PartitionApi(settings, tokens, assignment, others),
-            RulesApi(settings, tokens, assignment, others),
-        )
-        web.init_server()
-        await web.start_server()
-        try:
-            yield Server(settings.api_port)
-        finally:
-            await web.stop_server()
+    with patch.object(routing, "_SEVERAL_S", 60.0):
+        async with ClientSession() as client:
+            group = FakeGroup(client, urls or {}, idle_urls, heartbeat_age_s)
+            others = PatientWorkers(settings, group)
+            serve_pages(
+                web,
+                ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
+                PartitionApi(settings, tokens, assignment, others),
+                RulesApi(settings, tokens, assignment, others),
+            )
+            web.init_server()
+            await web.start_server()
+            try:
+                yield Server(settings.api_port)
+            finally:
+                await web.stop_server()
 
 
 __all__ = ["Answer", "FakeAssignment", "Server", "running_server"]

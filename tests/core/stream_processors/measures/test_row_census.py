@@ -41,7 +41,7 @@ def test_the_rows_of_a_partition_that_opens_later_are_counted_too() -> None:
         counting = asyncio.create_task(count_rows(lambda: states))
         await asyncio.sleep(0)
         states.append(loaded_state(2))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not states[0].tally.is_complete:
                 await asyncio.sleep(0.01)
         counting.cancel()

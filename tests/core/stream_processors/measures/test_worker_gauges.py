@@ -14,6 +14,7 @@ from sessionary.stream_processors.core.call.machine import CallLabel
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.run.machine import RunLabel
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.measures import row_census
 from sessionary.stream_processors.measures.row_census import count_for_a_slice
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.runtime import partition_owner
@@ -144,7 +145,11 @@ def test_lag_does_not_count_markers_and_is_there_before_the_record_is_folded(rec
     run(story)
 
 
-def test_sessions_and_their_bytes_are_counted_and_what_is_overdue(recovery: FakeRecovery) -> None:
+def test_sessions_and_their_bytes_are_counted_and_what_is_overdue(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_census, "_SLICE_S", 60.0)
+
     async def story(rig: Rig) -> None:
         recovery.gate.release(100)
         await rig.opened(0, 1)

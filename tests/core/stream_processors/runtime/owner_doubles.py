@@ -90,7 +90,7 @@ class GatedWriter(FakeWriter):
 
     def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         GatedWriter.under_way += 1
-        assert self.gate.acquire(timeout=30)
+        assert self.gate.acquire(timeout=120)
         return super().write_outcome(outcome, started_at, seal, stored)
 
 
@@ -126,7 +126,7 @@ class FakeRecovery:
         with self._lock:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
-        assert self.gate.acquire(timeout=30)
+        assert self.gate.acquire(timeout=120)
         with self._lock:
             self.under_way -= 1
             self.ended += 1
@@ -150,7 +150,7 @@ class OwnerBench:
     def count_errors(self, kind: str) -> int:
         return int(self.metrics.errors.labels(kind)._value.get())
 
-    async def seen(self, condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+    async def seen(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait until `condition` returns a true value."""
         async with asyncio.timeout(timeout_s):
             while not condition():

@@ -78,7 +78,7 @@ class Bench:
         return self.assignment.owners[former.partition] is not former
 
     async def seen(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.001)
 

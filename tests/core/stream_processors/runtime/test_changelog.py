@@ -218,16 +218,17 @@ def test_a_reader_that_stands_still_is_replaced_where_it_stands(
     state, _ = recover_from(log, store, monkeypatch)
     assert log.read_offsets == [list(range(delivered)), list(range(delivered, len(rig.changelog)))]
     check_recovered(state, rig)
-    wait_until(lambda: all(reader.is_closed for reader in log.readers), 10, "clients that are closed")
+    wait_until(lambda: all(reader.is_closed for reader in log.readers), 60, "clients that are closed")
 
 
 def test_a_reader_is_kept_while_no_other_client_gets_an_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog, "RENEW_S", 0.01)
-    monkeypatch.setattr(changelog, "_SILENCE_MAX_S", 0.2)
     log = ScriptedChangelog(folded_sessions().changelog, limits=[FAILED_AT], is_silent=True)
 
     def go_away() -> bool:
         log.is_away = bool(log.readers[0].delivered)
+        if len(log.readers) > 3:  # its patience ends after some clients without an answer
+            monkeypatch.setattr(changelog, "_SILENCE_MAX_S", 0.0)
         return True
 
     with pytest.raises(Lost, match="silent"):

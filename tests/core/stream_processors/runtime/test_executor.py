@@ -4,43 +4,54 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from sessionary.stream_processors.runtime import executor
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor, free_frames_after, wait_unless_hung
 from tests.support.waiting import wait_until
 
 
-def test_a_call_of_many_steps_is_awaited_unless_a_step_hangs() -> None:
-    began_s, hang, left = [0.0], threading.Event(), threading.Event()
+def test_a_call_of_many_steps_is_awaited_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the time of a step is over, another one has begun."""
+    now_s, looks, all_steps = 100.0, 0, threading.Event()
+    monkeypatch.setattr(executor, "time", SimpleNamespace(monotonic=lambda: now_s))
 
-    def steps() -> str:
-        for _ in range(6):
-            began_s[0] = time.monotonic()
-            time.sleep(0.05)
-        return "through"
+    def find_new_step() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            all_steps.set()
+        return now_s
+
+    async def call() -> bool:
+        return await asyncio.get_running_loop().run_in_executor(UnboundedExecutor(), all_steps.wait, 60)
+
+    assert asyncio.run(wait_unless_hung(call(), find_new_step, 0.02))
+    assert looks >= 5
+
+
+def test_a_call_whose_step_hangs_is_left() -> None:
+    hang, left = threading.Event(), threading.Event()
 
     def hangs() -> None:
-        hang.wait()
+        hang.wait(60)
         left.set()
 
     async def story() -> None:
-        loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
+        loop, began_s = asyncio.get_running_loop(), time.monotonic()
 
-        async def call(blocking: Callable[[], str | None]) -> str | None:
-            return await loop.run_in_executor(threads, blocking)
+        async def call() -> None:
+            await loop.run_in_executor(UnboundedExecutor(), hangs)
 
-        began_s[0] = time.monotonic()
-        assert await wait_unless_hung(call(steps), lambda: began_s[0], 0.2) == "through"
-        began_s[0] = time.monotonic()
         with pytest.raises(TimeoutError):
-            await wait_unless_hung(call(hangs), lambda: began_s[0], 0.1)
+            await wait_unless_hung(call(), lambda: began_s, 0.1)
 
     asyncio.run(story())
     assert not left.is_set()
     hang.set()
-    assert left.wait(10)
+    assert left.wait(60)
 
 
 def test_an_idle_thread_takes_the_next_call_and_a_hanging_one_takes_none() -> None:
@@ -48,7 +59,7 @@ def test_an_idle_thread_takes_the_next_call_and_a_hanging_one_takes_none() -> No
         loop, threads, go_on = asyncio.get_running_loop(), UnboundedExecutor(), threading.Event()
         first = await loop.run_in_executor(threads, threading.get_ident)
         assert await loop.run_in_executor(threads, threading.get_ident) == first
-        hanging = loop.run_in_executor(threads, lambda: (threading.get_ident(), go_on.wait(10)))
+        hanging = loop.run_in_executor(threads, lambda: (threading.get_ident(), go_on.wait(60)))
         second = [await loop.run_in_executor(threads, threading.get_ident) for _ in range(5)]
         assert set(second).isdisjoint({first, threading.get_ident()})
         assert len(set(second)) == 1
@@ -60,7 +71,7 @@ def test_an_idle_thread_takes_the_next_call_and_a_hanging_one_takes_none() -> No
 
 def test_calls_at_the_same_time_have_a_thread_each() -> None:
     async def story() -> None:
-        loop, threads, meeting = asyncio.get_running_loop(), UnboundedExecutor(), threading.Barrier(20, timeout=10)
+        loop, threads, meeting = asyncio.get_running_loop(), UnboundedExecutor(), threading.Barrier(20, timeout=60)
         met = await asyncio.gather(*(loop.run_in_executor(threads, meeting.wait) for _ in range(20)))
         assert sorted(met) == list(range(20))
 
@@ -110,7 +121,7 @@ def test_what_a_failed_call_held_is_freed_in_its_thread_though_its_error_is_kept
             await call
         assert isinstance(caught.value.__cause__, OSError)
         # The thread frees it a moment after the caller has the error.
-        await asyncio.to_thread(wait_until, lambda: bool(freed_in), 10, "the call's part to be freed")
+        await asyncio.to_thread(wait_until, lambda: bool(freed_in), 60, "the call's part to be freed")
         assert len(freed_in) == 1
         assert freed_in != [threading.get_ident()]
 
@@ -159,4 +170,4 @@ def test_a_failed_task_frees_its_own_frames_and_not_those_that_go_on() -> None:
         await asyncio.sleep(0.01)  # the callbacks run while this coroutine waits
         return "through"
 
-    assert asyncio.run(asyncio.wait_for(story(), 10)) == "through"
+    assert asyncio.run(asyncio.wait_for(story(), 60)) == "through"

@@ -90,7 +90,7 @@ def test_ticks_alone_are_committed_once_their_time_has_come(written: list[Outcom
         await fold(bench, owner, tick(0))
         await bench.seen(lambda: owner.commits == 1)
         first_s = owner.committed_s
-        await fold(bench, owner, tick(1), tick(2))
+        owner.offer_records(1, [tick(1), tick(2)])
         await bench.seen(lambda: owner.commits == 2)  # without another record
         assert time.monotonic() - first_s >= 0.3
         assert offsets(written) == [(1, 0, 0, 1), (2, 1, 2, 2)]

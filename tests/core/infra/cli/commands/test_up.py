@@ -27,7 +27,7 @@ _ENDED = "processor ended with code 9"
 def run_python(*argv: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SESSIONARY_")}
     return subprocess.run(
-        [sys.executable, *argv], env=clean | environ, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *argv], env=clean | environ, capture_output=True, text=True, timeout=300, check=False
     )
 
 

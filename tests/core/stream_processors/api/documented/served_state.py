@@ -145,10 +145,10 @@ class ServedState:
         thread = threading.Thread(target=loop.run_until_complete, args=[run()])
         thread.start()
         try:
-            yield started.get(timeout=20)
+            yield started.get(timeout=60)
         finally:
             loop.call_soon_threadsafe(ending.set)
-            thread.join(20)
+            thread.join(60)
             loop.close()
 
 

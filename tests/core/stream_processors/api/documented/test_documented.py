@@ -88,9 +88,8 @@ class Target:
 
     def check(self, case: Any) -> None:
         """Ask, and fail unless the answer is as the document says."""
-        response = case.call(
-            base_url=self.url, session=self._session, headers={"Authorization": f"Bearer {token_for(case.path)}"}
-        )
+        headers = {"Authorization": f"Bearer {token_for(case.path)}"}
+        response = case.call(base_url=self.url, session=self._session, headers=headers, timeout=60)
         case.validate_response(response, checks=[CHECKS.get_one(name) for name in CHECKED])
         if response.status_code >= 400 and case.path not in ("/healthz", "/readyz"):
             assert response.headers["content-type"] == ["application/problem+json"], response

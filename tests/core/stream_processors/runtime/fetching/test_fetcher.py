@@ -37,7 +37,7 @@ class Delivered:
         done = threading.Event()
         self.fetcher._loop.call_soon_threadsafe(call)
         self.fetcher._loop.call_soon_threadsafe(done.set)
-        assert done.wait(10)
+        assert done.wait(60)
 
     async def _play(self) -> None:
         self.fetcher.start(self._take, self._take_fault)
@@ -70,7 +70,7 @@ def test_batches_are_delivered_on_the_event_loop_in_order_and_once() -> None:
 def test_records_from_before_a_new_fetch_or_a_drop_are_not_delivered() -> None:
     def story(test: Delivered) -> None:
         loop_is_busy = threading.Event()
-        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)
+        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 60)
         for partition in (1, 2, 3):
             test.fetch_from(partition, 5)
         test.fetcher.fetch_from(1, 4)
@@ -102,7 +102,7 @@ def test_nothing_is_fetched_while_many_bytes_wait_for_the_event_loop(freed_by: s
     def story(test: Delivered) -> None:
         loop_is_busy = threading.Event()
         test.fetcher._consumer = cast(Consumer, consumer)
-        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 10)
+        test.fetcher._loop.call_soon_threadsafe(loop_is_busy.wait, 60)
         for offset in range(4):
             test.fetcher._run_once()
             assert consumer.polls == offset + 1
