@@ -95,8 +95,8 @@ class SessionHandle(BeatingHandle):
         self._detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
+        self._begin_beating(services.heartbeats, services.heartbeat_interval_s, is_alive)
         self._begin_judgement(emitter, services.watch)
-        self._bind_heartbeats(is_alive)
         self._departures = 0  # how often the session was ended, detached or left
 
     @property

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sessionary.producers.errors import Invalid
 from sessionary.producers.judgement.judged_handle import JudgedHandle
+from sessionary.producers.ports import HeartbeatTimer
 from sessionary.producers.process.guards import join_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
 
 if TYPE_CHECKING:
-    from sessionary.producers.session.handle import SharedServices
     from sessionary.producers.session.pending_verdict import PendingVerdict
 
 BeatsWith = Literal["process", "thread", "task"]
@@ -207,11 +207,14 @@ class BeatingHandle(JudgedHandle):
     Hold the lock for `_may_beat`, `_start_heartbeats` and `_stop_heartbeats`.
     """
 
-    _services: "SharedServices"
     _limits: Limits
     _pending: "PendingVerdict | None"
-    _is_alive: IsAlive | None
-    _heartbeat_token: int | None = None
+
+    def _begin_beating(self, timer: HeartbeatTimer, wanted_s: float, is_alive: IsAlive | None) -> None:
+        """Choose the timer, and the interval that the client wants; no heartbeat is due yet."""
+        self._timer, self._wanted_s = timer, wanted_s
+        self._is_alive = is_alive
+        self._heartbeat_token: int | None = None
 
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
@@ -227,7 +230,7 @@ class BeatingHandle(JudgedHandle):
                 return False
             if self._pending is None:
                 self._emitter.emit_heartbeat()
-            elif self._pending.delivered:
+            elif self._pending.is_in_log:
                 self._emitter.emit_heartbeat(epoch=self._emitter.epoch + 1)
             return True
         finally:
@@ -256,12 +259,12 @@ class BeatingHandle(JudgedHandle):
     def _start_heartbeats(self) -> None:
         if self._heartbeat_token is not None or self._detached:
             return
-        interval_s = heartbeat_interval_s(self._limits, self._services.heartbeat_interval_s)
-        self._heartbeat_token = self._services.heartbeats.start_heartbeat(self._send_heartbeat, interval_s)
+        interval_s = heartbeat_interval_s(self._limits, self._wanted_s)
+        self._heartbeat_token = self._timer.start_heartbeat(self._send_heartbeat, interval_s)
 
     def _stop_heartbeats(self) -> None:
         if self._heartbeat_token is not None:
-            self._services.heartbeats.stop_heartbeat(self._heartbeat_token)
+            self._timer.stop_heartbeat(self._heartbeat_token)
             self._heartbeat_token = None
 
 

@@ -36,7 +36,7 @@ class PendingVerdict:
         return self.verb != "attach" or self.local_state == "Active"
 
     @property
-    def delivered(self) -> bool:
+    def is_in_log(self) -> bool:
         """True once the event is in the log, so that what is sent from now on comes after it."""
         return self._receipt is not None and self._receipt.error is None
 
