@@ -58,7 +58,6 @@ FIGURES = {
     "elapsed_s",
 }
 
-
 _LISTS = {"sessions": ("sessions",), "rejected": ("rejected", "list")}
 
 
