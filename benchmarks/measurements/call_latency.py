@@ -36,7 +36,7 @@ def judged_pipeline(stack: Stack) -> Iterator[tuple[KafkaSettings, dict[str, str
     worker = Worker(stack, kafka, api_tokens=f'{{"{_TOKEN}": "acme"}}')
     try:
         worker.wait_ready()
-        yield kafka, {"control_url": worker.control_url, "api_token": _TOKEN}
+        yield kafka, {"control_url": worker.control_url, "api_token": _TOKEN, "verdict_timeout_s": "120"}
     finally:
         worker.stop()
         stack.drop_pipeline(kafka)

@@ -28,7 +28,7 @@ def model_training(model_name: str, epochs: int = 10) -> str:
     """Start to train a model, and return at once what the agent says to its user."""
     session = current_session()
     assert session is not None  # the tool is called in a session's block
-    task_id = session.start_task("model_training", {"model_name": model_name, "epochs": epochs})
+    task_id = session.start_task("model_training", {"model_name": model_name, "epochs": epochs}, timeout_s=30)
     return f"The training has begun as task {task_id}. Ask for its status with this id."
 
 

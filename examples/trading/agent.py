@@ -83,7 +83,7 @@ def trade(session: Session, exchange: Exchange, symbols: list[str], work: Work) 
     `work` is called with each step's name, and takes its time.
     """
 
-    @tool(effect="write", query=exchange.find, retry=Retry(retries=0), deadline=2, wait_s=10)
+    @tool(effect="write", query=exchange.find, retry=Retry(retries=0), deadline=2, wait_s=60)
     def place_order(order: Order) -> Order:
         return exchange.place(order, current_tool_key())
 

@@ -36,15 +36,15 @@ class Tools:
                     raise
                 return None
 
-        @tool(effect="read", deadline=2, wait_s=10)
+        @tool(effect="read", deadline=2, wait_s=60)
         def jira_get_issue(key: str) -> Document:
             return ask_service(f"{url}/issues/{quote(key)}")
 
-        @tool(effect="read", deadline=2, wait_s=10)
+        @tool(effect="read", deadline=2, wait_s=60)
         def kb_search(query: str) -> Document:
             return ask_service(f"{url}/articles?query={quote(query)}")
 
-        @tool(effect="write", query=find_message if asks else None, deadline=2, wait_s=10)
+        @tool(effect="write", query=find_message if asks else None, deadline=2, wait_s=60)
         def send_message(channel: str, text: str) -> Document:
             return ask_service(f"{url}/messages", {"channel": channel, "text": text}, current_tool_key())
 

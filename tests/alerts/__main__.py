@@ -25,6 +25,7 @@ from tests.alerts.report import Figures, find_faults, other_alerts, report_lines
 from tests.alerts.scenarios import Bench, forget_cleanups, halt_partition, stop_processor, stop_sink
 from tests.alerts.watched_stack import WatchedStack
 from tests.support.debian_packages import MONITORING, ensure_programs
+from tests.support.slowness import Slowness
 
 BUILD = Path(__file__).parents[2] / "build" / "alerts"
 SETTINGS = AlertSettings(alert_lag_s=10, alert_page_for_s=5, alert_ticket_for_s=5, alert_window_s=60)
@@ -63,6 +64,7 @@ def run_scenarios(names: Sequence[str], say: Callable[[str], None]) -> tuple[lis
             with (
                 Monitoring(Path(folder), BUILD, stack.targets_file, SETTINGS) as monitoring,
                 DemoLoad(stack.environ, note_trouble) as load,
+                Slowness() as slowness,
             ):
                 ports = [*stack.ports, monitoring.prometheus_port, monitoring.alertmanager_port]
                 bench = Bench(stack, monitoring, SETTINGS, Path(folder), say)
@@ -82,7 +84,7 @@ def run_scenarios(names: Sequence[str], say: Callable[[str], None]) -> tuple[lis
                     episodes += found
                 figures.other_alerts = other_alerts(monitoring.messages, episodes)
                 say("stopping")
-            figures.load_events = load.events
+            figures.load_events, figures.slack_s = load.events, slowness.slack_s
     figures.left_over = [f"port {port}" for port in ports if not is_free(port)]
     figures.left_over += [folder] if Path(folder).exists() else []
     return episodes, figures

@@ -21,7 +21,7 @@ TENANT, CARELESS_SERVICE = "acme", "careless"
 _RUNS = 20
 _SPEED = 300.0
 _GAP_S = 60.0
-_JOIN_S = 30.0
+_JOIN_S = 180.0
 # A confirmation may come late: a client's first request waits until its consumer group has members.
 _LIMITS = brief_limits()._replace(release_limit_ms=60_000)
 
@@ -104,7 +104,7 @@ class CarelessHost:
                 self._forgotten.add(session.session_id)
             session.start()
             session.detach()
-        self._client.flush(30)
+        self._client.flush(120)
 
     def _forget_requests(self) -> None:
         """Have the requests for forgotten sessions taken, and never answered."""

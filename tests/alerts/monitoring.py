@@ -110,7 +110,7 @@ class Monitoring:
         rules = self._folder / "rules.yml"
         rules.write_text(render_rules(self._settings), "utf-8")
         config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "global": {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"},
             "rule_files": [str(rules)],
             "alerting": {
                 "alertmanagers": [{"static_configs": [{"targets": [f"{LOOPBACK}:{self.alertmanager_port}"]}]}]
@@ -136,7 +136,7 @@ class Monitoring:
 
 
 def _check_file(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
 

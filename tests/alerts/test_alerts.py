@@ -45,6 +45,7 @@ def test_an_alert_that_is_late_is_a_fault() -> None:
         " the lag was served after 2.5 s, 2 are allowed",
         " SessionaryProcessorDown came 11.0 s after its time, 10 are allowed",
     ]
+    assert find_faults(late, Figures(slack_s=1.0)) == []  # on a machine that was so busy
 
 
 def test_a_wrong_ratio_an_unready_worker_and_what_is_left_behind_are_faults() -> None:

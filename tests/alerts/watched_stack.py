@@ -10,7 +10,7 @@ from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import LAG_EXPORTER, Stack
 from tests.support.waiting import wait_until
 
-_RESTART_S = 120.0
+_RESTART_S = 180.0
 # The exporter asks ClickHouse at once instead of every half minute.
 _VARIABLES = {"SESSIONARY_KPI_INTERVAL_S": "1", "SESSIONARY_INTEGRITY_INTERVAL_S": "10"}
 

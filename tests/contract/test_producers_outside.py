@@ -15,7 +15,7 @@ from sessionary.producers import ProducerSettings, Refused, SessionClient, Sessi
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
-from sessionary.schemas.events import ResourcesReleased, SessionActivity
+from sessionary.schemas.events import Heartbeat, ResourcesReleased, SessionActivity
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import RefusalReason
@@ -103,13 +103,15 @@ def kafka_events(settings: ProducerSettings) -> list[tuple[int, int, Event]]:
 def kafka_outside(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -> Iterator[Outside]:
     kafka = request.getfixturevalue("kafka")
     shared = {**kafka.model_dump(), "spool_dir": tmp_path, "delivery_policy": policy, "handle_sigterm": False}
+    shared |= {"verdict_timeout_s": 120, "close_timeout_s": 120}
+    shared["heartbeat_interval_s"] = 0.1  # so that beats are among the events, as on a slow machine
     shared["poll_interval_s"] = 0  # nothing is asked once the topics are gone
     control = TopicControl(ProducerSettings(**shared))
 
     def request_cleanup(asked: CleanupRequest) -> None:
         producer = Producer(kafka.client_config())
         producer.produce(kafka.topics.cleanup, encode_record(asked), f"{asked.tenant_id}:{asked.session_id}")
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     with control_server(control.answer) as url:
         settings = ProducerSettings(**shared, control_url=url)
@@ -117,8 +119,8 @@ def kafka_outside(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -
         with client:
 
             def events() -> list[tuple[int, int, Event]]:
-                assert client.flush(30) == 0
-                return kafka_events(settings)
+                assert client.flush(120) == 0
+                return [found for found in kafka_events(settings) if not isinstance(found[2].payload, Heartbeat)]
 
             yield Outside(client, events, control.memory.refuse_next, request_cleanup)
 
@@ -154,7 +156,7 @@ def test_counters_account_for_every_event(outside: Outside) -> None:
     with outside.client.session(user_id="u") as s:
         for _ in range(10):
             s.info("x")
-    assert outside.client.flush(30) == 0
+    assert outside.client.flush(120) == 0
     counters = outside.client.counters
     assert (counters.sent, counters.delivered, counters.dropped, counters.failed) == (15, 15, 0, 0)
 
@@ -208,7 +210,7 @@ def test_a_refusal_is_raised(outside: Outside) -> None:
 def test_attach_finds_what_is_there_only(outside: Outside) -> None:
     s = outside.client.session(user_id="u", state={"n": 1})
     s.pause()
-    assert outside.client.flush(30) == 0
+    assert outside.client.flush(120) == 0
     assert outside.client.attach(s.session_id).state == {"n": 1}
     with pytest.raises(SessionLost):
         outside.client.attach("0b0e7f0a-0000-4000-8000-000000000000")

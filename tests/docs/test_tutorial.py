@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 _TUTORIAL = ROOT / "docs" / "tutorial.md"
 _UP = ".venv/bin/sessionary up"
 _ASKS = ".venv/bin/sessionary "  # Such commands change nothing, so that they may be asked again.
-_INSTALL_S, _UP_S, _COMMAND_S = 600.0, 180.0, 60.0
+_INSTALL_S, _UP_S, _COMMAND_S = 1_200.0, 600.0, 300.0
 _VARIABLES = "variables.sh"
 # What differs from run to run, and what stands for it in a comparison.
 _VARYING = (

@@ -17,6 +17,8 @@ from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support import Processes, environment, read_events, read_records
 
+END_S = 300.0  # of a program on a busy machine
+
 
 class ExamplesRig:
     """A processor, and examples that find it by their environment."""
@@ -37,6 +39,7 @@ class ExamplesRig:
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.pipeline.start_processor()
         own = {"control_url": self.pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
+        own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
         self.variables = environment(kafka, **own)  # with which a program finds the pipeline
         self._environment = {**os.environ, **self.variables}
 
@@ -55,7 +58,7 @@ class ExamplesRig:
         """Run a program to its end, and return what it printed."""
         with self.start_program(module, *args) as process:
             try:
-                output, _ = process.communicate(timeout=90)
+                output, _ = process.communicate(timeout=END_S)
             finally:
                 process.kill()
         assert process.returncode == 0, output

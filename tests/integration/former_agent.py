@@ -27,7 +27,7 @@ def main() -> None:
     folder, stop, close = Path(sys.argv[1]), threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: (close if stop.is_set() else stop).set())
     settings = ProducerSettings.from_env(
-        spool_dir=folder / "spool-former", journal_path=folder / JOURNAL, handle_sigterm=False, close_timeout_s=60
+        spool_dir=folder / "spool-former", journal_path=folder / JOURNAL, handle_sigterm=False, close_timeout_s=240
     )
     with SessionClient(tenant_id=TENANT, service_id=SERVICE, agent_id="agent-1", settings=settings) as client:
         client.on_cleanup(lambda _request: None)

@@ -28,7 +28,7 @@ from sessionary.sinks.migrate import apply
 from sessionary.sinks.settings import SinkSettings
 apply(SinkSettings.from_env())
 """
-_END_S: Final = 90.0
+_END_S: Final = 300.0
 
 
 class Worker(NamedTuple):

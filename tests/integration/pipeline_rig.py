@@ -23,13 +23,15 @@ COMMAND = str(Path(sys.executable).parent / "sessionary")
 TENANT = "acme"
 TOKEN = "token-of-acme"
 SINKS = ("audit", "history", "rejected", "batches")
+# On a busy machine: of a server's answer, and of what a client waits for.
+_ANSWER_S, _CLIENT_S = 60.0, 120.0
 
 
 def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
     """Return limits with which a session's whole life takes seconds."""
     part = budget_ms // 3
     return Limits(
-        init_ms=10_000,
+        init_ms=60_000,
         model_ms=part,
         tool_ms=part,
         network_ms=budget_ms - 2 * part,
@@ -65,19 +67,19 @@ class PipelineRig:
         }
         env = environment(self.kafka, **defaults)
         child = self._processes.start("sessionary.stream_processors", env=env, name=f"processor-{defaults['instance']}")
-        wait_until(self.is_ready, 60, "the processor to own its partitions")
+        wait_until(self.is_ready, 180, "the processor to own its partitions")
         return child
 
     def partition_states(self) -> dict[str, str]:
         """Return what the processor says of each of its partitions."""
-        with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=_ANSWER_S) as answer:
             states: dict[str, str] = json.load(answer)["partitions"]
         return states
 
     def is_ready(self) -> bool:
         """Return True if all of the processor's partitions have been open, or halted."""
         try:
-            with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.control_url}/readyz", timeout=_ANSWER_S) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -87,7 +89,7 @@ class PipelineRig:
         assert self.clickhouse is not None
         env = environment(self.kafka, self.clickhouse)
         migrated = self._processes.run([COMMAND, "db", "migrate"], env=env, name="migrate")
-        assert migrated.wait(180)
+        assert migrated.wait(600)
         assert migrated.exit_code == 0
         return [self.start_sink(kind) for kind in kinds]
 
@@ -107,6 +109,8 @@ class PipelineRig:
             spool_dir=folder / f"{name}-spool",
             journal_path=folder / f"{name}-journal.ndjson",
             handle_sigterm=False,
+            verdict_timeout_s=_CLIENT_S,
+            close_timeout_s=_CLIENT_S,
         )
 
     def ask(self, page: str) -> Any:
@@ -114,7 +118,7 @@ class PipelineRig:
         request = urllib.request.Request(
             f"{self.control_url}/v1/sessions/{page}", headers={"Authorization": f"Bearer {TOKEN}"}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=_ANSWER_S) as answer:
             return json.load(answer)
 
     def sql(self, statement: str) -> list[list[str]]:
@@ -133,8 +137,8 @@ class PipelineRig:
         try:
             places = [TopicPartition(topic, partition) for partition in range(self.kafka.partitions)]
             found: list[tuple[int, int]] = []
-            for place in consumer.committed(places, timeout=10):
-                low, high = consumer.get_watermark_offsets(place, timeout=10)
+            for place in consumer.committed(places, timeout=_ANSWER_S):
+                low, high = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
                 found.append((max(place.offset, low), high))
             return found
         finally:

@@ -49,6 +49,7 @@ from tests.support.machines import MACHINES
 from tests.support.row_differences import row_key
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
+_SEND_S, _ASK_S = 120.0, 60.0
 
 
 class OutgoingRecord(NamedTuple):
@@ -161,9 +162,11 @@ class Sender:
 
     def flush(self) -> list[tuple[int, int]]:
         """Wait for all acknowledgements; return the places of all records sent so far."""
-        unsent = self._producer.flush(30)
+        unsent = self._producer.flush(_SEND_S)
         # A callback's own error reaches `flush` without its text.
-        assert (unsent, self._errors) == (0, []), f"{unsent} records unsent after 30 s, refused: {self._errors}"
+        assert (unsent, self._errors) == (0, []), (
+            f"{unsent} records unsent after {_SEND_S:g} s, refused: {self._errors}"
+        )
         return self.places
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
@@ -248,7 +251,7 @@ def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
     for partition in range(kafka.partitions):
         value = encode_position(Position(0, 0, 0, 0, 0, rules=rules))
         producer.produce(kafka.topics.changelog, value, b"\x00position", partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(_SEND_S) == 0
 
 
 def count_judged(kafka: KafkaSettings) -> int:
@@ -279,10 +282,10 @@ def wait_group(kafka: KafkaSettings, group: str, topic: str, timeout_s: float) -
     member = Consumer({**kafka.client_config(), "group.id": group})
     try:
         places = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
-        ends = [member.get_watermark_offsets(place)[1] for place in places]
+        ends = [member.get_watermark_offsets(place, timeout=_ASK_S)[1] for place in places]
 
         def has_caught_up() -> bool:
-            committed = member.committed(places, timeout=10)
+            committed = member.committed(places, timeout=_ASK_S)
             return all(max(0, place.offset) >= end for place, end in zip(committed, ends, strict=True))
 
         wait_until(has_caught_up, timeout_s, f"group {group} to reach the end of {topic}", pause_s=0.3)

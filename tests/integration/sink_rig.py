@@ -21,6 +21,7 @@ from tests.support.processes import Processes
 from tests.support.sink_records import audit_record, session_id
 
 _names = itertools.count(1)
+_SEND_S, _ASK_S, _END_S = 120.0, 60.0, 180.0
 _PROGRAM = """
 import signal, sys, threading
 from sessionary.sinks.app import run_sink
@@ -53,20 +54,21 @@ def produce_records(
         {
             **kafka.client_config(),
             "transactional.id": f"{kafka.topic_prefix}-{next(_names)}",
+            "transaction.timeout.ms": 600_000,
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 1_000_000,
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(_SEND_S)
     producer.begin_transaction()
     for partition, value in records:
         producer.produce(topic, value, b"acme:" + session_id(partition).encode(), partition=partition)
         producer.poll(0)
     if commit:
-        producer.commit_transaction(30)
+        producer.commit_transaction(_SEND_S)
     else:
-        producer.flush(30)
-        producer.abort_transaction(30)
+        producer.flush(_SEND_S)
+        producer.abort_transaction(_SEND_S)
 
 
 def encoded_audits(first: int, sessions: int, each: int = 10) -> list[tuple[int, bytes]]:
@@ -106,7 +108,7 @@ def sink_in_thread(kind: SinkKind, settings: SinkSettings, *, restarts: int = 0)
         yield
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(_END_S)
     assert not thread.is_alive()
     if failures:
         raise failures[0]
@@ -134,8 +136,8 @@ def group_lag(settings: SinkSettings, kind: str, topic: str) -> int:
     try:
         partitions = [TopicPartition(topic, number) for number in range(settings.partitions)]
         total = 0
-        for found in consumer.committed(partitions, timeout=20):
-            _low, high = consumer.get_watermark_offsets(found, timeout=20)
+        for found in consumer.committed(partitions, timeout=_ASK_S):
+            _low, high = consumer.get_watermark_offsets(found, timeout=_ASK_S)
             total += high - max(found.offset, 0)
         return total
     finally:

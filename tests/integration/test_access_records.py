@@ -1,6 +1,7 @@
 """The audit records of callers of the control API, in ClickHouse."""
 
 import json
+import time
 from pathlib import Path
 
 from sessionary.producers import SessionClient
@@ -58,7 +59,7 @@ def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
     settings = pipeline.client_settings(tmp_path)
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
         session = client.session(user_id="u")
-        task_id = session.start_task("model_training", timeout_s=30)
+        task_id = session.start_task("model_training", timeout_s=120)
         work = session.run("report", run_id="r", mode="detached")
         work.__enter__()
         session.sync()
@@ -69,12 +70,16 @@ def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
             run_page: "unknown_run",
             task_page: "unknown_task",
         }
+        began_s = time.monotonic()
         for page, reason in reasons.items():
             assert get(f"{pipeline.control_url}/v1/{page}", TOKEN).status == 200
             answer = get(f"{pipeline.control_url}/v1/{page}", "token-b")
             assert (answer.status, answer.body["reason"]) == (404, reason), answer
+        minutes = int((time.monotonic() - began_s) // 60)  # that passed: none, if the machine is not busy
         session.complete()
     found = "SELECT tenant_id, actor, reason_code FROM {db}.audit FINAL WHERE kind = 'access'"
     wait_until(lambda: pipeline.sql(found) != [], 60, "the audit record", pause_s=0.5)
     pipeline.wait_landed(kinds=("audit",))
-    assert [row[:2] for row in pipeline.sql(found)] == [["other", "bob"]]
+    rows = pipeline.sql(found)
+    assert [row[:2] for row in rows] == [["other", "bob"]] * len(rows)
+    assert 1 <= len(rows) <= 1 + minutes

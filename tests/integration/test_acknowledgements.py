@@ -37,7 +37,7 @@ def test_a_worker_that_ends_reports_its_last_acknowledgements(
     sender.send(*agent.start())
     wait_judged(kafka, len(sender.flush()))
     worker.signal(signal.SIGTERM)
-    assert worker.wait(60)
+    assert worker.wait(180)
     batches, reported = read_both(kafka)
     last = batches[-1]
     expected = [(last.partition, last.number, "w1")] if rules.version >= 2 else []

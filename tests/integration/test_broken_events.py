@@ -18,9 +18,12 @@ def test_each_kind_of_broken_record_reaches_the_log_by_a_new_producer(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(broken_events, "_RENEW_S", 2.0)
+    monkeypatch.setattr(broken_events, "_SEND_S", 180.0)
     opened: list[str] = []
 
     def new_producer() -> Producer:
+        if opened:  # the second one has all the time that it needs
+            monkeypatch.setattr(broken_events, "_RENEW_S", 600.0)
         opened.append(kafka.bootstrap_servers if opened else "127.0.0.1:1")
         return Producer({**kafka.client_config(), "bootstrap.servers": opened[-1]})
 

@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 FREEZES_S = (8, 5, 12, 7, 5)
 PAUSE_S = 6
-RECOVERY_S = 60
+RECOVERY_S = 240  # a minute on an idle machine; never, if a client has forgotten its broker
 SESSIONS = 12
 EXIT_HUNG = 70  # a sink whose commit never returns ends, and its supervisor starts it again
 
@@ -57,8 +57,8 @@ def offsets_of(kafka: KafkaSettings, group: str, topic: str) -> dict[int, tuple[
     try:
         places = [TopicPartition(topic, partition) for partition in range(kafka.partitions)]
         return {
-            place.partition: (consumer.get_watermark_offsets(place, timeout=5)[1], place.offset)
-            for place in consumer.committed(places, timeout=5)
+            place.partition: (consumer.get_watermark_offsets(place, timeout=20)[1], place.offset)
+            for place in consumer.committed(places, timeout=20)
         }
     finally:
         consumer.close()
@@ -119,7 +119,7 @@ def test_processor_sinks_and_clean_up_go_on_after_repeated_freezes(
         client.on_cleanup(lambda request: cleaned.add(request.session_id))
         sessions = [client.create(user_id="u").start() for _ in range(SESSIONS)]
         send_broken_records(kafka)
-        assert client.flush(30) == 0
+        assert client.flush(180) == 0
         for group, topic in groups.items():
             wait_until(has_passed(kafka, group, topic), 60, f"{group} to catch up", pause_s=0.5)
         for seconds in FREEZES_S:
@@ -135,8 +135,8 @@ def test_processor_sinks_and_clean_up_go_on_after_repeated_freezes(
                 return caught_up()
 
             left_s = thawed_s + RECOVERY_S - time.monotonic()
-            wait_until(goes_on, left_s, f"{group} to catch up", pause_s=0.5)
-        assert client.flush(30) == 0
+            wait_until(goes_on, left_s, f"{group} to catch up", pause_s=0.5, exact=True)
+        assert client.flush(180) == 0
         for session in sessions:
             session.close()
         wait_until(lambda: len(cleaned) == SESSIONS, RECOVERY_S, "the clean-up of each session")

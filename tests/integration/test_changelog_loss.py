@@ -27,7 +27,7 @@ def changelog(kafka: KafkaSettings) -> Sequence[Stored]:
 def append_to_changelog(kafka: KafkaSettings, like: Stored, value: bytes | None) -> None:
     producer = Producer(kafka.client_config())
     producer.produce(kafka.topics.changelog, value, like.key, like.partition, headers=list(like.headers))
-    assert producer.flush(10) == 0
+    assert producer.flush(120) == 0
 
 
 class EpochRecord(LogRecord):

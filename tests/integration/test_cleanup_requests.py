@@ -31,7 +31,7 @@ def append_values(kafka: KafkaSettings, partition: int, *values: bytes) -> None:
     producer = Producer(kafka.client_config())
     for value in values:
         producer.produce(kafka.topics.cleanup, value, SessionKey("acme", SESSION_ID).encoded(), partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 class NewerDecoder(Decoder):
@@ -58,7 +58,7 @@ class Service:
         self._consumer.start(self._answer_request)
 
     def close(self) -> None:
-        self._consumer.close(30)
+        self._consumer.close(120)
 
     def _answer_request(self, request: CleanupRequest, on_receipt: OnReceipt) -> None:
         self.handled.append(request.cleanup_id)
@@ -81,7 +81,7 @@ def committed_offsets(kafka: KafkaSettings) -> list[int]:
     consumer = Consumer({**kafka.client_config(), "group.id": group_id(kafka)})
     try:
         places = [TopicPartition(kafka.topics.cleanup, partition) for partition in (0, 1)]
-        return [max(place.offset, -1) for place in consumer.committed(places, timeout=30)]
+        return [max(place.offset, -1) for place in consumer.committed(places, timeout=60)]
     except KafkaException:
         return []
     finally:

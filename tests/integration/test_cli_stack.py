@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,25 +38,9 @@ from tests.support.waiting import wait_until
 COMMAND = str(Path(sys.executable).parent / "sessionary")
 RUNS = 7
 FIGURES = {
-    "sessions",
-    "events_sent",
-    "events_applied",
-    "rejected",
-    "duplicates",
-    "gaps",
-    "transitions",
-    "audit_rows",
-    "history_rows",
-    "missing",
-    "doubled",
-    "timeouts",
-    "false_timeouts",
-    "transition_latency_ms",
-    "audit_write_latency_ms",
-    "cleanup_latency_s",
-    "reclaim_rate",
-    "audit_io_share",
-    "elapsed_s",
+    *("sessions", "events_sent", "events_applied", "rejected", "duplicates", "gaps", "transitions", "audit_rows"),
+    *("history_rows", "missing", "doubled", "timeouts", "false_timeouts", "transition_latency_ms"),
+    *("audit_write_latency_ms", "cleanup_latency_s", "reclaim_rate", "audit_io_share", "elapsed_s"),
 }
 
 _LISTS = {"sessions": ("sessions",), "rejected": ("rejected", "list")}
@@ -73,7 +58,7 @@ class Done(NamedTuple):
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def _command(*arguments: str, timeout_s: float = 120.0) -> Done:
+def _command(*arguments: str, timeout_s: float = 300.0) -> Done:
     done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -98,7 +83,7 @@ def _check_figures(figures: dict[str, Any], sessions: int) -> None:
 
 @pytest.mark.long
 def test_the_demo_starts_plays_accounts_and_leaves_nothing_behind() -> None:
-    done = _command("demo", "--sessions", "6", "--json", timeout_s=300.0)
+    done = _command("demo", "--sessions", "6", "--json", timeout_s=900.0)
     assert done.code == 0, done.err
     (figures,) = done.rows
     _check_figures(figures, 6)
@@ -139,20 +124,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     processes = Processes("cli_stack")
     try:
         up = processes.run([COMMAND, "up", "--data", str(data)], name="up")
-        wait_until(lambda: '"SESSIONARY_CONTROL_URL"' in up.log.read_text(), 180, "the stack's variables")
-        loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=180)
+        wait_until(lambda: '"SESSIONARY_CONTROL_URL"' in up.log.read_text(), 600, "the stack's variables")
+        loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=600)
         assert loaded.code == 0, loaded.err
         stack = Served(data, loaded.rows[0])
         # `load` returns when every run has ended, but a timed-out session moves on by itself.
         # Queries give the same answer twice only after every session has reached its last state.
         wait_until(
             lambda: {row["state"] for row in stack.ask("sessions")} == {"Archived"},
-            60,
+            300,
             "the archiving of every session",
         )
         yield stack
         up.signal(signal.SIGINT)
-        assert up.wait(60)
+        assert up.wait(300)
         assert up.exit_code == 0
         assert not broker_answers(read_environment(data)["SESSIONARY_BOOTSTRAP_SERVERS"])
     finally:
@@ -217,7 +202,7 @@ def test_a_timeline_is_a_table_on_a_terminal_of_80_columns(served: Served) -> No
     terminal = TerminalCommand(
         f"{COMMAND} timeline {session} --data {served.data}", served.data, os.environ, columns=80
     )
-    assert terminal.wait_end(60) == 0
+    assert terminal.wait_end(300) == 0
     assert "→ Idle" in terminal.text
     assert "columns left out" not in terminal.text
     table = terminal.text[terminal.text.index("time ") :]
@@ -264,8 +249,8 @@ def test_a_list_that_is_followed_has_its_new_rows_once_until_ctrl_c(served: Serv
         }
 
         def lines(name: str) -> list[dict[str, Any]]:
-            text = running[name].log.read_text().splitlines()
-            return [json.loads(line) for line in text if line.startswith("{")]
+            text = running[name].log.read_text().splitlines(keepends=True)
+            return [json.loads(line) for line in text if line.startswith("{") and line.endswith("}\n")]
 
         wait_until(
             lambda: all(len(lines(name)) == len(rows) for name, rows in before.items()), 60, "the rows of before"
@@ -276,7 +261,7 @@ def test_a_list_that_is_followed_has_its_new_rows_once_until_ctrl_c(served: Serv
         wait_until(lambda: lines("rejected")[-1]["place"] == sent["as"], 60, "the new refusal")
         for process in running.values():
             process.signal(signal.SIGINT)
-            assert process.wait(30)
+            assert process.wait(180)
             assert process.exit_code == 130
         assert len(lines("rejected")) == len(before["rejected"]) + 1
         assert len(lines("sessions")) == len(before["sessions"])
@@ -331,17 +316,28 @@ def test_every_target_of_prometheus_serves_its_role_s_metrics_and_is_well(served
     targets = {group["labels"]["instance"]: (group["labels"]["job"], *group["targets"]) for group in groups}
     assert targets.keys() == {"processor", "lag-exporter", *(f"sink-{kind}" for kind in SINKS)}
     for name, (job, address) in targets.items():
-        pages = {path: read_page(f"http://{address}/{path}") for path in ("metrics", "healthz", "readyz")}
-        assert {path: status for path, (status, _) in pages.items()} == dict.fromkeys(pages, 200), (name, pages)
-        assert f"\n{job.replace('-', '_')}_" in pages["metrics"][1]
+        pages = wait_until(partial(_well_pages, address), 60, f"{name} to be well")
+        assert f"\n{job.replace('-', '_')}_" in pages["metrics"]
     for kind in SINKS:
         series = f'sessionary_sink_rows_total{{group="sessionary.sink.{kind}",sink="{kind}"}} '
         assert series in read_page(f"http://{targets[f'sink-{kind}'][1]}/metrics")[1]
 
 
+def _well_pages(address: str) -> dict[str, str]:
+    """Return a role's pages; empty unless it is well, which a busy machine may delay."""
+    pages = {path: read_page(f"http://{address}/{path}") for path in ("metrics", "healthz", "readyz")}
+    is_well = all(status == 200 for status, _ in pages.values())
+    return {path: text for path, (_, text) in pages.items()} if is_well else {}
+
+
 def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served: Served) -> None:
-    checks = served.ask("doctor")
-    assert [check for check in checks if not check["ok"]] == []
+    def good_checks() -> list[dict[str, Any]]:
+        """Return the checks if all are good: what a busy machine delays is good the next time."""
+        checks = _command("doctor", "--data", str(served.data), "--json").rows
+        sys.stdout.writelines(f"{check}\n" for check in checks if not check["ok"])
+        return checks if all(check["ok"] for check in checks) else []
+
+    checks = wait_until(good_checks, 180, "every check to be good", pause_s=1)
     (sinks,) = (check["found"] for check in checks if check["check"] == "sinks")
     assert sinks == "audit, batches, history, rejected keep up, none is blocked"
     assert served.ask("topics", "apply") == []
@@ -355,7 +351,8 @@ def test_partitions_are_listed_and_an_open_one_is_not_retried(served: Served) ->
     done = _command("partition", "retry", "1", "--data", str(served.data))
     assert (done.code, done.out) == (5, "")
     assert "partition 1 is open: only a halted partition is opened again" in done.err
-    assert "partitions" in {check["check"] for check in served.ask("doctor")}
+    checked = _command("doctor", "--data", str(served.data), "--json").rows
+    assert "partitions" in {check["check"] for check in checked}
 
 
 def test_a_new_stack_is_judged_by_the_newest_rules(served: Served) -> None:
@@ -379,7 +376,7 @@ def test_three_brokers_hold_three_replicas_and_come_back_over_the_same_folder(tm
     for option in ("--brokers 3", ""):
         up = TerminalCommand(f"{COMMAND} up --data data {option}", tmp_path, os.environ)
         try:
-            wait_until(lambda up=up: up.has_ended or "Ctrl-C stops" in up.text, 180, "the stack's summary")  # type: ignore[misc]
+            wait_until(lambda up=up: up.has_ended or "Ctrl-C stops" in up.text, 600, "the stack's summary")  # type: ignore[misc]
             assert "replication factor 3, min.insync.replicas 2" in up.text
             _check_replicas(KafkaSettings.from_env(read_environment(tmp_path / "data")))
             assert up.interrupt() == 0
@@ -393,8 +390,8 @@ def test_three_brokers_hold_three_replicas_and_come_back_over_the_same_folder(tm
 def _check_replicas(kafka: KafkaSettings) -> None:
     """Check the pipeline's topics, and Kafka's own as far as they exist."""
     admin = AdminClient(kafka.client_config())
-    topics = admin.list_topics(timeout=10).topics
+    topics = admin.list_topics(timeout=60).topics
     assert set(kafka.topics) <= topics.keys()
     assert {len(place.replicas) for topic in topics.values() for place in topic.partitions.values()} == {3}
     configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in topics])
-    assert {answer.result(10)["min.insync.replicas"].value for answer in configs.values()} == {"2"}
+    assert {answer.result(60)["min.insync.replicas"].value for answer in configs.values()} == {"2"}

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.producers.delivery import kafka_producer, stall_watch
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
+from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import Event, encode_record
 from sessionary.schemas.events import Heartbeat, SessionTerminated
 from sessionary.schemas.ids import partition_of
@@ -62,7 +63,8 @@ with client.session(user_id="u") as s:
 
 
 def new_settings(kafka: KafkaSettings, spool_dir: Path, **more: Any) -> ProducerSettings:
-    return ProducerSettings(**{**kafka.model_dump(), "spool_dir": spool_dir, "handle_sigterm": False, **more})
+    own = {"spool_dir": spool_dir, "handle_sigterm": False, "close_timeout_s": 120, **more}
+    return ProducerSettings(**{**kafka.model_dump(), **own})
 
 
 def new_client(of: ProducerSettings, errors: list[Exception] | None = None) -> SessionClient:
@@ -109,7 +111,7 @@ def test_a_spool_survives_kill_9_and_is_replayed_in_order_before_new_events(
     with new_client(of) as client:
         assert client.counters.replayed >= 3 * 300
         mine = client.session(user_id="u")
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         assert client.counters.failed == 0
         mine_key = (mine.session_id, client.producer_id)
     assert list(of.spool_folder.iterdir()) == []
@@ -127,32 +129,36 @@ def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: 
     of = new_settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 17)
     errors: list[Exception] = []
 
-    def costs(count: int) -> list[float]:
-        taken = []
+    def costs(count: int) -> tuple[list[float], list[float]]:
+        """Return the sorted seconds of so many verbs, and of as many beside them without Kafka."""
+        taken: dict[Session, list[float]] = {session: [], beside: []}
         for n in range(count):
-            begun = time.perf_counter()
-            session.activity("work", f"{n}" * 100)
-            taken.append(time.perf_counter() - begun)
-        return taken
+            for one, seconds in taken.items():
+                begun = time.perf_counter()
+                one.activity("work", f"{n}" * 100)
+                seconds.append(time.perf_counter() - begun)
+        return sorted(taken[session]), sorted(taken[beside])
 
-    with new_client(of, errors) as client:
-        session = client.session(user_id="u")
+    with memory_client()[0] as other, new_client(of, errors) as client:
+        session, beside = client.session(user_id="u"), other.session(user_id="u")
         costs(500)
-        calm = statistics.median(costs(1_000))
-        assert client.flush(60) == 0
+        calm = statistics.median(costs(1_000)[0])
+        assert client.flush(180) == 0
         broker.kill()
-        away = costs(3_000)
+        away, reference = costs(3_000)
         assert client.counters.spooled > 0
-        # Waiting for a broker would take milliseconds each; the machine pauses for shorter times.
-        assert statistics.median(away) < 10 * calm
-        assert sorted(away)[int(len(away) * 0.99)] < 0.05
+        # Waiting for a broker would take milliseconds each, of many verbs or of each hundredth one.
+        # A busy machine pauses for longer, but then the verbs beside them wait too.
+        assert statistics.median(away) < 10 * max(calm, statistics.median(reference))
+        hundredth = int(len(away) * 0.99)
+        assert away[hundredth] < 0.05 + 10 * reference[hundredth]
         wait_until(lambda: any("Kafka at" in str(error) for error in errors), 30, "a report")
         broker.start()
         broker.wait_ready()
         costs(500)
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         session.complete()
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         counters = client.counters
         assert (counters.dropped, counters.failed, counters.sent) == (0, 0, counters.delivered)
         numbers = sent_numbers(kafka)[session.session_id, client.producer_id]
@@ -170,7 +176,7 @@ def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: Kafka
                 session.activity("work", "x" * 200)
             transport._give_producer_up(transport._generation, KafkaError(KafkaError._FATAL))
         session.complete()
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         assert client.counters.delivered == client.counters.sent == 905
     assert first_seen(sent_numbers(kafka)[session.session_id, client.producer_id]) == list(range(1, 906))
     assert errors
@@ -202,7 +208,7 @@ def test_a_producer_that_finds_no_broker_is_replaced_and_everything_open_is_sent
         for _ in range(300):
             session.activity("work", "x" * 200)
         session.complete()
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         assert client.counters.delivered == client.counters.sent
     numbers = sent_numbers(kafka)[session.session_id, client.producer_id]
     assert first_seen(numbers) == list(range(1, client.counters.sent + 1))
@@ -227,7 +233,7 @@ def test_a_producer_whose_partition_is_stuck_is_replaced_though_only_heartbeats_
             while len(set(partitions)) < 2:  # of eight random keys all are on one in 128 runs
                 sessions.append(client.session(user_id="u"))
                 partitions.append(partition_of(sessions[-1]._emitter.key.encoded(), 2))
-            assert client.flush(60) == 0
+            assert client.flush(180) == 0
             cluster.silence_broker(2)
             alive = sessions[partitions.index(0)]
             for session, partition in zip(sessions, partitions, strict=True):
@@ -251,15 +257,15 @@ def test_drop_leaves_a_visible_gap(broker: LocalBroker, tmp_path: Path) -> None:
     )
     with new_client(of) as client:
         session = client.session(user_id="u")
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         broker.kill()
         for _ in range(400):
             session.activity("work", "x" * 1_000)
         broker.start()
         broker.wait_ready()
-        assert client.flush(90) == 0
+        assert client.flush(180) == 0
         session.complete()
-        assert client.flush(60) == 0
+        assert client.flush(180) == 0
         counters = client.counters
     numbers = sent_numbers(kafka)[session.session_id, client.producer_id]
     assert counters.dropped > 0
@@ -286,9 +292,10 @@ def test_the_end_of_a_process_ends_its_session_and_drains(
         pid = child.pid
         assert pid is not None
         os.kill(pid, signal.Signals[how])
-    assert child.wait(60)
+    assert child.wait(180)
     assert list(of.spool_folder.iterdir()) == []
-    events = [event for event in read_events(kafka) if isinstance(event, Event)]
+    told = [event for event in read_events(kafka) if isinstance(event, Event)]
+    events = [event for event in told if not isinstance(event.payload, Heartbeat)]  # a slow start has some
     assert [event.envelope.producer_seq for event in events] == list(range(1, 206))
     last = events[-1].payload
     assert isinstance(last, SessionTerminated)
@@ -306,7 +313,7 @@ def test_clean_up_requests_of_others_are_left_and_answered_ones_do_not_return(
             cleanup_id, tenant_id, session_id, service_id, 1, "closed", "", ["close_connection"], 1
         )
         producer.produce(kafka.topics.cleanup, encode_record(request), f"{tenant_id}:{session_id}")
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
 
     calls: list[str] = []
     for cleanup_id in ("first", "second"):
@@ -329,6 +336,8 @@ def _committed(kafka: KafkaSettings) -> int:
     consumer = Consumer({**kafka.client_config(), "group.id": group})
     try:
         asked = [TopicPartition(kafka.topics.cleanup, partition) for partition in range(kafka.partitions)]
-        return sum(max(place.offset, 0) for place in consumer.committed(asked, timeout=30))
+        return sum(max(place.offset, 0) for place in consumer.committed(asked, timeout=60))
+    except KafkaException:  # the first group of a new broker has to wait for its topic
+        return -1
     finally:
         consumer.close()

@@ -24,7 +24,7 @@ from tests.style.project import ROOT
 from tests.support import Processes, environment
 from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3_000)]
 
 
 class WalkRig:
@@ -35,9 +35,11 @@ class WalkRig:
         pipeline = PipelineRig(kafka, None, processes)
         pipeline.start_processor()
         self._control_url, self._folder = pipeline.control_url, folder
+        own = {"control_url": pipeline.control_url, "api_token": TOKEN}
+        own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
         self._environment = {
             **os.environ,
-            **environment(kafka, control_url=pipeline.control_url, api_token=TOKEN),
+            **environment(kafka, **own),
         }
 
     def work(self, jobs: Sequence[Job]) -> Mapping[str, list[Ended]]:
@@ -49,7 +51,7 @@ class WalkRig:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=800,
             check=False,
         )
         assert done.returncode == 0, done
@@ -70,7 +72,7 @@ class WalkRig:
         run_id = uuid.uuid5(uuid.UUID(job.session_id), job.issue)
         url = f"{self._control_url}/v1/sessions/{job.session_id}/runs/{run_id}/tool-calls"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             calls = json.load(answer)
         return {call["tool_name"]: call["state"] for call in calls["tool_calls"]}
 

@@ -17,7 +17,7 @@ from sessionary.schemas.events import (
     UsageRecorded,
 )
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.examples_rig import ExamplesRig, end_of, session_of
+from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
 from tests.support import Processes
 
 
@@ -52,7 +52,7 @@ def test_a_plain_agent_and_an_asyncio_agent_report_their_calls(rig: ExamplesRig)
     assert rig.refusals() == []
 
     with rig.start_example("asyncio_tools.agent", "Atlantis") as failing:
-        output, _ = failing.communicate(timeout=90)
+        output, _ = failing.communicate(timeout=END_S)
     assert failing.returncode == 1
     events = rig.events(output)
     assert end_of(events) == "unrecoverable"

@@ -113,8 +113,9 @@ def test_usage_is_told_by_day_model_session_user_and_agent_and_of_a_time(rows: A
     rows.insert_rows("history", 3, values, 0)
     rows.insert_rows("history", 1, [agent_event(large, session=1, seq=9)], 9)
     found = rows.fetch_values(
-        "SELECT dateDiff('day', day, today()) AS ago, model, right(session_id, 1) AS s, user_id, agent_id, calls, "
-        "tokens_in FROM v_usage_by ORDER BY ALL"
+        # Not today(): midnight may pass meanwhile.
+        f"SELECT dateDiff('day', day, toDate({rows.now_us // 1_000_000}, 'UTC')) AS ago, model, "
+        "right(session_id, 1) AS s, user_id, agent_id, calls, tokens_in FROM v_usage_by ORDER BY ALL"
     )
     assert found == [
         (1, "large", "1", "u1", "agent-1", 1, 100),

@@ -70,7 +70,7 @@ def _produce_first_records(kafka: KafkaSettings, folder: Path, turn: int) -> set
         producers = []
         for _ in range(PRODUCERS):
             producers.append(KafkaProducer(settings, lambda e: None, lambda: None, lambda e: None, lambda s: None))
-            stack.callback(producers[-1].close, 5.0)
+            stack.callback(producers[-1].close, 60.0)
         for n, producer in enumerate(producers):
             for i in range(RECORDS):
                 value = b"%d-%d-%d" % (turn, n, i)

@@ -17,16 +17,23 @@ from tests.support.migrated_tables import make_tables
 
 _HISTORY = "SELECT countIf(session_id != ''), countIf(value_bytes = 'foreign') FROM {db}.history FINAL"
 _names = itertools.count(1)
+_SEND_S = 120.0
 
 
 def open_transaction(kafka: KafkaSettings, *places: tuple[int, bytes]) -> Producer:
     """Write `foreign` to partitions under keys, in a transaction that stays open."""
-    producer = Producer({**kafka.client_config(), "transactional.id": f"{kafka.topic_prefix}-foreign-{next(_names)}"})
-    producer.init_transactions(30)
+    producer = Producer(
+        {
+            **kafka.client_config(),
+            "transactional.id": f"{kafka.topic_prefix}-foreign-{next(_names)}",
+            "transaction.timeout.ms": 600_000,
+        }
+    )
+    producer.init_transactions(_SEND_S)
     producer.begin_transaction()
     for partition, key in places:
         producer.produce(kafka.topics.events, b"foreign", key, partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(_SEND_S) == 0
     return producer
 
 
@@ -39,8 +46,8 @@ def test_what_a_foreign_producer_aborted_is_judged_by_no_processor_and_in_no_his
     place = partition_of(key, kafka.partitions), key
     sender.send(*agent.start())
     sender.flush()
-    open_transaction(kafka, place, place).abort_transaction(30)
-    open_transaction(kafka, place).commit_transaction(30)
+    open_transaction(kafka, place, place).abort_transaction(_SEND_S)
+    open_transaction(kafka, place).commit_transaction(_SEND_S)
     sender.send(agent.work())
     sender.flush()
     start_processor(processes, kafka, "w1")
@@ -71,16 +78,17 @@ def test_a_partition_that_an_open_transaction_holds_up_is_named_until_it_ends(
 
     held = f'sessionary_processor_held_records{{partition="{partition}"}}'
     wait_until(lambda: held in metrics(), 30, "the metric")
-    assert f"partition {partition} is held up at offset" in worker.log.read_text()
+    said = f"partition {partition} is held up at offset"
+    wait_until(lambda: said in worker.log.read_text(), 60, "the line in the log")
     assert count_judged(kafka) == 4
-    foreign.abort_transaction(30)
+    foreign.abort_transaction(_SEND_S)
     wait_until(lambda: count_judged(kafka) == 5, 30, "the event behind it is judged")
     wait_until(lambda: held not in metrics(), 30, "the metric is gone")
 
 
 def test_behind_a_position_are_no_records_if_all_of_them_were_aborted(kafka: KafkaSettings) -> None:
     settings = ProcessorSettings(**kafka.model_dump())
-    open_transaction(kafka, (0, b"k"), (0, b"k")).abort_transaction(30)
+    open_transaction(kafka, (0, b"k"), (0, b"k")).abort_transaction(_SEND_S)
     log = probe_log(settings, 0, 0)
     assert log.end_offset > 0
     assert log.first_offset is None

@@ -78,7 +78,7 @@ def test_a_full_disk_halts_by_name_and_loses_nothing(
         wait_until(worker.retry_halted, 30, "the partitions to go on")
     wait_judged(kafka, load.sent)
     assert worker.child.exit_code is None
-    worker.child.stop(60)
+    worker.child.stop(180)
     log = worker.child.log.read_text()
     assert log.count("is halted until its cause is removed: store_disk_full") == kafka.partitions
     assert "is opened again: " not in log  # by itself, after any other error

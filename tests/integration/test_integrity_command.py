@@ -24,7 +24,7 @@ def produce_ticks(kafka: KafkaSettings, partition: int, count: int) -> None:
     producer = Producer(kafka.client_config())
     for _ in range(count):
         producer.produce(kafka.topics.events, encode_record(Tick("w1")), partition=partition)
-    producer.flush(20)
+    assert producer.flush(120) == 0
 
 
 def land_records(kafka: KafkaSettings, clickhouse: ClickHouseSettings, *, expected: int) -> SinkSettings:

@@ -14,7 +14,7 @@ from sessionary.schemas.events import StepStarted
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.integration.examples_rig import ExamplesRig, end_of
+from tests.integration.examples_rig import END_S, ExamplesRig, end_of
 from tests.support import Processes, read_records, wait_until
 from tests.support.shopping_list import ITEMS
 
@@ -64,7 +64,7 @@ def test_examples_that_are_killed_go_on_where_they_were(rig: ExamplesRig, kafka:
 
     ticket = ("support.agent", "answer", str(uuid.uuid4()), "no network")
     with rig.start_example(*ticket, 0) as failing:
-        failing.communicate(timeout=90)
+        failing.communicate(timeout=END_S)
     assert failing.returncode == 1
     seen = rig.run_example("support.agent", "watch", ticket[2])
     assert seen.splitlines()[-1] == "done classify gather_context to retry write_answer the model does not answer"

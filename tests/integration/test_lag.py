@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.cli.commands import doctor
+from sessionary.infra.lag import row_delays
 from sessionary.infra.lag.exporter import run_exporter
 from sessionary.infra.lag.lag_monitor import LagMonitor
 from sessionary.infra.lag.lag_tracker import PartitionLag
@@ -43,7 +44,7 @@ def _commit_offsets(kafka: KafkaSettings, group: str, topic: str, offsets: dict[
 
     def alter_offsets() -> bool:
         (done,) = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-        return all(place.error is None for place in done.result(30).topic_partitions)
+        return all(place.error is None for place in done.result(120).topic_partitions)
 
     wait_until(alter_offsets, 60, "a coordinator of the group")  # a new broker has none yet
 
@@ -96,10 +97,10 @@ def _check_ages(ours: dict[int | None, PartitionLag]) -> None:
 
 def test_groups_and_topics_that_are_missing_have_names_and_no_zeros(kafka: KafkaSettings) -> None:
     admin, topic = AdminClient(kafka.client_config()), kafka.topics.batches
-    wait_until(lambda: topic in admin.list_topics(timeout=10).topics, 30, "the topic to come")
+    wait_until(lambda: topic in admin.list_topics(timeout=60).topics, 30, "the topic to come")
     for done in admin.delete_topics([topic]).values():
-        done.result(30)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 30, "the topic to go")
+        done.result(120)
+    wait_until(lambda: topic not in admin.list_topics(timeout=60).topics, 30, "the topic to go")
     produce_records(kafka, kafka.topics.cleanup, [(1, b"request")])
     handler = f"{kafka.topic_prefix}.cleanup.acme:billing"
     _commit_offsets(kafka, handler, kafka.topics.cleanup, {0: 0})
@@ -149,7 +150,7 @@ def running_exporter(
         yield port
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(180)
     assert not thread.is_alive()
 
 
@@ -164,7 +165,7 @@ def test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away(bro
     with running_exporter(kafka) as port:
         records = _series(kafka, "records", 0)
         wait_until(lambda: metric_value(port, records) == 0.0, 30, "a sample without lag")
-        assert read_page(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n")
+        wait_until(lambda: read_page(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n"), 60, "to be ready")
         produce_records(kafka, kafka.topics.audit, [(0, b"record")] * 5)
         wait_until(lambda: metric_value(port, records) == 6.0, 20, "the lag")
         wait_until(lambda: (metric_value(port, _series(kafka, "seconds", 0)) or 0) > 0, 20, "the time lag")
@@ -177,6 +178,11 @@ def test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away(bro
         broker.start()
         broker.wait_ready()
         wait_until(lambda: metric_value(port, records) == 6.0, 60, "the lag after the broker's restart")
+
+
+def are_near(theirs: float | None, ours: float | None) -> bool:
+    """Return whether two ages are known, above 0 and about the same."""
+    return bool(theirs and ours and 0 < ours == pytest.approx(theirs, abs=10))
 
 
 @pytest.mark.long
@@ -207,8 +213,12 @@ def test_lag_agrees_with_a_sinks_own_metrics(kafka: KafkaSettings, own_clickhous
         own_clickhouse.stop()
         produce_records(kafka, kafka.topics.audit, encoded_audits(4, sessions=4))
         wait_until(lambda: agree({11.0}), 60, "both to count ten records and a marker per partition")
-        ages = [(of_sink("lag_seconds", 0), metric_value(port, _series(kafka, "seconds", 0)))]
-        assert all(theirs == pytest.approx(ours, abs=10) for theirs, ours in ages)
+        # On a busy machine the two are asked, and have looked, at different times.
+        wait_until(
+            lambda: are_near(of_sink("lag_seconds", 0), metric_value(port, _series(kafka, "seconds", 0))),
+            60,
+            "both to tell the same age",
+        )
         own_clickhouse.start()
         own_clickhouse.wait_ready()
         wait_until(lambda: agree({0.0}), 90, "both to say that all has landed after the outage")
@@ -246,21 +256,27 @@ def test_lag_agrees_with_a_processors_own_metrics(kafka: KafkaSettings, processe
 
         # From the position on: the former marker, three records, and a marker.
         wait_until(lambda: lag_pair() == (5.0, 5.0), 60, f"both to say that three records wait (last: {lag_pair()})")
-        ours, theirs = of_exporter("seconds", 1), of_processor("lag_seconds", 1)
-        assert ours is not None
-        assert theirs is not None
-        assert 0 < ours == pytest.approx(theirs, abs=10)
-        assert (of_exporter("records", 0), of_processor("lag_records", 0)) == (0.0, 0.0)
+        wait_until(
+            lambda: are_near(of_processor("lag_seconds", 1), of_exporter("seconds", 1)), 60, "both to tell the same age"
+        )
+        wait_until(
+            lambda: (of_exporter("records", 0), of_processor("lag_records", 0)) == (0.0, 0.0), 60, "no lag elsewhere"
+        )
 
 
 def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LAG_S_MAX", 0.0)
     produce_records(kafka, kafka.topics.audit, [(0, b"record")] * 5)
     environ = environment(kafka, clickhouse_url=f"http://127.0.0.1:{free_port()}")
-    found = {check.check: check for check in doctor.run_checks(environ)}
+
+    def checks() -> dict[str, doctor.Check]:
+        """Return them once the oldest record was read: a busy machine may not manage it in time."""
+        made = {check.check: check for check in doctor.run_checks(environ)}
+        return made if "lag sink.audit" in made and not made["lag sink.audit"].ok else {}
+
+    found = wait_until(checks, 60, "the audit sink's lag to be found")
     assert found["lag sink.history"].ok
     wrong = found["lag sink.audit"]
-    assert not wrong.ok
     assert wrong.found.startswith("6 records behind, the oldest of ")
     assert wrong.found.endswith(", and no member reads them")
     assert "sessionary sink audit" in wrong.advice
@@ -269,7 +285,7 @@ def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypat
 def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSettings) -> None:
     """A topic that is gone, roles that are absent, and a member that stands still."""
     admin, gone, topic = AdminClient(kafka.client_config()), kafka.topics.batches, kafka.topics.audit
-    admin.delete_topics([gone])[gone].result(30)
+    admin.delete_topics([gone])[gone].result(120)
     produce_records(kafka, topic, [(0, b"record")] * 5)
     group = f"{kafka.topic_prefix}.sink.audit"
     consumer = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
@@ -290,12 +306,17 @@ def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSett
         wait_until(are_told, 60, "all states")
 
 
-def test_rows_of_the_last_minute_tell_their_delay(clickhouse: ClickHouseSettings) -> None:
+def test_rows_of_the_last_minute_tell_their_delay(
+    clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_delays, "_TIMEOUT_S", 120.0)
     make_tables(clickhouse)
     assert ask_row_delays(clickhouse) == ()
     for table, delays_s in (("history", (4, 1, 2)), ("rejected", (3,))):
         rows = " UNION ALL ".join(
-            f"SELECT {offset}, now64(3) - {delay_s}, now64(3)" for offset, delay_s in enumerate(delays_s)
+            # Some minutes ahead: on a busy machine more than one may pass until they are asked for.
+            f"SELECT {offset}, now64(3) + 600 - {delay_s}, now64(3) + 600"
+            for offset, delay_s in enumerate(delays_s)
         )
         run_sql(
             clickhouse,
@@ -310,9 +331,10 @@ def test_the_command_prints_a_line_per_partition(kafka: KafkaSettings, clickhous
     env, group = environment(kafka, clickhouse), f"{kafka.topic_prefix}.sink.audit"
 
     def run_lag() -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the rows; empty if a busy machine did not read the first record in time."""
-        done = subprocess.run([COMMAND, "lag"], env=env, capture_output=True, text=True, timeout=120, check=False)
-        assert (done.returncode, "does not answer" in done.stderr) == (0, False)
+        """Return the rows; empty if a busy machine did not answer in time, or not in full."""
+        done = subprocess.run([COMMAND, "lag"], env=env, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode or "does not answer" in done.stderr:
+            return {}
         rows = {(row["group"], row["partition"]): row for row in map(json.loads, done.stdout.splitlines())}
         return rows if rows[group, 2]["lag_s"] is not None else {}
 
@@ -331,7 +353,8 @@ def test_a_command_that_watches_prints_a_row_a_round_until_ctrl_c(kafka: KafkaSe
     def rows() -> list[dict[str, Any]]:
         lines = watching.log.read_text().splitlines()
         found = [json.loads(line) for line in lines if line.endswith("}")]
-        return [row for row in found if (row["group"], row["partition"]) == (group, 2)]
+        # A round in which a busy machine does not answer in time knows no lag.
+        return [row for row in found if (row["group"], row["partition"]) == (group, 2) and row["lag"] is not None]
 
     wait_until(lambda: len(rows()) > 1, 60, "two rounds")
     assert {row["lag"] for row in rows()} == {0}
@@ -340,7 +363,7 @@ def test_a_command_that_watches_prints_a_row_a_round_until_ctrl_c(kafka: KafkaSe
     times = [row["at"] for row in rows()]
     assert times == sorted(set(times)), "each round has a time of its own"
     watching.signal(signal.SIGINT)
-    assert watching.wait(30)
+    assert watching.wait(180)
     assert watching.exit_code == 0
     assert "Traceback" not in watching.log.read_text()
 
@@ -350,9 +373,9 @@ def test_a_group_with_members_that_moves_is_ok_and_one_that_stands_still_stalls(
     topic = kafka.topics.cleanup
     group = f"{kafka.topic_prefix}.cleanup.acme:billing"
     producer = Producer(kafka.client_config())
-    for _ in range(50):
+    for _ in range(5_000):  # more than the group commits until it is known to move
         producer.produce(topic, b"request", partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     consumer = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
     consumer.subscribe([topic])
     wait_until(lambda: len(consumer.assignment()) + (consumer.poll(0.1) is None) > 1, 60, "an assignment")

@@ -9,7 +9,6 @@ import json
 import socket
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from pydantic import SecretStr
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.environment import read_environment
+from sessionary.infra.local import server as server_module
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse, clickhouse_answers
 from sessionary.infra.local.errors import StartFailed
 from sessionary.infra.local.ports import LOOPBACK, free_port
@@ -88,7 +88,7 @@ def _http(
     params: dict[str, str] | None = None,
     headers: dict[str, str] | None = None,
 ) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(LOOPBACK, endpoint.port, timeout=30)
+    connection = http.client.HTTPConnection(LOOPBACK, endpoint.port, timeout=120)
     try:
         chunked = not isinstance(body, bytes)
         sent = {**(headers or {}), **({"Transfer-Encoding": "chunked"} if chunked else {})}
@@ -224,7 +224,7 @@ def test_get_changes_nothing(endpoint: LocalClickHouse, client: Client, table: s
     ],
 )
 def test_broken_framing_ends_the_connection(endpoint: LocalClickHouse, request_bytes: bytes) -> None:
-    with socket.create_connection((LOOPBACK, endpoint.port), timeout=30) as raw:
+    with socket.create_connection((LOOPBACK, endpoint.port), timeout=120) as raw:
         raw.sendall(request_bytes + b"GET /ping HTTP/1.1\r\n\r\n")
         raw.shutdown(socket.SHUT_WR)
         answer = raw.makefile("rb").read()
@@ -376,7 +376,8 @@ def test_a_locked_folder_names_its_holder(endpoint: LocalClickHouse, tmp_path: P
         second.kill()
 
 
-def test_a_stop_closes_the_folder_and_keeps_the_address(tmp_path: Path) -> None:
+def test_a_stop_closes_the_folder_and_keeps_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_STOP_GRACE_S", 180.0)  # a busy machine is not killed
     server = LocalClickHouse(tmp_path / "data", None, tmp_path / "log")
     server.start()
     try:
@@ -385,10 +386,9 @@ def test_a_stop_closes_the_folder_and_keeps_the_address(tmp_path: Path) -> None:
         with _client(server) as driver:
             driver.command("CREATE TABLE t (n UInt64) ENGINE = MergeTree ORDER BY n")
             driver.insert("t", [[1]], column_names=["n"])
-        begun = time.monotonic()
         server.stop()
-        assert time.monotonic() - begun < 10
-        assert server.pid is None
+        assert server._child is not None
+        assert (server.pid, server._child.exit_code) == (None, 0)
         server.start()
         server.wait_ready()
         assert server.url == address

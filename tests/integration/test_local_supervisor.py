@@ -19,6 +19,8 @@ from sessionary.infra.local.process import Child
 from sessionary.infra.local.schedule import BackOff, PartState
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 
+_PATIENCE_S = 120.0
+_RESET_S = 3_600.0  # a busy machine may take half a minute to run a program that ends at once
 _FOR_EVER = "import threading; threading.Event().wait()"
 _STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {_FOR_EVER}"
 # Starts a child of its own in the same process group, and tells its pid.
@@ -43,7 +45,7 @@ def _alive(pid: int) -> bool:
     return state != "Z"
 
 
-def _until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def _until(condition: Callable[[], object], timeout_s: float = _PATIENCE_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -52,7 +54,7 @@ def _until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
 
 def _next(changes: SimpleQueue[PartChange], name: str, state: PartState) -> PartChange:
     while True:
-        change = changes.get(timeout=20.0)
+        change = changes.get(timeout=_PATIENCE_S)
         if (change.name, change.state) == (name, state):
             return change
 
@@ -61,7 +63,7 @@ def test_a_part_that_dies_comes_back(tmp_path: Path) -> None:
     changes: SimpleQueue[PartChange] = SimpleQueue()
     part = Part("a", _python(_FOR_EVER), tmp_path / "a.log")
     with Supervisor([part], changes.put) as supervisor:
-        supervisor.wait_ready(20.0)
+        supervisor.wait_ready(_PATIENCE_S)
         first = _next(changes, "a", PartState.READY).pid
         assert first is not None
         assert supervisor.pid("a") == first
@@ -78,7 +80,9 @@ def test_a_part_that_dies_comes_back(tmp_path: Path) -> None:
 def test_a_part_that_cannot_run_is_tried_again_with_growing_waits(tmp_path: Path) -> None:
     changes: SimpleQueue[PartChange] = SimpleQueue()
     part = Part("a", _python("print('no'); raise SystemExit(3)"), tmp_path / "a.log", ready=lambda: False)
-    with Supervisor([part], changes.put, back_off=BackOff(first_s=0.01, most_s=0.04)) as supervisor:
+    with Supervisor(
+        [part], changes.put, back_off=BackOff(first_s=0.01, most_s=0.04, reset_after_s=_RESET_S)
+    ) as supervisor:
         deaths = [_next(changes, "a", PartState.WAITING) for _ in range(4)]
         assert [death.wait_s for death in deaths] == [0.01, 0.02, 0.04, 0.04]
         assert {death.exit_code for death in deaths} == {3}
@@ -90,7 +94,7 @@ def test_a_part_that_cannot_run_is_tried_again_with_growing_waits(tmp_path: Path
 def test_a_part_that_needs_set_up_is_told_with_its_reason_and_tried_again_slowly(tmp_path: Path) -> None:
     changes: SimpleQueue[PartChange] = SimpleQueue()
     part = Part("a", _python("print('first'); print('no table'); raise SystemExit(6)"), tmp_path / "a.log")
-    back_off = BackOff(first_s=0.01, most_s=0.04, set_up_s=0.05)
+    back_off = BackOff(first_s=0.01, most_s=0.04, reset_after_s=_RESET_S, set_up_s=0.05)
     with Supervisor([part], changes.put, back_off=back_off, set_up_codes=(6,)):
         deaths = [_next(changes, "a", PartState.WAITING) for _ in range(5)]
     assert [death.wait_s for death in deaths] == [0.01, 0.02, 0.04, 0.05, 0.05]
@@ -109,7 +113,7 @@ def test_parts_start_in_order_and_stop_in_reverse(tmp_path: Path) -> None:
         _next(changes, "a", PartState.STARTING)
         assert supervisor.states() == {"a": PartState.STARTING, "b": PartState.WAITING, "c": PartState.WAITING}
         gate.touch()
-        supervisor.wait_ready(20.0)
+        supervisor.wait_ready(_PATIENCE_S)
     seen: list[tuple[str, PartState]] = []
     while not changes.empty():
         change = changes.get()
@@ -126,7 +130,7 @@ def test_stop_leaves_no_process_not_even_a_deaf_one_or_a_grandchild(tmp_path: Pa
     ]
     supervisor = Supervisor(parts, grace_s=0.2)
     supervisor.start()
-    supervisor.wait_ready(20.0)
+    supervisor.wait_ready(_PATIENCE_S)
     _until(lambda: (tmp_path / "deaf.log").read_text() and (tmp_path / "family.log").read_text())
     pids = [supervisor.pid("deaf"), supervisor.pid("family"), int((tmp_path / "family.log").read_text())]
     assert all(pid is not None and _alive(pid) for pid in pids)
@@ -147,7 +151,7 @@ supervisor = Supervisor(parts)
 starter = threading.Thread(target=supervisor.start)
 starter.start()
 starter.join()
-supervisor.wait_ready(20)
+supervisor.wait_ready(120)
 print(supervisor.pid("a"), supervisor.pid("b"), flush=True)
 threading.Event().wait()
 """

@@ -50,7 +50,7 @@ def append_records(kafka: KafkaSettings, partition: int, count: int) -> None:
     producer = Producer(kafka.client_config())
     for _ in range(count):
         producer.produce(kafka.topics.events, b"v", b"acme:x", partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def test_a_worker_halts_a_partition_whose_log_lost_its_end(
@@ -89,7 +89,7 @@ class LossBench(Bench):
         async with asyncio.timeout(WAIT_S):
             while not ends:  # a broker that has just started may not know yet what it leads
                 positions = self.assignment.open_positions
-                ends = await asyncio.to_thread(self.ends.ask_ends, self.settings.topics.events, [self.partition], 5.0)
+                ends = await asyncio.to_thread(self.ends.ask_ends, self.settings.topics.events, [self.partition], 30.0)
         for partition in self.watchdog.check_ends(positions, ends):
             position = positions[partition]
             log = await asyncio.to_thread(probe_log, self.settings, partition, position.next_offset)
@@ -208,7 +208,7 @@ def log_range(kafka: KafkaSettings, partition: int) -> tuple[int, int]:
     """Return the first offset of a partition of the events topic, and its end."""
     reader = Consumer({**kafka.client_config(), "group.id": "unused"})
     try:
-        start, end = reader.get_watermark_offsets(TopicPartition(kafka.topics.events, partition), timeout=30)
+        start, end = reader.get_watermark_offsets(TopicPartition(kafka.topics.events, partition), timeout=60)
         return start, end
     finally:
         reader.close()

@@ -10,6 +10,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.examples_rig import ExamplesRig, end_of
 from tests.integration.pipeline_rig import COMMAND, TENANT
+from tests.integration.test_long_tasks import last_state
 from tests.style.project import ROOT
 from tests.support import Processes
 
@@ -36,7 +37,7 @@ def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     processes.run([COMMAND, "task-worker", *options], env=environment, name="task-worker")
     settings = rig.pipeline.client_settings(tmp_path, "watcher")
     with SessionClient(tenant_id=TENANT, service_id="training", agent_id="watcher", settings=settings) as client:
-        assert [view.state for view in client.watch_task(task_id)][-1] == "completed"
+        assert last_state(client, task_id) == "completed"
     assert json.loads(rig.run_example("long_task.agent", "status", task_id)) == {
         **told,
         "status": "completed",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.local.process import Child
-from sessionary.producers import Session, SessionClient, Unavailable
+from sessionary.producers import SessionClient, Unavailable
 from sessionary.schemas.ids import new_task_id
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
@@ -41,10 +41,10 @@ def train(ctx, given):
 # Asks for a task and is killed: nothing is closed.
 ASKER = """
 import os, signal, sys
-from sessionary.producers import SessionClient
+from sessionary.producers import SessionClient, Unavailable
 client = SessionClient(tenant_id="acme", service_id="billing", agent_id="asker")
 session = client.session(user_id="u1")
-task_id = session.start_task("model_training", {"folder": sys.argv[1]}, timeout_s=30)
+task_id = session.start_task("model_training", {"folder": sys.argv[1]}, timeout_s=120)
 with open(sys.argv[1] + "/id.new", "w") as file:
     file.write(task_id)
 os.rename(sys.argv[1] + "/id.new", sys.argv[1] + "/id")
@@ -67,19 +67,21 @@ class TaskRig:
             "control_url": self.pipeline.control_url,
             "api_token": TOKEN,
             "spool_dir": str(self.folder / f"{name}-spool"),
+            "verdict_timeout_s": "120",
         }
         return {**environment(self._kafka, **more), "PYTHONPATH": str(self.folder)}
 
-    def start_worker(self, name: str, *more: str) -> Child:
+    def start_worker(self, name: str, *more: str, lease_s: int = 10) -> Child:
+        """Start a worker. It takes a task over if the task's worker is silent for `lease_s`."""
         options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing", "--agent", name, *more]
-        times = ["--beat-s", "0.5", "--lease-s", "3"]
+        times = ["--beat-s", "0.5", "--lease-s", f"{lease_s}"]
         return self._processes.run([COMMAND, "task-worker", *options, *times], env=self.environment(name), name=name)
 
     def ask_and_die(self) -> str:
         asker = self._processes.run(
             [sys.executable, "-c", ASKER, str(self.folder)], env=self.environment("asker"), name="asker"
         )
-        assert asker.wait(60)
+        assert asker.wait(180)
         return (self.folder / "id").read_text()
 
     def client(self) -> SessionClient:
@@ -95,6 +97,17 @@ class TaskRig:
         (self.folder / "gate").touch()
 
 
+def last_state(client: SessionClient, task_id: str) -> str:
+    """Watch a task to its end; a busy machine may not answer for longer than the client waits."""
+
+    def watch() -> str | None:
+        with suppress(Unavailable):
+            return [view.state for view in client.watch_task(task_id)][-1]
+        return None
+
+    return wait_until(watch, 120, "the task's last state")
+
+
 def test_a_task_goes_on_without_its_client_and_through_restarts(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
@@ -103,7 +116,7 @@ def test_a_task_goes_on_without_its_client_and_through_restarts(
     with rig.client() as client:
         told = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
         wait_until(lambda: client.check_task_status(task_id) == told, 30, "the task to be known")
-        rig.start_worker("worker-1")
+        rig.start_worker("worker-1", lease_s=300)  # longer than any pause of the machine
         running = {**told, "status": "running", "progress": 0.25}
         wait_until(lambda: client.check_task_status(task_id) == running, 60, "the task to be at work")
         assert client.get_task_results(task_id) == {"error": "task not completed. Current status: running"}
@@ -111,8 +124,7 @@ def test_a_task_goes_on_without_its_client_and_through_restarts(
         rig.processor = rig.pipeline.start_processor()
         assert client.check_task_status(task_id) == running
         rig.open_gate()
-        states = [view.state for view in client.watch_task(task_id)]
-        assert states[-1] == "completed"
+        assert last_state(client, task_id) == "completed"
     rig.processor.kill()
     rig.pipeline.start_processor()
     with rig.client() as later:
@@ -134,19 +146,11 @@ def test_the_task_of_a_worker_that_was_killed_is_done_by_another_one(
     wait_until(lambda: len(rig.beginnings()) == 2, 120, "the second worker to begin again")
     rig.open_gate()
     with rig.client() as client:
-        assert [view.state for view in client.watch_task(task_id)][-1] == "completed"
+        assert last_state(client, task_id) == "completed"
         assert client.get_task_results(task_id)["result"] == {"accuracy": 0.9}
     (first_pid, _), (second_pid, repeats) = rig.beginnings()
     assert first_pid != second_pid
     assert repeats == "True"
-
-
-def start_in_time(session: Session) -> str:
-    """Start a task within the product's own second; a loaded machine may miss it twice."""
-    for _ in range(2):
-        with suppress(Unavailable):
-            return session.start_task("model_training")
-    return session.start_task("model_training")
 
 
 @pytest.mark.parametrize("token", [TOKEN, "unknown"])
@@ -158,8 +162,7 @@ def test_the_page_of_a_task_answers_for_its_tenant(
         tenant_id=TENANT, service_id="billing", agent_id="a", settings=rig.pipeline.client_settings(tmp_path)
     ) as client:
         session = client.session(user_id="u1")
-        assert client.flush(30) == 0
-        task_id = start_in_time(session)
+        task_id = session.start_task("model_training", timeout_s=120)
         key = session._emitter.key
         assert client.check_task_status(task_id)["status"] == "started"
 
@@ -168,7 +171,7 @@ def test_the_page_of_a_task_answers_for_its_tenant(
             f"{rig.pipeline.control_url}/v1/tasks/{task}", headers={"Authorization": f"Bearer {token}"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

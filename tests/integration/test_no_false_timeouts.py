@@ -21,7 +21,9 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-BUDGET_MS = 3_000
+# Longer than a busy machine pauses the agent; and for how long nothing fires after an outage, in
+# which the agent has to reach the broker again.
+BUDGET_MS, QUIET_MS = 12_000, 20_000
 SESSIONS = 8
 
 
@@ -39,7 +41,7 @@ def heartbeat_sessions(client: SessionClient) -> Iterator[list[Session]]:
         session.close()
 
 
-def wait_applied(kafka: KafkaSettings, transition: str, count: int, timeout_s: float = 60) -> None:
+def wait_applied(kafka: KafkaSettings, transition: str, count: int, timeout_s: float = 180) -> None:
     def enough() -> bool:
         records = read_records(kafka, kafka.topics.audit, timeout_s)
         return sum(isinstance(r, AuditRecord) and r.transition == transition for r in records) >= count
@@ -61,7 +63,7 @@ def test_a_lagging_processor_causes_no_false_timeout(
         processor.signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
         # Longer than budget and group session timeout: the processor is fenced when it resumes.
-        wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 30, "the budget to pass thrice")
+        wait_until(lambda: time.monotonic() - frozen_at > 1.5 * BUDGET_MS / 1000, 30, "the budget to pass")
         processor.signal(signal.SIGCONT)
         wait_until(pipeline.is_ready, 60, "the processor to own its partitions again")
         silent = client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start()
@@ -104,8 +106,8 @@ def test_a_lagging_processor_times_out_no_session_that_waits_for_its_verdict(
 def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
     pipeline = PipelineRig(kafka, None, processes)
-    # A short quiet time: the silent session times out only after it.
-    pipeline.start_processor(quiet_ms="6000")
+    # The silent session times out only after the quiet time.
+    pipeline.start_processor(quiet_ms=str(QUIET_MS))
     settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
@@ -118,10 +120,10 @@ def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes:
         silent.detach()
         for session in sessions:
             session.activity("llm", "during the outage")
-        wait_until(lambda: time.monotonic() - killed_at > 2.5 * BUDGET_MS / 1000, 30, "the budget to pass twice")
+        wait_until(lambda: time.monotonic() - killed_at > 1.5 * BUDGET_MS / 1000, 30, "the budget to pass")
         broker.start()
         broker.wait_ready()
-        wait_applied(kafka, "T06", 1, timeout_s=90)
-        assert client.flush(60) == 0
+        wait_applied(kafka, "T06", 1)
+        assert client.flush(180) == 0
     wait_applied(kafka, "T13", SESSIONS - 1)
     assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]

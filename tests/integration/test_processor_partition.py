@@ -38,7 +38,7 @@ from tests.support import read_batches, read_records, read_topic, wait_until
 from tests.support.failing_worker import FailingMachine
 from tests.support.pipelines import alter_topic, new_pipeline, refuse_records
 
-WAIT_S = 15.0
+WAIT_S = 120.0
 
 
 class FakeFetchControl:

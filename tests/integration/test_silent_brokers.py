@@ -118,7 +118,9 @@ def test_a_role_says_within_5_s_that_the_brokers_are_away(
     environ = silent | {"SESSIONARY_METRICS_PORT": str(free_port()), "PYTHONPATH": str(tmp_path)}
     environ["SESSIONARY_API_PORT"] = "0"
     role = processes.run([COMMAND, *arguments.split()], env=environ, name=arguments.split()[0])
-    wait_until(lambda: LASTING[arguments] in role.log.read_text(), SAID_S_MAX + 6 * start_s, "the role to say so")
+    wait_until(
+        lambda: LASTING[arguments] in role.log.read_text(), SAID_S_MAX + 6 * start_s, "the role to say so", exact=True
+    )
 
 
 def test_a_command_that_watches_says_so_again_and_again_until_ctrl_c(
@@ -129,7 +131,7 @@ def test_a_command_that_watches_says_so_again_and_again_until_ctrl_c(
     def rows() -> list[dict[str, str]]:
         return [json.loads(line) for line in watching.log.read_text().splitlines() if line.endswith("}")]
 
-    wait_until(rows, SAID_S_MAX + 6 * start_s, "the first round")
+    wait_until(rows, SAID_S_MAX + 6 * start_s, "the first round", exact=True)
     wait_until(lambda: len(rows()) > 1, 30, "the second round")
     assert {row["state"] for row in rows()} == {"broker_away"}
     assert all("does not answer" in row["detail"] for row in rows())

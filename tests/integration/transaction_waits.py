@@ -11,7 +11,7 @@ from sessionary.producers import Session, SessionClient
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.settings import KafkaSettings
 
-_ASK_S = 5.0
+_ASK_S = 30.0
 
 
 def start_in_each_partition(client: SessionClient, kafka: KafkaSettings, tenant_id: str) -> list[Session]:

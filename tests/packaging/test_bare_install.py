@@ -46,7 +46,7 @@ def _run(*argv: str | Path, cwd: Path) -> str:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
     # The second is for the build's own environment, where pip 26 no longer reads the first.
     env["PIP_CONSTRAINT"] = env["PIP_BUILD_CONSTRAINT"] = str(ROOT / "constraints.txt")
-    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -13,6 +13,8 @@ from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, session_id
 
+_QUERY_S = 300.0
+
 
 class AgedRows:
     """Inserts rows as sinks do, with a log time of some days ago, and lets retention pass."""
@@ -57,7 +59,7 @@ class AgedRows:
 
     def fetch_rows(self, sql: str) -> list[Row]:
         """Return a query's rows; tables need no database."""
-        return ClickHouseClient(self.clickhouse).fetch_rows(sql)
+        return ClickHouseClient(self.clickhouse, _QUERY_S).fetch_rows(sql)
 
     def fetch_values(self, sql: str) -> list[tuple[Any, ...]]:
         """Return a query's rows as tuples."""

@@ -8,7 +8,7 @@ import sys
 from sessionary.schemas.settings import KafkaSettings
 
 BROKEN_NAME = b"na\xffme"
-_SEND_S = 60
+_SEND_S = 300
 # aiokafka without its C extension encodes a name by the name's own method. The official client
 # takes text only, and encodes it as UTF-8.
 _PROGRAM = """

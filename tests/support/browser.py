@@ -12,7 +12,7 @@ from tests.support.debian_packages import BROWSER
 
 _CHROMIUM: Final = shutil.which(BROWSER.names[0])
 needs_chromium = pytest.mark.skipif(_CHROMIUM is None, reason="Chromium is missing: make browser installs it")
-_SHOW_S: Final = 120
+_SHOW_S: Final = 300
 
 
 def take_screenshot(page: Path, picture: Path, width: int, height: int) -> Image.Image:

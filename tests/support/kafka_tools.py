@@ -9,7 +9,7 @@ from jgo.maven import MavenContext
 from sessionary.infra.local.kafka.jars import KAFKA_VERSION, kafka_jars
 
 _GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 300.0
 
 
 def describe_group(bootstrap_servers: str, group: str) -> dict[tuple[str, int], tuple[int, int, int]]:

@@ -8,6 +8,8 @@ from sessionary.sinks.settings import SinkSettings
 from tests.support.pipelines import run_sql
 from tests.support.waiting import wait_until
 
+_ASK_S = 120.0
+
 
 def delete_rows(clickhouse: ClickHouseSettings, table: str, where: str) -> None:
     """Delete rows of a table."""
@@ -32,15 +34,17 @@ def drop_part(clickhouse: ClickHouseSettings, table: str, where: str = "true") -
     return {int(partition): int(count) for partition, count in lost}
 
 
-def commit_offset(settings: SinkSettings, kind: SinkKind, partition: int, offset: int | None = None) -> int:
+def commit_offset(
+    settings: SinkSettings, kind: SinkKind, partition: int, offset: int | None = None, metadata: str = ""
+) -> int:
     """Move a sink's offset, as an operator's tool does; None: to the end of the log. Return it.
 
     Waits until the sink's group has no members: a static one that has ended stays for seconds.
     """
-    place = TopicPartition(getattr(settings.topics, SINKS[kind].topic), partition)
+    place = TopicPartition(getattr(settings.topics, SINKS[kind].topic), partition, metadata=metadata)
     consumer = Consumer({**settings.client_config(), "group.id": settings.group_id(kind)})
     try:
-        place.offset = consumer.get_watermark_offsets(place, timeout=20)[1] if offset is None else offset
+        place.offset = consumer.get_watermark_offsets(place, timeout=_ASK_S)[1] if offset is None else offset
         wait_until(lambda: _is_committed(consumer, place), 60, f"the offset of {kind}, partition {partition}")
     finally:
         consumer.close()

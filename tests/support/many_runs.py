@@ -16,11 +16,12 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
 
-from sessionary.producers import ProducerSettings, Run, Session, SessionClient, tool
+from sessionary.producers import Limits, ProducerSettings, Run, Session, SessionClient, tool
 from sessionary.producers.artifacts import ArtifactLibrary
 
-_FLUSH_S = 60.0
+_FLUSH_S = 300.0
 _CHUNK_BYTES = 1 << 20
+_LIMITS = Limits(idle_ms=7_200_000, attached_run_ms=7_200_000)  # a busy machine may need more than an hour
 
 
 def body_of(number: int, megabytes: int) -> bytes:
@@ -46,7 +47,7 @@ class ManyRuns:
     def work(self, number: int, steps: int, calls: int) -> None:
         """Carry out one run to its end."""
         try:
-            with self._client.session(user_id=f"u{number}") as session:
+            with self._client.session(user_id=f"u{number}", limits=_LIMITS) as session:
                 self.sessions[number] = session.session_id
                 with session.run("load", run_id="r", input={"number": number}) as run:
                     for step in range(steps):

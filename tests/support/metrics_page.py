@@ -2,6 +2,9 @@
 
 import urllib.error
 import urllib.request
+from typing import Final
+
+_ANSWER_S: Final = 60.0
 
 
 def read_series(page: str) -> dict[str, float]:
@@ -13,7 +16,7 @@ def read_series(page: str) -> dict[str, float]:
 def read_page(url: str) -> tuple[int, str]:
     """Return a page's status and text. Raises `OSError` if nothing answers."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -23,7 +26,7 @@ def read_page(url: str) -> tuple[int, str]:
 def metric_values(port: int) -> dict[str, float]:
     """Return the value of each series of a worker; none without an answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=_ANSWER_S) as answer:
             return read_series(answer.read().decode())
     except OSError:
         return {}

@@ -13,6 +13,8 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from tests.support.pipelines import run_sql
 
+_QUERY_S = 300.0
+
 
 class _Template(NamedTuple):
     """What a migrated database has: statements in order, and the database that they name."""
@@ -41,7 +43,7 @@ def make_tables(clickhouse: ClickHouseSettings) -> None:
 
 def _read_template(clickhouse: ClickHouseSettings) -> _Template:
     database = clickhouse.clickhouse_database
-    found = ClickHouseClient(clickhouse).fetch_rows(
+    found = ClickHouseClient(clickhouse, _QUERY_S).fetch_rows(
         f"SELECT name, create_table_query, ifNull(total_rows, 0) AS rows FROM system.tables "
         f"WHERE database = '{database}' ORDER BY name"
     )

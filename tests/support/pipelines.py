@@ -18,7 +18,8 @@ from sessionary.schemas.topics import topic_specs
 from tests.support.waiting import wait_until
 
 PARTITIONS = 4
-_ADMIN_TIMEOUT_S = 30.0
+_ADMIN_TIMEOUT_S = 120.0
+_SQL_TIMEOUT_S = 300.0
 
 
 def _admin(bootstrap_servers: str) -> AdminClient:
@@ -35,7 +36,9 @@ def new_pipeline(bootstrap_servers: str, partitions: int = PARTITIONS) -> KafkaS
         NewTopic(spec.name, num_partitions=spec.partitions, replication_factor=1, config=spec.config) for spec in specs
     ]
     admin = _admin(bootstrap_servers)  # referenced until the results are there: they die with the client
-    for made in admin.create_topics(wanted, operation_timeout=_ADMIN_TIMEOUT_S).values():
+    for made in admin.create_topics(
+        wanted, operation_timeout=_ADMIN_TIMEOUT_S, request_timeout=_ADMIN_TIMEOUT_S
+    ).values():
         made.result(_ADMIN_TIMEOUT_S)
     # The controller has made them; the broker that is asked next learns of them a moment later, and
     # makes their logs one after another. Meanwhile it may refuse a producer's first request and
@@ -63,7 +66,7 @@ def alter_topic(kafka: KafkaSettings, topic: str, settings: dict[str, str]) -> N
     ]
     admin = _admin(kafka.bootstrap_servers)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    for altered in admin.incremental_alter_configs([resource]).values():
+    for altered in admin.incremental_alter_configs([resource], request_timeout=_ADMIN_TIMEOUT_S).values():
         altered.result(_ADMIN_TIMEOUT_S)
 
 
@@ -94,7 +97,7 @@ def _code_of(error: KafkaError | None) -> int:
 def remove_pipeline(kafka: KafkaSettings) -> None:
     """Delete the topics of `new_pipeline`; topics that are gone already are no error."""
     admin = _admin(kafka.bootstrap_servers)
-    for deleted in admin.delete_topics(list(kafka.topics)).values():
+    for deleted in admin.delete_topics(list(kafka.topics), request_timeout=_ADMIN_TIMEOUT_S).values():
         try:
             deleted.result(_ADMIN_TIMEOUT_S)
         except KafkaException:
@@ -122,7 +125,7 @@ def run_sql(clickhouse: ClickHouseSettings, sql: str) -> str:
         },
     )
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=_SQL_TIMEOUT_S) as response:
             text: bytes = response.read()
     except urllib.error.HTTPError as error:
         with error:

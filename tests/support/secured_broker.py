@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 PASSWORD = "s3cret"
 _JAAS = "org.apache.kafka.common.security"
 _PRINCIPALS = ("agent", "processor", "sink", "observer", "administrator")
-_TIMEOUT_S = 30.0
+_TIMEOUT_S = 120.0
 
 
 class SecuredBroker:
@@ -64,7 +64,7 @@ class SecuredBroker:
         member = QuorumMember(1, f"{LOOPBACK}:{controller}", ("--standalone",), 1, 1, properties)
         argv = prepare_start(folder, identity, lambda _line: None, member=member)
         processes.run(argv, name="secured-broker")
-        wait_until(lambda: broker_answers(self.plain_servers), 90, "the secured broker to answer", pause_s=0.2)
+        wait_until(lambda: broker_answers(self.plain_servers), 180, "the secured broker to answer", pause_s=0.2)
 
     def allow(self, principal: str, resource: str, name: str, operation: str, *, prefixed: bool = False) -> None:
         """Add what one `kafka-acls --add` adds; `resource` and `operation` are its names."""

@@ -16,7 +16,7 @@ from sessionary.infra.local.ports import LOOPBACK
 
 _CHUNK_BYTES = 1 << 16
 _CHUNKS_MAX = 64  # on their way in one direction of a connection
-_CALL_S = 10.0
+_CALL_S = 60.0
 _RST_ON_CLOSE = struct.pack("ii", 1, 0)  # linger for 0 s
 
 

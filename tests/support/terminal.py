@@ -15,7 +15,7 @@ from pathlib import Path
 _ROWS, _COLUMNS = 40, 100
 _ERASED = re.compile(r"[^\n]*\r\x1b\[K")  # a line of progress that was written over
 _CONTROL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
-_STOP_S = 60.0
+_STOP_S = 180.0
 
 
 class TerminalCommand:

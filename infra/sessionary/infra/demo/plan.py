@@ -159,25 +159,27 @@ class Plan(NamedTuple):
 def limits_for(speed: float) -> Limits:
     """Return the default limits divided by `speed`, but none below its floor.
 
-    The floors keep the inactivity limit (model, tool and network together) at 3 s or more.
+    The floors keep the inactivity limit (model, tool and network together) at 9 s or more, and are
+    longer than a busy machine pauses a process. A demo waits for the inactivity of one session, the
+    start of another and a grace; other limits are long, as it waits for none of them.
     """
 
     def scaled_limit(default_ms: int, floor_ms: int) -> int:
         return max(round(default_ms / speed), floor_ms)
 
     return Limits(
-        init_ms=scaled_limit(15_000, 5_000),
-        model_ms=scaled_limit(30_000, 1_500),
-        tool_ms=scaled_limit(20_000, 1_000),
-        network_ms=scaled_limit(10_000, 500),
-        idle_ms=scaled_limit(900_000, 15_000),
-        attached_run_ms=scaled_limit(900_000, 15_000),
-        max_duration_ms=scaled_limit(28_800_000, 120_000),
+        init_ms=scaled_limit(15_000, 9_000),
+        model_ms=scaled_limit(30_000, 4_500),
+        tool_ms=scaled_limit(20_000, 3_000),
+        network_ms=scaled_limit(10_000, 1_500),
+        idle_ms=scaled_limit(900_000, 120_000),
+        attached_run_ms=scaled_limit(900_000, 120_000),
+        max_duration_ms=scaled_limit(28_800_000, 600_000),
         grace_ms=scaled_limit(300_000, 5_000),
         hold_ms=scaled_limit(86_400_000, 60_000),
-        recovery_ms=scaled_limit(60_000, 5_000),
+        recovery_ms=scaled_limit(60_000, 60_000),
         archive_delay_ms=scaled_limit(60_000, 1_000),
-        release_limit_ms=scaled_limit(300_000, 5_000),
+        release_limit_ms=scaled_limit(300_000, 60_000),
         context_limit_bytes=None,
         override=speed != 1,
     )

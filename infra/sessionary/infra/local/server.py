@@ -38,7 +38,7 @@ class LocalServer(ABC):
         if self.pid is not None:
             raise RuntimeError(f"{self._title} runs already: stop it first")
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
+    def wait_ready(self, timeout_s: float = 180.0) -> None:
         """Block until the server answers. Raises `StartFailed` with the end of its log."""
         child = self._child
         if child is None:

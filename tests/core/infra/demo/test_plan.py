@@ -123,11 +123,11 @@ def test_starts_keep_their_recorded_distance_up_to_the_longest_gap() -> None:
 
 
 @pytest.mark.parametrize("speed", [0.5, 1.0, 20.0, 60.0, 5_000.0])
-def test_the_inactivity_budget_never_falls_below_three_seconds(speed: float) -> None:
+def test_the_inactivity_budget_never_falls_below_nine_seconds(speed: float) -> None:
     limits = limits_for(speed)
     parts = (limits.model_ms, limits.tool_ms, limits.network_ms)
     assert all(part is not None and part > 0 for part in parts)
-    assert sum(part or 0 for part in parts) == pytest.approx(max(60_000 / speed, 3_000), abs=3)
+    assert sum(part or 0 for part in parts) == pytest.approx(max(60_000 / speed, 9_000), abs=3)
     assert limits.override == (speed != 1.0)
 
 

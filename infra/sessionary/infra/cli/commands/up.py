@@ -20,7 +20,7 @@ from sessionary.infra.environment import DEFAULT_DATA, client_environment
 if TYPE_CHECKING:
     from sessionary.infra.stack import Stack
 
-START_S_MAX = 170.0
+START_S_MAX = 300.0  # on a busy machine; an idle one needs half a minute
 _PORT = "Default: the folder's last port, else a free one."
 PortOption = Annotated[int | None, typer.Option(min=1, max=65_535, help=_PORT, show_default=False)]
 BrokerPortOption = Annotated[

@@ -34,7 +34,7 @@ __all__ = [
     "replace_json",
 ]
 
-_FORMAT_TIMEOUT_S = 60.0
+_FORMAT_TIMEOUT_S = 180.0
 
 # Sizes are the topics' own, as on a broker with Kafka's defaults.
 # broker.session.timeout.ms: after SIGKILL the node waits until its previous registration expires;
