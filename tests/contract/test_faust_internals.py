@@ -47,6 +47,8 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (driver.AIOKafkaConsumerThread, "on_partitions_assigned"),
         (driver.Consumer, "verify_event_path"),
         (driver.Consumer, "_getmany"),
+        (driver.Consumer, "seek_to_committed"),
+        (aiokafka.AIOKafkaConsumer, "seek_to_beginning"),
         (driver.Consumer, "assignment"),
         (aiokafka.AIOKafkaConsumer, "pause"),
         (Conductor, "add"),
@@ -189,6 +191,14 @@ def test_a_record_that_is_marked_as_acknowledged_is_not_counted_for_the_next_com
         < source.index("except Skip:")
         < source.index("yield value")
     )
+
+
+def test_what_is_fetched_before_faust_goes_on_is_dropped_and_sought_again() -> None:
+    source = inspect.getsource(Consumer.getmany)
+    assert source.index("if self.flow_active:") < source.index("await self.perform_seek()")
+    assert "await self.seek_to_committed()" in inspect.getsource(Consumer.perform_seek)
+    # Where nothing is committed, aiokafka alone seeks nowhere.
+    assert "if offset and offset > 0:" in inspect.getsource(aiokafka.AIOKafkaConsumer.seek_to_committed)
 
 
 def test_the_assignor_compares_addresses_last() -> None:
