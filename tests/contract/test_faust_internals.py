@@ -23,7 +23,7 @@ from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateCon
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import Message
 from faust.web.drivers.aiohttp import Web
-from mode import OneForOneSupervisor
+from mode import OneForOneSupervisor, Service
 from mode.utils.times import Bucket
 
 from sessionary.stream_processors import faust_app
@@ -84,6 +84,7 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
         (ThreadDelegateConsumer.__init__, "_thread"),
         (TransactionManager.__init__, "producer"),
         (TransactionManager.__init__, "consumer"),
+        (TransactionManager.__init__, "app"),
         (faust.Stream._py_aiter, "current_event"),
         (Web.__init__, "web_app"),
         (Web.__init__, "_runner"),
@@ -172,6 +173,13 @@ def test_a_handled_record_is_committed_by_the_hook_for_transactions_after_what_w
     assert "await self.transactions.commit(" in source
     assert "if self.in_transaction:" in source
     assert "return self.consumer.transactions" in inspect.getsource(App.maybe_start_producer.__wrapped__)
+
+
+def test_faust_counts_a_record_as_handled_at_which_it_stops_an_agent() -> None:
+    source = inspect.getsource(faust.Stream._c_aiter)
+    assert source.index("yield value") < source.index("finally:") < source.index("it.after(event, do_ack")
+    stopped = inspect.getsource(Service.stop)
+    assert stopped.index("self._stopped_set()") < stopped.index("self._stop_children()")
 
 
 def test_a_supervisor_waits_instead_of_ending_the_process_if_it_has_no_error_to_raise() -> None:

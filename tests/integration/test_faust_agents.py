@@ -29,6 +29,7 @@ from tests.integration.processor_load import (
     last_writers,
     start_processor,
 )
+from tests.integration.test_processor_road import LASTING
 from tests.support import Processes, environment, read_topic, wait_until
 
 FAILURES = 400  # in a second: more than Faust starts an agent again
@@ -83,11 +84,11 @@ def agent_in(kafka: KafkaSettings, partition: int) -> Agent:
 
 
 def start_sessions(kafka: KafkaSettings) -> list[Agent]:
-    """Start two sessions in each partition; wait until they are committed."""
+    """Start two sessions in each partition, which stay Active; wait until they are committed."""
     agents = [agent_in(kafka, partition) for partition in range(kafka.partitions) for _ in range(2)]
     sender = Sender(kafka)
     for agent in agents:
-        sender.send(*agent.start())
+        sender.send(*agent.start(LASTING))
     judged = len(sender.flush())
     wait_until(lambda: count_judged(kafka) == judged, 60, f"{judged} records judged", pause_s=0.3)
     return agents
@@ -182,6 +183,28 @@ def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: Kafka
     with_agent = start_processor(processes, kafka, "with-agent", WATCHED_WORKER, faust_agents=EXAMPLE)
     wait_until(lambda: len(charged(kafka)) == len(keys), 30, "all invoices charged")
     assert fetched_topics(with_agent) == [f"{kafka.topic_prefix}.tool-invoices"]
+
+
+@pytest.mark.long
+def test_a_record_that_an_agent_was_handling_when_its_worker_ended_comes_again(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    key = agent_in(kafka, 1).key.encoded()
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+    producer.produce(f"{kafka.topic_prefix}.tool-invoices", b"wait", key)
+    assert producer.flush(120) == 0
+
+    def count_begun() -> int:
+        answers = read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices")
+        return sum(json.loads(answer.value or b"") == "begun" for answer in answers)
+
+    for times in (1, 2):
+        worker = start_processor(processes, kafka, "w1", faust_agents=PROBES)
+        wait_until(lambda times=times: count_begun() == times, 180, f"the record to come {times} times", pause_s=0.3)  # type: ignore[misc]
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(180)
+        assert worker.exit_code == 0
 
 
 class ThreadOf:

@@ -67,7 +67,13 @@ class StreamTransactions(RebalanceListener):
         return await self.producer.send(topic, key, value, partition, timestamp, headers)
 
     async def commit(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commit offsets of handled records, after what was sent has arrived. False if it fails."""
+        """Commit offsets of handled records, after what was sent has arrived. False if it fails.
+
+        Nothing is committed once Faust stops: it counts a record as handled whose agent it
+        interrupts. What was handled was committed when the worker left its group.
+        """
+        if self.app.should_stop:
+            return False
         await self.producer.flush()
         return await cast(MemberConsumer, self.consumer).commit_places(offsets)
 

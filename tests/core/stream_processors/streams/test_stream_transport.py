@@ -148,12 +148,20 @@ class FakeProducer:
 
 
 def test_offsets_are_committed_after_what_was_sent_has_arrived() -> None:
-    producer = FakeProducer()
-    transactions: Any = SimpleNamespace(producer=producer, consumer=producer)
+    producer, app = FakeProducer(), SimpleNamespace(should_stop=False)
+    transactions: Any = SimpleNamespace(producer=producer, consumer=producer, app=app)
     sent = StreamTransactions.send(transactions, "out", b"key", b"value", None, None, {}, transactional_id="any")
     assert asyncio.run(sent) == "acknowledgement"  # type: ignore[comparison-overlap]  # the double's
     assert asyncio.run(StreamTransactions.commit(transactions, {TP(TOPIC, 1): 7})) is False
     assert producer.calls == [("out", b"key", b"value", None, None, {}), "flush", {TP(TOPIC, 1): 7}]
+
+
+def test_nothing_is_committed_once_faust_stops() -> None:
+    """It takes the record that an agent is interrupted at for a handled one."""
+    producer, app = FakeProducer(), SimpleNamespace(should_stop=True)
+    transactions: Any = SimpleNamespace(producer=producer, consumer=producer, app=app)
+    assert asyncio.run(StreamTransactions.commit(transactions, {TP(TOPIC, 1): 7})) is False
+    assert producer.calls == []
 
 
 def test_streams_away_from_their_sessions_are_named(caplog: pytest.LogCaptureFixture) -> None:
