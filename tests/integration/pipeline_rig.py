@@ -29,7 +29,7 @@ def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
     """Return limits with which a session's whole life takes seconds."""
     part = budget_ms // 3
     return Limits(
-        init_ms=10_000,
+        init_ms=60_000,
         model_ms=part,
         tool_ms=part,
         network_ms=budget_ms - 2 * part,

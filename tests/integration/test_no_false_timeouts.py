@@ -20,7 +20,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
-BUDGET_MS = 3_000
+# Longer than a busy machine pauses a thread: the heartbeats of a session that lives must not stop.
+BUDGET_MS = 12_000
 SESSIONS = 8
 
 
@@ -60,7 +61,7 @@ def test_a_lagging_processor_causes_no_false_timeout(
         processor.signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
         # Longer than budget and group session timeout: the processor is fenced when it resumes.
-        wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 30, "the budget to pass thrice")
+        wait_until(lambda: time.monotonic() - frozen_at > 3 * BUDGET_MS / 1000, 120, "the budget to pass thrice")
         processor.signal(signal.SIGCONT)
         wait_until(pipeline.is_ready, 60, "the processor to own its partitions again")
         silent = client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start()
@@ -73,8 +74,9 @@ def test_a_lagging_processor_causes_no_false_timeout(
 def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
     pipeline = PipelineRig(kafka, None, processes)
-    # A short quiet time: the silent session times out only after it.
-    pipeline.start_processor(quiet_ms="6000")
+    # Shorter than usual, as the silent session times out only after it; but clients need a moment
+    # to find the broker again.
+    pipeline.start_processor(quiet_ms="15000")
     settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,
@@ -87,10 +89,10 @@ def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes:
         silent.detach()
         for session in sessions:
             session.activity("llm", "during the outage")
-        wait_until(lambda: time.monotonic() - killed_at > 2.5 * BUDGET_MS / 1000, 30, "the budget to pass twice")
+        wait_until(lambda: time.monotonic() - killed_at > 2.5 * BUDGET_MS / 1000, 120, "the budget to pass twice")
         broker.start()
         broker.wait_ready()
         wait_applied(kafka, "T06", 1, timeout_s=90)
-        assert client.flush(60) == 0
+        assert client.flush(120) == 0
     wait_applied(kafka, "T13", SESSIONS - 1)
     assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
