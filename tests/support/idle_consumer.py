@@ -12,8 +12,8 @@ from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-STABLE_S = 4.0
-GROWTH_S_MAX = 60.0
+STABLE_S = 8.0
+GROWTH_S_MAX = 120.0
 
 
 def resident_bytes() -> int:
