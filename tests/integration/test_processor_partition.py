@@ -13,7 +13,6 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.kafka.broker import LocalBroker
-from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
@@ -31,7 +30,6 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.startup import wait_for_topics
 from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores
 from tests.integration.processor_load import Agent, Sender
@@ -400,12 +398,3 @@ def test_a_broker_that_was_away_finds_the_same_owner_again(
 
     asyncio.run(story())
     assert len(read_records(kafka, kafka.topics.audit)) == 2
-
-
-def test_a_missing_topic_and_another_number_of_partitions_are_named(kafka: KafkaSettings) -> None:
-    settings = Bench(kafka).settings
-    wait_for_topics(settings, lambda: False)
-    with pytest.raises(SettingsError, match="does not exist: run `sessionary topics apply`"):
-        wait_for_topics(settings.model_copy(update={"topic_prefix": "unknown"}), lambda: False)
-    with pytest.raises(SettingsError, match="SESSIONARY_PARTITIONS"):
-        wait_for_topics(settings.model_copy(update={"partitions": 5}), lambda: False)

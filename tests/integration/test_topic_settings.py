@@ -155,3 +155,12 @@ def test_a_setting_that_was_changed_is_found_and_corrected(kafka: KafkaSettings)
     wait_until(lambda: list_topic_changes(kafka) == [], 10, "no difference")
     with pytest.raises(Invalid, match="partitions"):
         apply_topics(kafka.model_copy(update={"partitions": kafka.partitions - 1}))
+
+
+def test_a_missing_topic_and_another_number_of_partitions_are_named(kafka: KafkaSettings) -> None:
+    settings = worker_settings(kafka)
+    wait_for_topics(settings, lambda: False)
+    with pytest.raises(SettingsError, match="does not exist: run `sessionary topics apply`"):
+        wait_for_topics(settings.model_copy(update={"topic_prefix": "unknown"}), lambda: False)
+    with pytest.raises(SettingsError, match="SESSIONARY_PARTITIONS"):
+        wait_for_topics(settings.model_copy(update={"partitions": 5}), lambda: False)
