@@ -23,7 +23,7 @@ from faust.transport.consumer import Consumer, ConsumerThread, ThreadDelegateCon
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import Message
 from faust.web.drivers.aiohttp import Web
-from mode import OneForOneSupervisor
+from mode import OneForOneSupervisor, Service
 from mode.utils.times import Bucket
 
 from sessionary.stream_processors import faust_app
@@ -47,6 +47,8 @@ def test_the_pinned_versions_are_the_ones_this_was_written_for() -> None:
         (driver.AIOKafkaConsumerThread, "on_partitions_assigned"),
         (driver.Consumer, "verify_event_path"),
         (driver.Consumer, "_getmany"),
+        (driver.Consumer, "seek_to_committed"),
+        (aiokafka.AIOKafkaConsumer, "seek_to_beginning"),
         (driver.Consumer, "assignment"),
         (aiokafka.AIOKafkaConsumer, "pause"),
         (Conductor, "add"),
@@ -82,6 +84,7 @@ def test_a_name_that_is_overridden_or_called_exists(owner: Any, name: str) -> No
         (ThreadDelegateConsumer.__init__, "_thread"),
         (TransactionManager.__init__, "producer"),
         (TransactionManager.__init__, "consumer"),
+        (TransactionManager.__init__, "app"),
         (faust.Stream._py_aiter, "current_event"),
         (Web.__init__, "web_app"),
         (Web.__init__, "_runner"),
@@ -172,6 +175,13 @@ def test_a_handled_record_is_committed_by_the_hook_for_transactions_after_what_w
     assert "return self.consumer.transactions" in inspect.getsource(App.maybe_start_producer.__wrapped__)
 
 
+def test_faust_counts_a_record_as_handled_at_which_it_stops_an_agent() -> None:
+    source = inspect.getsource(faust.Stream._c_aiter)
+    assert source.index("yield value") < source.index("finally:") < source.index("it.after(event, do_ack")
+    stopped = inspect.getsource(Service.stop)
+    assert stopped.index("self._stopped_set()") < stopped.index("self._stop_children()")
+
+
 def test_a_supervisor_waits_instead_of_ending_the_process_if_it_has_no_error_to_raise() -> None:
     assert "rate_limit(self.max_restarts, self.over, raises=raises)" in inspect.getsource(OneForOneSupervisor.__init__)
     entered = inspect.getsource(Bucket.__aenter__)
@@ -189,6 +199,14 @@ def test_a_record_that_is_marked_as_acknowledged_is_not_counted_for_the_next_com
         < source.index("except Skip:")
         < source.index("yield value")
     )
+
+
+def test_what_is_fetched_before_faust_goes_on_is_dropped_and_sought_again() -> None:
+    source = inspect.getsource(Consumer.getmany)
+    assert source.index("if self.flow_active:") < source.index("await self.perform_seek()")
+    assert "await self.seek_to_committed()" in inspect.getsource(Consumer.perform_seek)
+    # Where nothing is committed, aiokafka alone seeks nowhere.
+    assert "if offset and offset > 0:" in inspect.getsource(aiokafka.AIOKafkaConsumer.seek_to_committed)
 
 
 def test_the_assignor_compares_addresses_last() -> None:

@@ -1,11 +1,17 @@
 """Faust agents of users in a worker: the example, rebalances, and what must not happen."""
 
+import asyncio
 import itertools
 import json
 import re
 import signal
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.structs import TopicPartition
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -14,6 +20,7 @@ from sessionary.infra.local.process import Child
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
+from sessionary.stream_processors.streams.stream_transport import StreamConsumer
 from tests.integration.pipeline_rig import COMMAND
 from tests.integration.processor_load import (
     Agent,
@@ -79,7 +86,7 @@ def agent_in(kafka: KafkaSettings, partition: int) -> Agent:
 
 
 def start_sessions(kafka: KafkaSettings) -> list[Agent]:
-    """Start two sessions in each partition; wait until they are committed."""
+    """Start two sessions in each partition, which stay Active; wait until they are committed."""
     agents = [agent_in(kafka, partition) for partition in range(kafka.partitions) for _ in range(2)]
     sender = Sender(kafka)
     for agent in agents:
@@ -118,8 +125,8 @@ def test_streams_move_with_their_sessions_and_no_invoice_is_lost(kafka: KafkaSet
             sent.update((key, (tool, "billing", "Active")) for key in keys)
             return set(last_writers(kafka).values()) == names
 
-        wait_until(send_and_look, 180, f"written by {names}")
-        wait_until(lambda: sent <= set(charged(kafka)), 40, f"all invoices charged by {names}", pause_s=0.3)
+        wait_until(send_and_look, 180, f"written by {names}", pause_s=0.3)
+        wait_until(lambda: sent <= set(charged(kafka)), 180, f"all invoices charged by {names}", pause_s=0.3)
 
     send_until_written_by({"w1"})
     two = start_processor(processes, kafka, "w2", faust_agents=EXAMPLE)
@@ -184,6 +191,72 @@ def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: Kafka
     with_agent = start_processor(processes, kafka, "with-agent", WATCHED_WORKER, faust_agents=EXAMPLE)
     wait_until(lambda: len(charged(kafka)) == len(keys), 30, "all invoices charged")
     assert fetched_topics(with_agent) == [f"{kafka.topic_prefix}.tool-invoices"]
+
+
+@pytest.mark.long
+def test_a_record_that_an_agent_was_handling_when_its_worker_ended_comes_again(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
+    key = agent_in(kafka, 1).key.encoded()
+    producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+    producer.produce(f"{kafka.topic_prefix}.tool-invoices", b"wait", key)
+    assert producer.flush(120) == 0
+
+    def count_begun() -> int:
+        answers = read_topic(kafka, f"{kafka.topic_prefix}.charged-invoices")
+        return sum(json.loads(answer.value or b"") == "begun" for answer in answers)
+
+    for times in (1, 2):
+        worker = start_processor(processes, kafka, "w1", faust_agents=PROBES)
+        wait_until(lambda times=times: count_begun() == times, 180, f"the record to come {times} times", pause_s=0.3)  # type: ignore[misc]
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(180)
+        assert worker.exit_code == 0
+
+
+class ThreadOf:
+    """Stands for the thread that Faust's consumer lives in: here it is the test's own."""
+
+    def __init__(self, reader: AIOKafkaConsumer) -> None:
+        self._reader = reader
+
+    def _ensure_consumer(self) -> AIOKafkaConsumer:
+        return self._reader
+
+    async def call_thread(self, call: Callable[..., Awaitable[Any]], *args: Any) -> Any:
+        return await call(*args)
+
+    async def seek_to_committed(self) -> Any:
+        return await self._reader.seek_to_committed()
+
+
+def test_records_that_faust_drops_in_a_rebalance_are_read_again_also_without_a_commit(kafka: KafkaSettings) -> None:
+    make_topics(kafka, 2, "tool-invoices")
+    topic = f"{kafka.topic_prefix}.tool-invoices"
+    places = [TopicPartition(topic, partition) for partition in range(2)]
+    producer = Producer(kafka.client_config())
+    for place in places:
+        for _ in range(3):
+            producer.produce(topic, b"invoice", partition=place.partition)
+    assert producer.flush(120) == 0
+
+    async def story() -> list[list[int]]:
+        settings = {"bootstrap_servers": kafka.bootstrap_servers, "group_id": topic, "auto_offset_reset": "earliest"}
+        async with AIOKafkaConsumer(**settings, enable_auto_commit=False) as reader:
+            reader.assign(places)
+            await reader.commit({places[1]: 1})  # of the other partition no record is handled yet
+            consumer: Any = object.__new__(StreamConsumer)
+            consumer._thread, consumer.transport = ThreadOf(reader), SimpleNamespace(events_topic="events")
+            positions = []
+            for _ in range(2):
+                while [await reader.position(place) for place in places] != [3, 3]:
+                    await asyncio.wait_for(reader.getmany(timeout_ms=1_000), 120)
+                await consumer.seek_to_committed()
+                positions.append([await reader.position(place) for place in places])
+            return positions
+
+    assert asyncio.run(story()) == [[0, 1]] * 2
 
 
 def fetched_topics(worker: Child) -> list[str]:

@@ -63,7 +63,7 @@ def test_a_lagging_processor_causes_no_false_timeout(
         processor.signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
         # Longer than budget and group session timeout: the processor is fenced when it resumes.
-        wait_until(lambda: time.monotonic() - frozen_at > 1.5 * BUDGET_MS / 1000, 30, "the budget to pass")
+        wait_until(lambda: time.monotonic() - frozen_at > 1.5 * BUDGET_MS / 1000, 120, "the budget to pass")
         processor.signal(signal.SIGCONT)
         wait_until(pipeline.is_ready, 60, "the processor to own its partitions again")
         silent = client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start()
@@ -120,7 +120,7 @@ def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes:
         silent.detach()
         for session in sessions:
             session.activity("llm", "during the outage")
-        wait_until(lambda: time.monotonic() - killed_at > 1.5 * BUDGET_MS / 1000, 30, "the budget to pass")
+        wait_until(lambda: time.monotonic() - killed_at > 1.5 * BUDGET_MS / 1000, 120, "the budget to pass")
         broker.start()
         broker.wait_ready()
         wait_applied(kafka, "T06", 1)

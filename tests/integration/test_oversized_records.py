@@ -10,6 +10,7 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.rules import REJECTED_BYTES_MAX
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.processor_load import Agent, OutgoingRecord, Sender, count_judged, start_processor
+from tests.integration.test_processor_road import LASTING
 from tests.support import Processes, read_records, wait_until
 
 
@@ -20,7 +21,7 @@ def test_a_batch_has_the_size_that_the_broker_compares_with_a_topics_limit(kafka
     errors: list[KafkaError | None] = []
     for size in (room, room + 1):
         producer.produce(kafka.topics.rejected, b"v" * size, key, 0, on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
     assert errors[0] is None
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
         raise KafkaException(errors[1])
@@ -29,7 +30,7 @@ def test_a_batch_has_the_size_that_the_broker_compares_with_a_topics_limit(kafka
 def test_records_of_any_size_are_judged(kafka: KafkaSettings, processes: Processes) -> None:
     agent, sender = Agent(), Sender(kafka)
     key = agent.key.encoded()
-    sender.send(*agent.start())
+    sender.send(*agent.start(LASTING))
     sender.flush()
     large = Producer(
         {**kafka.client_config(), "compression.type": "gzip", "message.max.bytes": 64 << 20, "linger.ms": 0}
@@ -38,7 +39,7 @@ def test_records_of_any_size_are_judged(kafka: KafkaSettings, processes: Process
     long_id = agent.event(SessionStarted(), event_id="x" * 1_200_000)
     for record in (*unreadable, OutgoingRecord(b"\xff" * 600_000, b"x"), long_id):
         large.produce(kafka.topics.events, record.value, record.key, partition_of(key, kafka.partitions))
-        assert large.flush(30) == 0
+        assert large.flush(120) == 0
     sender.send(agent.work())
     sender.flush()
     start_processor(processes, kafka, "w1")

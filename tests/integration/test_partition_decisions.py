@@ -66,7 +66,7 @@ def test_an_accepted_gap_moves_the_partition_to_the_log_s_start(kafka: KafkaSett
 
     async def story() -> None:
         for deleted in admin.delete_records([begin]).values():
-            deleted.result(10)
+            deleted.result(120)
         owner = bench.own()
         with pytest.raises(Halted, match="log_gap"):
             await owner.task
@@ -201,13 +201,19 @@ def test_records_with_a_clients_time_are_skipped_by_the_command(
     wait_until(find_halted, 60, "the partition to halt", pause_s=0.5)
     apply_topics(kafka)
     wait_until(lambda: send_stamped() > (time.time() - 30) * 1_000, WAIT_S, "the broker's time")
-    (halted,) = find_halted()
+    (halted,) = wait_until(find_halted, 60, "the halted partition", pause_s=0.5)  # now and then it is opened again
     last = sender.places[-1][1]
     first = int(str(halted["detail"]).partition("offset ")[2].split()[0])
     assert halted["partition"] == partition
-    assert run(["partition", "skip", str(partition), str(first - 1), "--reason", "why"]) == 5
-    assert f"halted at offset {first}" in capfd.readouterr().err
-    assert run(["partition", "skip", str(partition), str(first), "--to", str(last - 1), "--reason", "wrong times"]) == 0
+
+    def is_refused() -> bool:
+        capfd.readouterr()
+        assert run(["partition", "skip", str(partition), str(first - 1), "--reason", "why"]) == 5
+        return f"halted at offset {first}" in capfd.readouterr().err
+
+    wait_until(is_refused, 60, "the refusal to skip before the halt", pause_s=0.5)
+    skip = ["partition", "skip", str(partition), str(first), "--to", str(last - 1), "--reason", "wrong times"]
+    wait_until(lambda: run(skip) == 0, 60, "the records to be skipped", pause_s=0.5)
     wait_until(lambda: changelog_of(kafka)[1][partition].next_offset > last, 30, "the partition to go on")
     processes.stop()
     check_everything(kafka)

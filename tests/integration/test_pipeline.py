@@ -44,8 +44,7 @@ def work(client: SessionClient, turns: int = 4) -> str:
 
 def fall_silent(client: SessionClient) -> str:
     session = client.create(user_id="u2", state={}, limits=brief_limits()).start()
-    session.activity("llm")
-    session.detach()
+    session.detach()  # at once: on a busy machine what it does later may be too late
     return session.session_id
 
 
@@ -76,7 +75,7 @@ def send_garbage(kafka: KafkaSettings, live_session: str) -> int:
     stray = SessionKey(TENANT, new_session_id()).encoded()
     for partition in range(kafka.partitions):
         producer.produce(kafka.topics.events, key=stray, value=values[2], partition=partition)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     return len(values) + 1 + kafka.partitions
 
 
@@ -151,8 +150,8 @@ def test_the_whole_pipeline(
             return all(ends[session] == 1 for session in silent)
 
         wait_until(all_archived, 60, "the silent sessions to time out, end and be archived", pause_s=0.5)
-        assert client.flush(30) == 0
-    processor.stop(60)
+        assert client.flush(120) == 0
+    processor.stop(180)
     pipeline.wait_landed()
 
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
@@ -165,8 +164,9 @@ def test_the_whole_pipeline(
     assert all(paths[session][:5] == ["T01", "T02", "T04", "T05", "T13"] for session in resumed)
 
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
-    # A confirmation may come too late, after archiving; every other refusal is of a garbage record.
-    reasons = Counter(record.reason for record in rejected if record.event_type != "resources_released")
+    # A confirmation or a heartbeat may come too late; every other refusal is of a garbage record.
+    late = ("resources_released", "heartbeat")
+    reasons = Counter(record.reason for record in rejected if record.event_type not in late)
     assert reasons.total() == garbage, reasons
 
     check_folded_again(kafka, clickhouse, audits, rejected)

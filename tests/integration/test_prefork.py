@@ -30,7 +30,7 @@ def serve_requests(name):
         with client.session(user_id=name) as session:
             for step in range(20):
                 session.activity("llm", f"{number}.{step}")
-    left = client.flush(60)
+    left = client.flush(120)
     (folder / name).write_text(json.dumps([client.producer_id, client.counters.sent, left, client.counters.failed]))
 
 def start_worker(name, killed=False):
@@ -48,7 +48,7 @@ codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in first]
 mine.activity("llm")
 codes.append(os.waitstatus_to_exitcode(os.waitpid(start_worker("three"), 0)[1]))
 mine.complete()
-left = client.flush(60)
+left = client.flush(120)
 (folder / "master").write_text(json.dumps([client.producer_id, client.counters.sent, left, client.counters.failed]))
 (folder / "codes").write_text(json.dumps(codes))
 """
@@ -60,7 +60,7 @@ def test_workers_of_a_prefork_server_deliver_with_producer_ids_of_their_own(
     spool = tmp_path / "spool"
     settings = ProducerSettings(**{**kafka.model_dump(), "spool_dir": spool})
     server = processes.run([sys.executable, "-c", SERVER, str(tmp_path)], env=environment(settings), name="server")
-    assert server.wait(120)
+    assert server.wait(300)
     assert json.loads((tmp_path / "codes").read_text()) == [0, 0, -9, 0]
     names = ("master", "one", "two", "killed", "three")
     told = {name: json.loads((tmp_path / name).read_text()) for name in names}

@@ -5,6 +5,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,13 +40,23 @@ def get(url: str, token: str | None = "token-a", method: str = "GET") -> Answer:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         request = urllib.request.Request(url, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return _answer(response.status, response.headers, response.read())
     except urllib.error.HTTPError as error:
         with error:
             return _answer(error.code, dict(error.headers), error.read())
-    except urllib.error.URLError as error:
+    except OSError as error:
         return Answer(0, {}, str(error))
+
+
+def get_known(url: str, token: str | None = "token-a") -> Answer:
+    """Return the first answer that knows: a worker that is behind asks for a later try."""
+
+    def try_again() -> Answer | None:
+        answer = get(url, token)
+        return answer if answer.status not in (0, 503) else None
+
+    return wait_until(try_again, 120, f"an answer at {url}")
 
 
 def _answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -101,12 +112,12 @@ def test_a_client_reads_its_own_writes_at_any_worker(
         *_, started, refused = sender.flush()
         for url in urls:
             session = f"{url}/v1/sessions/{agent.key.session_id}?after="
-            answer = get(f"{session}{started[0]}:{started[1]}")
+            answer = get_known(f"{session}{started[0]}:{started[1]}")
             assert answer.status == 200, answer
             assert documented(answer)
             assert (answer.body["state"], answer.body["phase"]) == ("Active", "processing")
             assert answer.body["verdict"]["outcome"] == "applied"
-            answer = get(f"{session}{refused[0]}:{refused[1]}")
+            answer = get_known(f"{session}{refused[0]}:{refused[1]}")
             assert (answer.body["verdict"]["outcome"], answer.body["verdict"]["reason"]) == (
                 "refused",
                 "illegal_transition",
@@ -125,15 +136,15 @@ def _check_errors(kafka: KafkaSettings, urls: list[str], agent: Agent) -> None:
     for url in urls:
         session = f"{url}/v1/sessions/{agent.key.session_id}"
         for wanted, answer in (
-            (401, get(session, token=None)),
-            (401, get(session, token="wrong")),
-            (403, get(session, token="token-op")),
-            (400, get(f"{url}/v1/sessions/none")),
-            (400, get(f"{session}?after=x")),
-            (400, get(f"{session}?after={(partition + 1) % 4}:1")),
-            (400, get(f"{session}?wait_ms=99999")),
-            (404, get(f"{url}/v1/sessions/{new_session_id()}")),
-            (404, get(session, token="token-b")),  # another tenant's session is no session at all
+            (401, get_known(session, token=None)),
+            (401, get_known(session, token="wrong")),
+            (403, get_known(session, token="token-op")),
+            (400, get_known(f"{url}/v1/sessions/none")),
+            (400, get_known(f"{session}?after=x")),
+            (400, get_known(f"{session}?after={(partition + 1) % 4}:1")),
+            (400, get_known(f"{session}?wait_ms=99999")),
+            (404, get_known(f"{url}/v1/sessions/{new_session_id()}")),
+            (404, get_known(session, token="token-b")),  # another tenant's session is no session at all
             (503, get(f"{session}?after={partition}:99999&wait_ms=100")),
         ):
             assert answer.status == wanted, answer
@@ -153,7 +164,7 @@ def _check_archived(kafka: KafkaSettings, urls: list[str], limits: Limits) -> No
     sender.flush()
     url = f"{urls[0]}/v1/sessions/{agent.key.session_id}"
     wait_until(lambda: get(url).status == 410, 10, "archived")
-    answer = get(url)
+    answer = get_known(url)
     assert documented(answer)
     assert answer.body["reason"] == "session_archived"
 
@@ -164,7 +175,7 @@ def test_a_halted_partition_is_listed_and_opened_again_through_any_worker(
     halted = 2
     producer = Producer(kafka.client_config())
     producer.produce(kafka.topics.changelog, b"damaged", b"acme:key", partition=halted)
-    assert producer.flush(10) == 0
+    assert producer.flush(120) == 0
     urls = [f"http://127.0.0.1:{port}" for port in free_ports(2)]
     for name, url in zip(("w1", "w2"), urls, strict=True):
         start_processor(processes, kafka, name, api_port=url.rpartition(":")[2], api_tokens=TOKENS)
@@ -180,19 +191,28 @@ def test_a_halted_partition_is_listed_and_opened_again_through_any_worker(
 
     expected = ["open", "open", "halted", "open"]
     wait_until(lambda: [states(url) for url in urls] == [expected] * 2, 40, "three open partitions, one halted")
-    listed = list_partitions(urls[0])
-    assert listed == list_partitions(urls[1])
+    # The halted one is tried again now and then: each time it tells a later time.
+    listed = wait_until(
+        lambda: found if (found := list_partitions(urls[0])) == list_partitions(urls[1]) else None, 60, "the same list"
+    )
     assert {partition["instance"] for partition in listed} == {"w1", "w2"}
     assert listed[halted]["reason"] == "changelog_unreadable"
-    assert abs(listed[halted]["halted_at_ms"] / 1_000 - time.time()) < 60
+    assert abs(listed[halted]["halted_at_ms"] / 1_000 - time.time()) < 600
     other = next(url for url in urls if url != listed[halted]["url"])
-    for url in urls:
+
+    def retry_halted(url: str) -> Answer | None:
+        """Try again; None while the worker tries by itself, which it does now and then."""
         answer = _retry(url, halted)
+        return answer if answer.status != 409 else None
+
+    for url in urls:
+        answer = wait_until(partial(retry_halted, url), 60, "a new try")
         assert (answer.status, answer.body["state"]) == (200, "halted"), "the cause is still there"
     _delete_first_record(kafka, kafka.topics.changelog, halted)
-    answer = _retry(other, halted)
-    assert (answer.status, answer.body["state"], answer.body["next_offset"]) == (200, "open", 0)
-    assert states(other) == ["open"] * 4
+    tried = wait_until(lambda: retry_halted(other) or states(other) == ["open"] * 4, 60, "a new try")
+    if isinstance(tried, Answer):  # the worker has not been faster
+        assert (tried.status, tried.body["state"], tried.body["next_offset"]) == (200, "open", 0)
+    wait_until(lambda: states(other) == ["open"] * 4, 60, "four open partitions")
     for wanted, answer in (
         (409, _retry(other, halted)),
         (404, _retry(other, 4)),
@@ -213,9 +233,9 @@ def _delete_first_record(kafka: KafkaSettings, topic: str, partition: int) -> No
     policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
     for altered in admin.incremental_alter_configs([resource]).values():
-        altered.result(10)
+        altered.result(120)
     for deleted in admin.delete_records([TopicPartition(topic, partition, 1)]).values():
-        deleted.result(10)
+        deleted.result(120)
 
 
 def _retry(url: str, partition: int, token: str = "token-op") -> Answer:

@@ -29,7 +29,7 @@ from tests.integration.processor_load import (
     start_processor,
 )
 from tests.integration.test_processor_api import get
-from tests.integration.test_processor_road import SHORT
+from tests.integration.test_processor_road import LASTING, SHORT
 from tests.support import Processes, wait_until
 from tests.support.metrics_page import metric_values, read_page
 
@@ -41,7 +41,8 @@ RESTING = {
     *("lag_records", "lag_seconds", "timers_due"),
 }
 
-SILENT = SHORT._replace(model_ms=1_500, tool_ms=1_500, network_ms=1_500)
+# So long that the fold waits for a registry before the deadline, on a busy machine too.
+SILENT = SHORT._replace(init_ms=60_000, model_ms=5_000, tool_ms=5_000, network_ms=5_000)
 
 
 def page_of(port: int) -> dict[str, float]:
@@ -72,14 +73,14 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     settings = {"api_port": str(port), "store": "rocksdb", "state_dir": str(tmp_path)}
     # No registry answers there, so a record in Confluent's framing cannot be judged.
     settings["schema_registry_url"] = "http://127.0.0.1:1"
-    settings["quiet_ms"] = "4000"  # for so long after a silence no timer fires
+    settings["quiet_ms"] = "15000"  # for so long after a silence no timer fires, which a page has to show
     worker = start_processor(processes, kafka, "w1", **settings)
     wait_until(lambda: get(f"http://127.0.0.1:{port}/readyz").status == 200, 60, "the worker to be ready")
     _, text = read_page(f"http://127.0.0.1:{port}/metrics")
     assert [name for name in HELP if f"# HELP {name} " not in text] == []
     lasting, failed, wrong = Agent(), Agent(), Agent()
     sender = Sender(kafka)
-    sender.send(*lasting.start(), lasting.event(SessionCreated(Limits(), snapshot()), tenant_id="another"))
+    sender.send(*lasting.start(LASTING), lasting.event(SessionCreated(Limits(), snapshot()), tenant_id="another"))
     sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
     sender.send(wrong.event(SessionCreated(Limits(), snapshot()._replace(content_hash="0" * 64))))
     sender.send(lasting.event(SessionActivity("llm", None), context_bytes=200_000_001))  # 200 MB are allowed
@@ -105,7 +106,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     partition, silent_s = partition_of(lasting.key.encoded(), kafka.partitions), time.monotonic() + 2 * HOLE_MS / 1_000
     worker.kill()
     damage_store(tmp_path / f"{kafka.topic_prefix}-{partition}")
-    wait_until(lambda: time.monotonic() > silent_s, 30, "a silence in which sessions are live")
+    wait_until(lambda: time.monotonic() > silent_s, 120, "a silence in which sessions are live")
     start_processor(processes, kafka, "w1", "tests.support.failing_worker", **settings)
     wait_until(lambda: page_of(port).get("quiet_partitions", 0) >= 1, 60, "the silence, after which no timer fires")
     wait_until(lambda: page_of(port).get("silences_total", 0) >= 1, 60, "the count of silences")
@@ -116,11 +117,12 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     wait_until(lambda: page_of(port).get('errors_total{kind="judge"}') == 1, 20, "the event at which the judge fails")
     sender.send(*agent_of(kafka, partition).start(SILENT))
     sender.flush()
-    wait_until(lambda: page_of(port)['sessions{state="Active"}'] == 2, 20, "a session that falls silent")
+    wait_until(lambda: page_of(port).get('sessions{state="Active"}') == 2, 60, "a session that falls silent")
     sender.send(lasting.start(SHORT)[1], OutgoingRecord(lasting.key.encoded(), b"\x00\x00\x00\x00\x07value"))
     sender.flush()
     _check_lag(port, partition)
-    wait_until(lambda: page_of(port)[f'timers_due{{partition="{partition}"}}'] == 1, 20, "its deadline, not fired")
+    due = f'timers_due{{partition="{partition}"}}'
+    wait_until(lambda: page_of(port).get(due) == 1, 60, "its deadline, not fired")
 
 
 def agent_of(kafka: KafkaSettings, partition: int) -> Agent:
@@ -148,8 +150,8 @@ def _check_lag(port: int, partition: int) -> None:
     """Assert that a partition whose fold waits lags, and that the worker tells it soon."""
     records, seconds = (f'lag_{unit}{{partition="{partition}"}}' for unit in ("records", "seconds"))
     wait_until(lambda: page_of(port).get(records, 0) >= 1, 20, "the lag")
-    first = page_of(port)[seconds]
-    wait_until(lambda: page_of(port)[seconds] > first + 1, 20, "the lag to grow")
+    first = wait_until(lambda: page_of(port).get(seconds), 60, "the lag in seconds")
+    wait_until(lambda: page_of(port).get(seconds, 0) > first + 1, 60, "the lag to grow")
     wait_until(lambda: page_of(port).get('errors_total{kind="registry"}', 0) >= 1, 20, "its reason")
 
 
@@ -159,7 +161,7 @@ def test_the_series_of_a_partition_go_with_it_and_a_halted_one_leaves_its_worker
     halted = 2
     producer = Producer(kafka.client_config())
     producer.produce(kafka.topics.changelog, b"damaged", b"acme:key", partition=halted)
-    assert producer.flush(10) == 0
+    assert producer.flush(120) == 0
     ports = free_ports(2)
     start_processor(processes, kafka, "w1", api_port=str(ports[0]))
 

@@ -18,14 +18,14 @@ def test_a_topic_that_grows_all_the_time_is_read_to_where_it_ended(kafka: KafkaS
         """Write faster than a broker answers that there is nothing new."""
         while not stop.wait(PAUSE_S):
             producer.produce(kafka.topics.batches, b"more", partition=0)
-            assert producer.flush(10) == 0
+            assert producer.flush(120) == 0
             first.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert first.wait(30)
-        records = read_topic(kafka, kafka.topics.batches, timeout_s=20)
+        assert first.wait(120)
+        records = read_topic(kafka, kafka.topics.batches, timeout_s=120)
     finally:
         stop.set()
         writer.join()

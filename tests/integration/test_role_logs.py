@@ -40,13 +40,13 @@ def send_secrets(kafka: KafkaSettings) -> None:
     other = SECRET.encode()
     for topic, named in ((kafka.topics.audit, key), (kafka.topics.rejected, other), (kafka.topics.batches, other)):
         producer.produce(topic, key=named, value=b"\xc3\x01" + SECRET.encode())
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def ask_with_token(url: str, token: str) -> int:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -71,15 +71,15 @@ def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
         session.activity("llm", SECRET)
         session.update_state({"card": f"{SECRET}-2"})
         url = f"{pipeline.control_url}/v1/sessions/{session.session_id}"
-        assert client.flush(30) == 0
+        assert client.flush(120) == 0
         assert ask_with_token(url, WRONG_TOKEN) == 401
         wait_until(lambda: ask_with_token(url, TOKEN) == 200, 30, "the session to be served")
     send_secrets(kafka)
     wait_until(lambda: "dead letter" in sinks[0].log.read_text("utf-8"), 60, "a dead letter")
     pipeline.wait_landed()
-    processor.stop(60)
+    processor.stop(180)
     for sink in sinks:
-        sink.stop(60)
+        sink.stop(180)
 
     for child, role in ((processor, "processor"), (sinks[1], "sink history")):
         lines = log_lines(child)
@@ -87,7 +87,7 @@ def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
         assert all({"time", "level", "event"} <= line.keys() for line in lines)
         assert f"{role} is ready: {kafka.partitions} partitions" in [line["event"] for line in lines]
     opened = [line["partition"] for line in log_lines(processor) if "is open" in line["event"]]
-    assert sorted(opened) == list(range(kafka.partitions))
+    assert set(opened) == set(range(kafka.partitions))
     [letter] = [line for line in log_lines(sinks[0]) if "dead letter" in line["event"]]
     assert letter["level"] == "error"
     assert isinstance(letter["offset"], int)

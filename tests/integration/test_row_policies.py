@@ -69,7 +69,7 @@ def write_users(folder: Path, rights: str) -> str:
 
 def ask_engine(place: str, statements: list[str]) -> list[str]:
     command = [sys.executable, "-c", _ASK, place, json.dumps(statements)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert answer.returncode == 0, answer.stderr
     found: list[str] = json.loads(answer.stdout)
     return found

@@ -28,7 +28,7 @@ from tests.integration.processor_load import (
 from tests.integration.test_processor_partition import Bench, offer
 from tests.support import Processes, wait_until
 
-WAIT_S = 30.0
+WAIT_S = 120.0
 LATER = NEWEST_RULES.version + 1
 TOKENS = {"op": {"principal": "on-call", "roles": ["operator"]}}
 
@@ -59,7 +59,7 @@ def test_the_next_owner_begins_rules_that_were_only_announced(kafka: KafkaSettin
         lambda: changelog_of(kafka)[1][partition].rules == NEWEST_RULES, WAIT_S, "the rules in force", pause_s=0.2
     )
     worker.signal(signal.SIGTERM)
-    assert worker.wait(60)
+    assert worker.wait(180)
     decisions = [audit for audit in check_everything(kafka) if audit.kind == "decision"]
     assert [(audit.source_partition, audit.source_offset, audit.actor) for audit in decisions] == [
         (partition, 10, "on-call")
@@ -91,7 +91,7 @@ def test_a_setting_of_the_rules_in_force_is_changed_while_events_come(
             wait_until(lambda asked=asked, expected=expected: activate(asked) == expected, WAIT_S, f"{kept} days")  # type: ignore[misc]
     wait_caught_up(kafka, WAIT_S)
     worker.signal(signal.SIGTERM)
-    assert worker.wait(60)
+    assert worker.wait(180)
     told = Counter(audit.reason.rpartition(";")[2] for audit in check_everything(kafka) if audit.kind == "decision")
     assert told == {f" finished runs are kept for {days}": kafka.partitions for days in ("30 days", "90 days", "1 day")}
 
@@ -100,7 +100,7 @@ def test_rules_of_a_later_release_halt_their_partition(kafka: KafkaSettings, pro
     producer = Producer(kafka.client_config())
     later = Position(0, time.time_ns() // 1_000_000, 0, 1, 0, rules=NEWEST_RULES._replace(version=LATER))
     producer.produce(kafka.topics.changelog, encode_record(later), POSITION_KEY, partition=2)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     port = free_port()
     start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(TOKENS))
     client = operator_of(port)

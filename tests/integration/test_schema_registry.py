@@ -77,7 +77,7 @@ def test_a_registry_that_stands_still_holds_up_one_partition_and_no_end(
         wait_until(lambda: judged_in(kafka, 1) == others.seq, 10, "the other partition goes on")
     assert judged_in(kafka, 0) == 0
     worker.signal(signal.SIGTERM)
-    assert worker.wait(60)
+    assert worker.wait(180)
     assert worker.exit_code == 0
     start_processor(processes, kafka, "w1", schema_registry_url=server.url)
     os.kill(server.child.pid, signal.SIGCONT)

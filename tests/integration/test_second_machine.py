@@ -48,7 +48,7 @@ def test_rows_of_a_second_machine_move_between_workers(kafka: KafkaSettings, pro
         wait_until(lambda: _tally_refusals(kafka), 10, "a message is refused")
     wait_judged(kafka, load.sent)
     two.signal(signal.SIGTERM)
-    assert two.wait(60)
+    assert two.wait(180)
     assert two.exit_code == 0
     check_everything(kafka, two_machines())
     _check_messages(kafka)

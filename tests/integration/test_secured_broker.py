@@ -108,16 +108,16 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         processes.stop()
 
 
-def _refusal_of(kafka: KafkaSettings, topic: str) -> KafkaError | None:
+def _refusal_of(kafka: KafkaSettings, topic: str, patience_s: float = 120.0) -> KafkaError | None:
     """Return why a record of the principal is not written to a topic; None if it is."""
     told: list[KafkaError | None] = []
 
     def keep_answer(error: KafkaError | None, _message: Message) -> None:
         told.append(error)
 
-    producer = Producer({**kafka.client_config(), "message.timeout.ms": 10_000})
+    producer = Producer({**kafka.client_config(), "message.timeout.ms": round(patience_s * 1_000)})
     producer.produce(topic, b"x", on_delivery=keep_answer)
-    producer.flush(20)
+    producer.flush(2 * patience_s)
     return told[0] if told else None
 
 
@@ -145,7 +145,8 @@ def _new_client(secured: Secured, agent: KafkaSettings, url: str, folder: Path) 
         "control_ca_location": str(secured.authority.file),
         "api_token": TOKEN,
         "spool_dir": folder / "spool",
-        "verdict_timeout_s": 90,
+        "verdict_timeout_s": 180,
+        "close_timeout_s": 180,
         "handle_sigterm": False,
     }
     settings = ProducerSettings.model_validate(fields)
@@ -161,7 +162,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     url = _start_processor(secured, way, plain, processes)
     administrator = environment(secured.settings(way, "administrator", plain))
     applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")
-    assert applied.wait(60)
+    assert applied.wait(180)
     assert applied.exit_code == 0, applied.log.read_text()
     sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
     migrated = processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate")
@@ -185,7 +186,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     assert forged.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     observer = environment(secured.settings(way, "observer", plain))
     lag = processes.run([COMMAND, "lag", "--json"], env=observer, name=f"lag-{way}")
-    assert lag.wait(60)
+    assert lag.wait(180)
     assert lag.exit_code in (0, 1), lag.log.read_text()
     assert f"{plain.topic_prefix}.processor" in lag.log.read_text()
 
@@ -199,7 +200,7 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     begin_with(plain, NEWEST_RULES)  # which know tasks
     url = _start_processor(secured, way, plain, processes)
     sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
-    assert processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate").wait(180)
+    assert processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate").wait(600)
     for kind in ("rejected", "batches"):
         processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-further")
     agent = secured.settings(way, "agent", plain)
@@ -212,7 +213,7 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     with _new_client(secured, agent, url, tmp_path) as client:
         client.on_cleanup(lambda request: cleaned.append(request.session_id))
         session = client.create(user_id="u1").start()
-        task_id = session.start_task("double", {"n": 21}, timeout_s=30)
+        task_id = session.start_task("double", {"n": 21}, timeout_s=120)
         wait_until(lambda: client.get_task_results(task_id).get("result") == 42, 90, "the task's result", pause_s=0.2)
         session.close()
         wait_until(lambda: session.session_id in cleaned, 60, "the clean-up request")
@@ -225,17 +226,22 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     processes.run([COMMAND, "lag-exporter", "--port", str(port)], env=observer, name="lag-exporter-secured")
     groups = [f'group="{plain.topic_prefix}.{name}"' for name in ("processor", f"task-workers.{TENANT}:billing")]
     wait_until(lambda: all(group in _metrics_at(port) for group in groups), 60, "both groups' lag", pause_s=0.2)
-    doctor = processes.run([COMMAND, "doctor", "--json"], env=observer, name="doctor-secured")
-    assert doctor.wait(120)
-    found = [json.loads(line) for line in doctor.log.read_text().splitlines() if line.startswith("{")]
-    well = {check["check"] for check in found if check["ok"]}
-    lags = {f"lag {role}" for role in ("processor", "sink.rejected", "sink.batches")}
-    assert {"broker", "topics", "migrations", "processor"} | lags <= well, found
+
+    def checks_done_well() -> set[str]:
+        doctor = processes.run([COMMAND, "doctor", "--json"], env=observer, name="doctor-secured")
+        assert doctor.wait(180)
+        found = [json.loads(line) for line in doctor.log.read_text().splitlines() if line.startswith("{")]
+        return {check["check"] for check in found if check["ok"]}
+
+    # On a busy machine a part may answer too late for its check, or lag for a while.
+    wanted = {"broker", "topics", "migrations", "processor"}
+    wanted |= {f"lag {role}" for role in ("processor", "sink.rejected", "sink.batches")}
+    wait_until(lambda: wanted <= checks_done_well(), 120, f"{wanted} are well")
 
 
 def _metrics_at(port: int) -> str:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""
@@ -244,6 +250,6 @@ def _metrics_at(port: int) -> str:
 def test_without_a_certificate_no_client_gets_in(secured: Secured) -> None:
     fields = {"bootstrap_servers": secured.broker.mtls_servers, "security_protocol": "ssl"}
     kafka = KafkaSettings.model_validate({**fields, "ssl_ca_location": str(secured.authority.file)})
-    refusal = _refusal_of(kafka, "any")
+    refusal = _refusal_of(kafka, "any", patience_s=10.0)
     assert refusal is not None
     assert refusal.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._SSL, KafkaError._ALL_BROKERS_DOWN)

@@ -47,7 +47,7 @@ def commit_offsets(settings: SinkSettings, offsets: dict[int, str | None]) -> No
 def delete_records(kafka: KafkaSettings, partition: int, offset: int) -> None:
     place = TopicPartition(kafka.topics.audit, partition, offset)
     admin = AdminClient(kafka.client_config())  # the answer needs it
-    admin.delete_records([place])[place].result(30)
+    admin.delete_records([place])[place].result(120)
 
 
 def test_a_sink_serves_every_metric_and_its_work_moves_them(
@@ -67,7 +67,7 @@ def test_a_sink_serves_every_metric_and_its_work_moves_them(
         wait_until(lambda: moved.have(*work), 60, "the work")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 30, "all to land")
     # A crash between insert and commit leaves the offset of the block's start, with the intent.
-    topic_id = ask_topic_id(AdminConnection(kafka), kafka.topics.audit, 10.0)
+    topic_id = ask_topic_id(AdminConnection(kafka), kafka.topics.audit, 60.0)
     commit_offsets(settings, {REPLAYED: Intent(49, 50, NOW_US // 1_000, topic_id).to_metadata(), DELETED: None})
     delete_records(kafka, DELETED, 10)
     with sink_in_thread("audit", settings):

@@ -35,7 +35,7 @@ def test_two_tenants_of_one_producer_are_judged_apart(
         other.close()  # of its own sessions it ends none, and it leaves the producer to the other
         for session in (sessions[TENANT], client.create(user_id="u").start()):
             session.close()
-        assert client.flush(60) == 0
+        assert client.flush(120) == 0
         assert client.counters.refused == 0
     sent = [event.envelope for event in read_events(kafka) if isinstance(event, Event)]
     assert {envelope.producer_id for envelope in sent} == {client.producer_id}

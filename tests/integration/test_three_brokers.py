@@ -37,7 +37,7 @@ pytestmark = pytest.mark.long
 SESSIONS = 8
 # More than a client needs to give up a silent broker; less than a silence of librdkafka's default.
 BUDGET_MS = 30_000
-START_S = 120.0
+START_S = 300.0
 
 
 class ThreeBrokers:
@@ -67,13 +67,19 @@ class ThreeBrokers:
             supervisor.start()
         for supervisor in self._supervisors:
             supervisor.wait_ready(START_S)
-        wait_until(lambda: len(self._admin.list_topics(timeout=10).brokers) == 3, 30, "three brokers")
+        wait_until(lambda: self._brokers_known() == 3, START_S, "three brokers")
         apply_topics(self.kafka, 3)
 
     def stop(self, *brokers: int) -> None:
         """Stop these brokers, or all."""
         for broker in brokers or (1, 2, 3):
             self._supervisors[broker - 1].stop()
+
+    def _brokers_known(self) -> int:
+        try:
+            return len(self._admin.list_topics(timeout=60).brokers)
+        except KafkaException:
+            return 0
 
     def pid(self, broker: int) -> int | None:
         """Return the pid of a broker; None while it does not run."""
@@ -83,14 +89,14 @@ class ThreeBrokers:
         """Return the broker that leads a partition of the events; -1: none, or no answer."""
         topic = self.kafka.topics.events
         try:
-            return self._admin.list_topics(topic, timeout=20).topics[topic].partitions[partition].leader
+            return self._admin.list_topics(topic, timeout=60).topics[topic].partitions[partition].leader
         except KafkaException:  # a silent broker was asked
             return -1
 
     def has_replicas(self, count: int) -> bool:
         """Return True if each partition has so many replicas in sync."""
         try:
-            topics = self._admin.list_topics(timeout=20).topics.values()
+            topics = self._admin.list_topics(timeout=60).topics.values()
         except KafkaException:  # a silent broker was asked
             return False
         return all(len(place.isrs) == count for topic in topics for place in topic.partitions.values())
@@ -147,7 +153,7 @@ def test_a_killed_leader_costs_no_event_and_comes_back(
         sessions = start_sessions(client)
         wait_applied(kafka, "T02", SESSIONS)
         place = partition(kafka, sessions[0])
-        leader = wait_until(lambda: max(brokers.leader(place), 0), 60, "a leader")
+        leader = wait_until(lambda: max(brokers.leader(place), 0), START_S, "a leader")
         killed = brokers.signal(leader, signal.SIGKILL)
         wait_until(lambda: brokers.leader(place) not in (leader, -1), START_S, "another leader")
         sessions[0].complete()
@@ -158,9 +164,9 @@ def test_a_killed_leader_costs_no_event_and_comes_back(
         wait_until(lambda: brokers.has_replicas(3), START_S, "three replicas in sync", pause_s=0.5)
         for session in sessions[1:]:
             session.complete()
-        assert client.flush(60) == 0
+        assert client.flush(120) == 0
     wait_applied(kafka, "T13", SESSIONS)
-    processor.stop(60)
+    processor.stop(180)
     assert read_timeouts(kafka) == []
     check_log(kafka, tmp_path / "agent-journal.ndjson")
 
@@ -178,7 +184,7 @@ def test_a_leader_that_falls_silent_times_out_no_live_session(
         ((place, _),) = Counter(partition(kafka, session) for session in sessions).most_common(1)
         silent = next(session for session in sessions if partition(kafka, session) == place)
         sessions.remove(silent)
-        leader = wait_until(lambda: max(brokers.leader(place), 0), 60, "a leader")
+        leader = wait_until(lambda: max(brokers.leader(place), 0), START_S, "a leader")
         brokers.signal(leader, signal.SIGSTOP)
         silent.detach()
         wait_until(lambda: brokers.leader(place) not in (leader, -1), START_S, "another leader")
@@ -189,7 +195,7 @@ def test_a_leader_that_falls_silent_times_out_no_live_session(
         wait_until(lambda: brokers.has_replicas(3), START_S, "three replicas in sync", pause_s=0.5)
         for session in sessions:
             session.complete()
-        assert client.flush(60) == 0
+        assert client.flush(120) == 0
     wait_applied(kafka, "T13", SESSIONS - 1)
-    processor.stop(60)
+    processor.stop(180)
     check_log(kafka, tmp_path / "agent-journal.ndjson")

@@ -25,7 +25,7 @@ from tests.support import Processes, environment, read_events, wait_until
 from tests.support.pipelines import new_pipeline
 from tests.support.tcp_proxy import TcpProxy
 
-WAIT_S = 60.0
+WAIT_S = 180.0
 TOLD = 200
 # Makes one call of a session as soon as it is told to; each effect leaves a line.
 CALLER = """
@@ -34,7 +34,7 @@ from pathlib import Path
 from sessionary.producers import SessionClient, tool
 folder, session_id = Path(sys.argv[1]), sys.argv[2]
 
-@tool(effect="write", wait_s=30)
+@tool(effect="write", wait_s=120)
 def send_message(text):
     with open(folder / "effects", "a") as effects:
         effects.write(f"{os.getpid()}\\n")
@@ -87,6 +87,7 @@ def caller(
 ) -> Iterator["subprocess.Popen[str]"]:
     """Run a process that is about to make its call."""
     own = {"control_url": pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / f"{name}-spool")}
+    own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
     with subprocess.Popen(
         [sys.executable, "-c", CALLER, str(folder), session_id],
         env={**os.environ, **environment(kafka, **own)},

@@ -32,7 +32,7 @@ with SessionClient(tenant_id=sys.argv[1], service_id="billing", agent_id="a1") a
     with trace.get_tracer("agent").start_as_current_span("work"):
         session = client.create(user_id="u1", state={}).start()
         session.activity("llm")
-    client.flush(30)
+    client.flush(120)
     session.detach()
 """
 # One request of a user: look the session up, call a tool, update the session, answer.
@@ -65,7 +65,7 @@ with SessionClient(tenant_id=sys.argv[1], service_id="billing", agent_id="a1") a
                 session.update_state({"step": 2, "sent": sent})
             with span("answer", attributes={"session.id": session.session_id, "sent": str(sent)}):
                 pass
-    client.flush(30)
+    client.flush(120)
 """
 _TRACED = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "200"}
 
@@ -107,9 +107,9 @@ def test_one_event_is_one_trace_through_three_processes(
     environ = environment(kafka, instance="w1", api_port=str(pipeline.api_port)) | _TRACED
     processor = processes.start("sessionary.stream_processors", env=environ, name="processor")
     wait_until(pipeline.is_ready, 60, "the processor to own its partitions")
-    environ = environment(kafka, trace_events="true", spool_dir=str(tmp_path))
+    environ = environment(kafka, trace_events="true", spool_dir=str(tmp_path), close_timeout_s="120")
     agent = processes.run([sys.executable, "-c", _AGENT, TENANT], env=environ, name="agent")
-    assert agent.wait(60)
+    assert agent.wait(180)
     assert agent.exit_code == 0, agent.log.read_text("utf-8")
 
     work = wait_for_span(agent.log, lambda span: span["name"] == "work")
@@ -151,9 +151,10 @@ def test_the_stages_of_a_call_are_one_trace_in_their_order(
     processor = processes.start("sessionary.stream_processors", env=environ, name="processor")
     wait_until(pipeline.is_ready, 60, "the processor to own its partitions")
     own = {"trace_events": "true", "spool_dir": str(tmp_path), "api_token": TOKEN}
+    own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
     environ = environment(kafka, **own, control_url=pipeline.control_url)
     agent = processes.run([sys.executable, "-c", _REQUEST, TENANT], env=environ, name="agent")
-    assert agent.wait(60)
+    assert agent.wait(180)
     assert agent.exit_code == 0, agent.log.read_text("utf-8")
 
     def named(name: str) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_a_call_of_a_run_that_outlived_its_session_is_resolved_too(rig: UnknownR
     orders = Orders()
     settings = rig.pipeline.client_settings(tmp_path)
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
-        session = client.session(user_id="u", limits=brief_limits())
+        session = client.session(user_id="u", limits=brief_limits(15_000))
         key = rig.leave_unknown(session, orders)
         session.detach()
         wait_until(lambda: rig.pipeline.ask(session.session_id)["state"] == "Terminated", 30, "the session to end")

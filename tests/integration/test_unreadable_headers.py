@@ -11,6 +11,7 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.processor_load import Agent, OutgoingRecord, Sender, count_judged, start_processor
 from tests.integration.sink_rig import settings_for, sink_in_thread
+from tests.integration.test_processor_road import LASTING
 from tests.support import Processes, read_records, run_sql, wait_until
 from tests.support.broken_headers import send_with_broken_header
 from tests.support.migrated_tables import make_tables
@@ -41,7 +42,7 @@ def test_a_header_name_that_is_not_utf_8_stops_neither_processor_nor_sinks(
     make_tables(clickhouse)
     agent, sender = Agent(), Sender(kafka)
     key, partition = agent.key.encoded(), partition_of(agent.key.encoded(), kafka.partitions)
-    sender.send(*agent.start())
+    sender.send(*agent.start(LASTING))
     sender.flush()
     accepted = agent.event(SessionActivity("first", None)).value or b""
     send_with_broken_header(kafka, (partition, key, accepted), (partition, key, b"junk"))
@@ -80,7 +81,7 @@ def test_headers_are_unreadable_in_code_that_runs_often_too(kafka: KafkaSettings
         [sys.executable, "-X", "faulthandler", "-c", _READER],
         input=json.dumps([config, kafka.topics.events, 120]),
         capture_output=True,
-        timeout=60,
+        timeout=300,
         check=False,
         text=True,
     )

@@ -12,7 +12,7 @@ from tests.integration.pipeline_rig import COMMAND
 @pytest.mark.long
 def test_the_demo_kills_a_workflow_and_goes_on_without_a_second_message(tmp_path: Path) -> None:
     argv = [COMMAND, "demo", "--workflow", "--data", str(tmp_path / "stack"), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert (figures["messages_sent"], figures["requests_to_send"], figures["run"]) == (1, 1, "completed")

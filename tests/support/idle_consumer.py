@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 STABLE_S = 8.0
-GROWTH_S_MAX = 90.0
+GROWTH_S_MAX = 120.0
 
 
 def resident_bytes() -> int:

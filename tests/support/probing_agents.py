@@ -1,5 +1,6 @@
 """Faust agents that try what the table of sessions refuses: the answers go to a topic."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from sessionary.stream_processors.streams.sessions_table import SessionsTable
 def register(app: faust.App, sessions: SessionsTable) -> None:
     """Register an agent that answers each record by the kinds of errors that it met.
 
-    It raises an error at the record `raise`.
+    It raises an error at the record `raise`, and answers the record `wait` without ever being done.
     """
     probes = app.topic(f"{PREFIX}.tool-invoices", value_type=bytes, value_serializer="raw")
     answers = app.topic(f"{PREFIX}.charged-invoices", value_serializer="json")
@@ -23,6 +24,9 @@ def register(app: faust.App, sessions: SessionsTable) -> None:
         async for key, value in stream.items():
             if value == b"raise":
                 raise ValueError("told so")
+            if value == b"wait":
+                await (await answers.send(key=key, value="begun"))
+                await asyncio.Event().wait()
             attempts: list[Callable[[], object]] = [
                 lambda key=key: sessions.__setitem__(key, None),  # type: ignore[misc]
                 lambda key=key: sessions.pop(key),  # type: ignore[misc]

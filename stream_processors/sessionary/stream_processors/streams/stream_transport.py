@@ -4,8 +4,9 @@ The partitions of the events topic stay paused, as without agents. A record of a
 its agent once the events partition of the same number is open on this worker, so that the sessions
 of that partition can be read:
 
-- `StreamConsumer` asks for no record of a partition that is not open. Offsets are committed after
-  the records were handled; a record may come twice after a crash or a rebalance.
+- `StreamConsumer` asks for no record of a partition that is not open, and reads records again that
+  came in a rebalance. Offsets are committed after the records were handled; a record may come twice
+  after a crash or a rebalance.
 - `LocalStream` holds records that were fetched before their partition closed.
 - `AgentSupervisor` starts agents that raised an exception again.
 - `StreamTransactions` sends what agents send at once. It takes no part in the transactions of the
@@ -17,13 +18,19 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, cast
 
 import faust
+from aiokafka.structs import TopicPartition
 from faust.exceptions import Skip
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP, RecordMetadata
 from mode import OneForOneSupervisor, ServiceT
 
 from sessionary.schemas.telemetry.role_logs import role_logger
-from sessionary.stream_processors.runtime.faust_transport import MemberConsumer, MemberTransport, RebalanceListener
+from sessionary.stream_processors.runtime.faust_transport import (
+    MemberConsumer,
+    MemberThread,
+    MemberTransport,
+    RebalanceListener,
+)
 
 _log = role_logger(__name__)
 _LOOK_S = 0.1
@@ -60,7 +67,13 @@ class StreamTransactions(RebalanceListener):
         return await self.producer.send(topic, key, value, partition, timestamp, headers)
 
     async def commit(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commit offsets of handled records, after what was sent has arrived. False if it fails."""
+        """Commit offsets of handled records, after what was sent has arrived. False if it fails.
+
+        Nothing is committed once Faust stops: it counts a record as handled whose agent it
+        interrupts. What was handled was committed when the worker left its group.
+        """
+        if self.app.should_stop:
+            return False
         await self.producer.flush()
         return await cast(MemberConsumer, self.consumer).commit_places(offsets)
 
@@ -76,6 +89,19 @@ class StreamConsumer(MemberConsumer):
             await self.sleep(_LOOK_S)
             return {}
         return await super()._getmany(ready, timeout)
+
+    async def seek_to_committed(self) -> Mapping[TP, int]:
+        """Seek to what is committed, and to the log's beginning where nothing is.
+
+        A fetch that begins before a rebalance may end in it. Faust drops its records, and seeks to
+        read them again; aiokafka alone leaves a partition without a commit behind them.
+        """
+        committed: Mapping[TP, int] = await super().seek_to_committed()
+        events_topic, thread = cast(StreamTransport, self.transport).events_topic, cast(MemberThread, self._thread)
+        if fresh := [tp for tp, offset in committed.items() if not offset and tp.topic != events_topic]:
+            places = [TopicPartition(*tp) for tp in fresh]
+            await thread.call_thread(thread._ensure_consumer().seek_to_beginning, *places)
+        return committed
 
 
 class StreamTransport(MemberTransport):

@@ -61,6 +61,34 @@ def test_records_are_asked_for_where_the_sessions_are_open(monkeypatch: pytest.M
     assert asyncio.run(fetch(FakeTransport(), active, monkeypatch)) == []
 
 
+class FakeThread:
+    """The thread of a consumer that has committed some offsets; notes what is sought."""
+
+    def __init__(self, committed: dict[TP, int | None]) -> None:
+        self._committed = committed
+        self.sought: list[tuple[str, int]] = []
+
+    async def seek_to_committed(self) -> dict[TP, int | None]:
+        return self._committed
+
+    def _ensure_consumer(self) -> "FakeThread":
+        return self
+
+    async def seek_to_beginning(self, *places: tuple[str, int]) -> None:
+        self.sought.extend(places)
+
+    async def call_thread(self, call: Any, *args: Any) -> None:
+        await call(*args)
+
+
+def test_a_topic_of_agents_without_a_commit_is_read_from_its_beginning_and_the_events_never() -> None:
+    committed = {TP(TOPIC, 0): None, TP(TOPIC, 1): 7, TP(TOPIC, 2): 0, TP("events", 0): None}
+    consumer: Any = object.__new__(StreamConsumer)
+    consumer.transport, consumer._thread = FakeTransport(), FakeThread(committed)
+    assert asyncio.run(StreamConsumer.seek_to_committed(consumer)) == committed
+    assert consumer._thread.sought == [(TOPIC, 0), (TOPIC, 2)]
+
+
 class FakeStream:
     """A stream whose current event is of partition 1."""
 
@@ -120,12 +148,20 @@ class FakeProducer:
 
 
 def test_offsets_are_committed_after_what_was_sent_has_arrived() -> None:
-    producer = FakeProducer()
-    transactions: Any = SimpleNamespace(producer=producer, consumer=producer)
+    producer, app = FakeProducer(), SimpleNamespace(should_stop=False)
+    transactions: Any = SimpleNamespace(producer=producer, consumer=producer, app=app)
     sent = StreamTransactions.send(transactions, "out", b"key", b"value", None, None, {}, transactional_id="any")
     assert asyncio.run(sent) == "acknowledgement"  # type: ignore[comparison-overlap]  # the double's
     assert asyncio.run(StreamTransactions.commit(transactions, {TP(TOPIC, 1): 7})) is False
     assert producer.calls == [("out", b"key", b"value", None, None, {}), "flush", {TP(TOPIC, 1): 7}]
+
+
+def test_nothing_is_committed_once_faust_stops() -> None:
+    """It takes the record that an agent is interrupted at for a handled one."""
+    producer, app = FakeProducer(), SimpleNamespace(should_stop=True)
+    transactions: Any = SimpleNamespace(producer=producer, consumer=producer, app=app)
+    assert asyncio.run(StreamTransactions.commit(transactions, {TP(TOPIC, 1): 7})) is False
+    assert producer.calls == []
 
 
 def test_streams_away_from_their_sessions_are_named(caplog: pytest.LogCaptureFixture) -> None:
