@@ -14,12 +14,10 @@ group's assignment holds its URL.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
-from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.conversations.message_pages import MessagePages
 from sessionary.stream_processors.api.lists.list_pages import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
@@ -31,16 +29,11 @@ from sessionary.stream_processors.api.runs.execution_page import ExecutionPage
 from sessionary.stream_processors.api.runs.run_pages import RunPages
 from sessionary.stream_processors.api.runs.step_pages import StepPages
 from sessionary.stream_processors.api.runs.task_pages import TaskPages
+from sessionary.stream_processors.api.session_document import session_document
 from sessionary.stream_processors.api.session_poll import SessionPolls
-from sessionary.stream_processors.api.session_questions import (
-    AskedOwner,
-    SessionQuestions,
-    log_document,
-    require_session,
-)
+from sessionary.stream_processors.api.session_questions import SessionQuestions, require_session
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.unknown_ids import UnknownIds
-from sessionary.stream_processors.api.verdicts import former_verdict
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -146,35 +139,4 @@ def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) ->
     return "open" if stalled is None else f"stands {stalled}"
 
 
-def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
-    """Return the JSON document of a session, as `/openapi.json` describes it.
-
-    It holds the committed state, its epoch and version, owner, content, limits, data classes and
-    next deadline (ms of log time since the epoch), the last refused events, and `log_document`.
-    """
-    document = {
-        "session_id": row.session_id,
-        "tenant_id": row.tenant_id,
-        "state": row.state,
-        "phase": row.phase,
-        "reason_code": row.reason_code,
-        "epoch": row.epoch,
-        "version": row.version,
-        "owner_service": row.owner_service,
-        "agent_id": row.agent_id,
-        "holder": row.holder or None,
-        "state_json": row.state_json,
-        "state_schema_version": row.state_schema_version,
-        "snapshot": row.snapshot._asdict(),
-        "limits": row.limits._asdict(),
-        "data_classes": list(row.data_classes),
-        "deadline_ms": asked.owner.state.deadline_ms(row),
-        "refusals": [refusal._asdict() for refusal in row.refusals],
-        **log_document(asked),
-    }
-    if not asked.question.reads_not_kept:
-        document["verdict"] = former_verdict(document["verdict"], row.state)
-    return document
-
-
-__all__ = ["ControlApi", "session_document"]
+__all__ = ["ControlApi"]
