@@ -4,6 +4,7 @@
     GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
     GET /v1/sessions/{session_id}/execution    GET …/artifacts    see `runs`
     GET /v1/sessions/{session_id}/conversation its last turns: see `conversations`
+    GET /v1/sessions/{session_id}/follow       its state, and each change of it: see `following`
     GET /v1/tasks/{task_id}                    a task by its id alone: see `runs`
     GET /v1/sessions   GET /v1/runs            those of a tenant: see `lists`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
@@ -19,6 +20,8 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.stream_processors.api.conversations.message_pages import MessagePages
+from sessionary.stream_processors.api.following.follow_page import FollowPage
+from sessionary.stream_processors.api.following.open_streams import OpenStreams
 from sessionary.stream_processors.api.lists.list_pages import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import json_response, not_ready
@@ -43,7 +46,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 class ControlApi:
     """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
     `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and what belongs to them,
-    `tasks` those for tasks, `messages` those for conversations.
+    `tasks` those for tasks, `messages` those for conversations, `following` those of followers.
     `unknown_ids` is told of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
@@ -82,6 +85,8 @@ class ControlApi:
         self.execution = ExecutionPage(self._questions)
         self.tasks = TaskPages(self._questions)
         self.messages = MessagePages(self._questions)
+        streams = OpenStreams(settings.api_followers_max, metrics)
+        self.following = FollowPage(self._questions, tokens, others, streams)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
