@@ -6,12 +6,14 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
     lifetime/       what a client makes once per process: its opening, its end, forks
+    following/      sessions that a client follows: their states as they are committed
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and requests for clean-ups and tasks
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
+    session_ports   the same for reading and following sessions
     run_ports       the same for runs, what belongs to them, and conversations
     kafka_ports     these by Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing

@@ -11,6 +11,16 @@ _LAST_EVENT_ID: Final[dict[str, Any]] = {
     "schema": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
     "description": "the id of the last message that was read; it goes before `after`",
 }
+_MESSAGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "one message",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
+        "event": {**TEXT, "enum": ["state", "end"]},
+        "data": {**TEXT, "description": "of a state, the JSON text of a `Session`"},
+    },
+}
 _STREAM: Final = (
     "server-sent events, until the session is archived or the worker no longer has its partition. At once, and after "
     "each committed change of the session that is not only a sign of life: `id: <partition>:<offset>`, up to which "
@@ -24,7 +34,7 @@ FOLLOW_PATHS: Final[dict[str, Any]] = {
             "summary": "The committed state of one session of the caller's tenant, and each change of it",
             "parameters": [*SESSION_PARAMETERS, _LAST_EVENT_ID],
             "responses": {
-                "200": {"description": _STREAM, "content": {"text/event-stream": {"schema": TEXT}}},
+                "200": {"description": _STREAM, "content": {"text/event-stream": {"schema": _MESSAGE}}},
                 **SESSION_ANSWERS,
                 "503": problem_response(
                     "the partition is not open, `after` is not folded in time, or the worker has too many followers; "
