@@ -78,6 +78,7 @@ from sessionary.producers.errors import (
     UnreadableRequest,
     VerdictPending,
 )
+from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import (
     Backlog,
@@ -112,6 +113,7 @@ from sessionary.schemas.types import (
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
+    from sessionary.producers.following.async_follower import AsyncSessionFollower
     from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
@@ -120,6 +122,7 @@ _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
     "AsyncSession": "session.async_session",
     "AsyncSessionClient": "async_client",
+    "AsyncSessionFollower": "following.async_follower",
     "AsyncStep": "session.async_session",
     "DeliveryPolicy": "settings",
     "ProducerSettings": "settings",
@@ -144,6 +147,7 @@ __all__ = [
     "ArtifactView",
     "AsyncSession",
     "AsyncSessionClient",
+    "AsyncSessionFollower",
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
@@ -198,6 +202,7 @@ __all__ = [
     "SessionClient",
     "SessionEnded",
     "SessionFenced",
+    "SessionFollower",
     "SessionLost",
     "SessionTimedOut",
     "SessionView",

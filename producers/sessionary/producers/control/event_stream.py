@@ -1,4 +1,4 @@
-"""Server-sent events, as the control API sends them to followers, from the bytes of an answer; pure.
+"""Server-sent events, as the control API sends them to followers, from their bytes; pure.
 
 `http.client` decodes chunks too, but waits for the next chunk to learn that one is complete.
 """
@@ -54,7 +54,10 @@ class EventParser:
         self._fields: dict[str, str] = {}
 
     def take_bytes(self, data: bytes) -> list[StreamedEvent]:
-        """Return the messages that end in `data`, in order. Raises `ValueError` for no such stream."""
+        """Return the messages that end in `data`, in order.
+
+        Raises `ValueError` if a line is too long, or not UTF-8.
+        """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MESSAGE_BYTES_MAX:
             raise ValueError(f"a line has more than {MESSAGE_BYTES_MAX} bytes")

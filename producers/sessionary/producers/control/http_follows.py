@@ -9,9 +9,12 @@ import select
 import socket
 import ssl
 import sys
+import threading
 import time
 import urllib.parse
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any, Final
 
@@ -27,6 +30,7 @@ _NETWORK_MARGIN_S: Final = 2.0
 _READ_BYTES: Final = 1 << 16
 _PROBLEM_BYTES_MAX: Final = 1 << 16
 _AGAIN_S: Final = 0.1
+_LEAVE_S: Final = 1.0
 
 
 class HttpStream:
@@ -40,12 +44,18 @@ class HttpStream:
         self._parser = EventParser()
         self._heard_s = time.monotonic()
         self._is_closed = False
+        self._reading = threading.Lock()
+        weakref.finalize(self, answered.close)
         self._socket.settimeout(0)
         self._first = self._read_ahead()
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
         """Return what is told next, in order; nothing after `timeout_s`. Raises `Unavailable`."""
         deadline = time.monotonic() + timeout_s
+        with self._reading:
+            return self._read_states(deadline)
+
+    def _read_states(self, deadline: float) -> Sequence[FollowedState]:
         while True:
             try:
                 data = self._read_bytes(deadline)
@@ -65,11 +75,14 @@ class HttpStream:
     def close(self) -> None:
         """End the stream; a thread that reads it gets `Unavailable`. May be called again."""
         self._is_closed = True
-        try:
+        with suppress(OSError):
             # Not `SSLSocket.shutdown`, which takes the encryption from under another thread's feet.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:
-            return
+        if self._reading.acquire(timeout=_LEAVE_S):  # that woke the thread that reads, if there is one
+            try:
+                self._answered.close()
+            finally:
+                self._reading.release()
 
     def _read_bytes(self, deadline: float) -> bytes | None:
         """Return some bytes of the body; none at its end; None if there are none by `deadline`."""

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from sessionary.producers.errors import ClientClosed, SessionLost, Unavailable
+from sessionary.producers.errors import ClientClosed, SessionaryError, SessionLost, Unavailable
+from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session_ports import FollowedState, Follows, SessionView, StateStream
 
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_S_MAX: Final = 2.0
 _OPEN_S_MAX: Final = 10.0  # how long one request may wait for the position to resume from
 _LONG_S: Final = 3_600.0
+_FOREVER_S: Final = 1e9
 
 
 class SessionFollower:
@@ -31,20 +33,26 @@ class SessionFollower:
         self,
         follows: Follows,
         session_id: str,
-        after: tuple[int, int] | None,
+        find_after: Callable[[], LogPosition | None],
         first_s: float,
         timeout_s: float | None = None,
         on_close: Callable[["SessionFollower"], object] = lambda _: None,
     ) -> None:
         """Ask nothing yet.
 
-        `after`: the place of a record that the first state must include. `first_s`: how long to
-        wait for that state. `timeout_s`: how long an iteration waits for each later one; None:
-        without a limit. `on_close` is told of the end.
+        Args:
+            follows: Opens the streams.
+            session_id: The session.
+            find_after: Returns the place of a record that the first state must include. It may
+                block and raise.
+            first_s: How long to wait for the first state.
+            timeout_s: How long an iteration waits for each later one; None: without a limit.
+            on_close: Is told of the end.
         """
         self.session_id = session_id
         self._follows = follows
-        self._position = after
+        self._position: LogPosition | None = None
+        self._find_after: Callable[[], LogPosition | None] | None = find_after
         self._first_s, self._timeout_s = first_s, timeout_s
         self._on_close = on_close
         self._lock = threading.Lock()
@@ -62,7 +70,7 @@ class SessionFollower:
         return self._is_archived
 
     @property
-    def position(self) -> tuple[int, int] | None:
+    def position(self) -> LogPosition | None:
         """(partition, offset) of the log that the state told last includes; None before it."""
         return None if self._told is None else self._position
 
@@ -73,7 +81,7 @@ class SessionFollower:
         opened again, at any worker; nothing is told twice, and nothing older than what was told.
 
         Args:
-            timeout_s: How long to wait; None: without a limit. For the first state at most the
+            timeout_s: How long to wait; None: without a limit. For the first state it is always the
                 setting `verdict_timeout_s`.
 
         Returns:
@@ -87,9 +95,7 @@ class SessionFollower:
             ClientClosed: The follower is the parent's of this forked process.
         """
         self._check_process()
-        limit_s = _LONG_S * 24 * 365 if timeout_s is None else timeout_s
-        if self._told is None:
-            limit_s = min(limit_s, self._first_s)
+        limit_s = self._first_s if self._told is None else _FOREVER_S if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         while not self._closing.is_set() and not self._is_archived:
             if self._waiting:
@@ -102,8 +108,9 @@ class SessionFollower:
                     break
             except Unavailable as error:
                 self._drop_stream()
-                self._pause(error, deadline)
-            except BaseException:
+                if not self._pause(error, deadline):
+                    break
+            except SessionaryError:
                 self.close()
                 raise
         if self._is_archived:
@@ -111,7 +118,7 @@ class SessionFollower:
         return None
 
     def close(self) -> None:
-        """End the following, also while another thread waits; it then gets no state. Never raises."""
+        """End the following; a thread that waits gets no state. Never raises."""
         self._closing.set()
         if self._owner_pid == os.getpid():
             with self._lock:
@@ -124,7 +131,7 @@ class SessionFollower:
         return self
 
     def __next__(self) -> SessionView:
-        """Return the next state; wait for it as long as `follow` was told. Raises as `wait_next`."""
+        """Return the next state; wait as long as `follow` was told. Raises as `wait_next`."""
         view = self.wait_next(self._timeout_s)
         if view is None:
             raise StopIteration
@@ -141,6 +148,8 @@ class SessionFollower:
 
     def _read_more(self, deadline: float) -> bool:
         """Read what is told next. Return False if the time is over. Raises `Unavailable`."""
+        if self._find_after is not None:
+            self._position, self._find_after = self._find_after(), None
         stream = self._stream or self._open_stream(deadline)
         states = stream.read_states(max(0.0, min(deadline - time.monotonic(), _LONG_S)))
         if states:
@@ -165,17 +174,21 @@ class SessionFollower:
         if stream is not None:
             stream.close()
 
-    def _pause(self, error: Unavailable, deadline: float) -> None:
-        """Wait before the next attempt. Raises `error` if there was no state in time."""
+    def _pause(self, error: Unavailable, deadline: float) -> bool:
+        """Wait before the next attempt; return False if the time is over.
+
+        Raises `error` if there was no state in time.
+        """
         pause_s = min(_BACK_OFF_S * 2**self._failures, _BACK_OFF_S_MAX) * random.uniform(0.5, 1.0)
         self._failures = min(self._failures + 1, 10)
         left_s = deadline - time.monotonic()
-        if self._told is None and left_s <= pause_s and not self._closing.is_set():
+        self._closing.wait(max(0.0, min(pause_s, left_s)))
+        if pause_s < left_s or self._closing.is_set():
+            return True
+        if self._told is None:
             self.close()
             raise error
-        self._closing.wait(max(0.0, min(pause_s, left_s)))
-        if left_s <= pause_s:
-            self._waiting.clear()
+        return False
 
     def _take_state(self, state: FollowedState) -> SessionView | None:
         """Return a state if it is to be told: newer than the last one, and not the same."""
@@ -188,9 +201,8 @@ class SessionFollower:
         told, view = self._told, state.view
         if told is not None and (view.epoch < told.epoch or view.version < told.version):
             return None  # of a worker that was the owner once
-        if self._position is not None and state.position is not None:
-            if state.position[1] < self._position[1]:
-                return None
+        if self._position is not None and state.position is not None and state.position[1] < self._position[1]:
+            return None
         self._position = state.position or self._position
         if told is not None and _without_signs(view) == _without_signs(told):
             return None
