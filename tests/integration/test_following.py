@@ -95,7 +95,7 @@ def test_a_reader_in_another_process_sees_each_last_version_and_none_that_falls(
 
         update(sessions, UPDATES // 2)
         second.signal(signal.SIGKILL)
-        update(sessions, UPDATES)  # nobody judges some of them for a while
+        update(sessions, UPDATES)  # some of them wait for a judge
         reader.wait_for(sessions)
         wait_until(lambda: second_owns(False), 60, "the first processor to own all partitions")
 

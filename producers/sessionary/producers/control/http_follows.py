@@ -60,15 +60,15 @@ class HttpStream:
             try:
                 data = self._read_bytes(deadline)
             except (OSError, ValueError) as error:
-                raise self._ended(f"{error!r}") from None
+                raise self._end_error(f"{error!r}") from None
             if data is None:
                 return ()
             if not data:
-                raise self._ended("it was ended")
+                raise self._end_error("it was ended")
             try:
                 found = [state for event in self._parser.take_bytes(data) if (state := self._state_of(event))]
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise self._ended(f"it is not one of states: {error!r}") from None
+                raise self._end_error(f"it is not one of states: {error!r}") from None
             if found:
                 return found
 
@@ -127,7 +127,7 @@ class HttpStream:
         partition, _, offset = (event.place or "").partition(":")
         return FollowedState(parse_session(json.loads(event.data)), (int(partition), int(offset)))
 
-    def _ended(self, why: str) -> Unavailable:
+    def _end_error(self, why: str) -> Unavailable:
         self._answered.close()
         return Unavailable(f"the stream of the control API at {self._control.url} is over: {why}", _AGAIN_S)
 
@@ -176,9 +176,9 @@ class HttpFollows:
         finally:
             answered.close()
         told = {name.lower(): text for name, text in answer.headers.items()}
-        return self._refused(session_id, Answer(answer.status, answer.reason, told, body))
+        return self._refuse_or_end(session_id, Answer(answer.status, answer.reason, told, body))
 
-    def _refused(self, session_id: str, answer: Answer) -> StateStream:
+    def _refuse_or_end(self, session_id: str, answer: Answer) -> StateStream:
         reason = _reason_of(answer.body)
         if reason == "session_archived":
             return ArchivedStream()

@@ -1,5 +1,7 @@
-"""Following a session: its state as it is committed, and each change of it, whoever makes it.
+"""Following a session: its state as it is committed, and each change of it, by any process.
 
-follower          `SessionFollower`: yields the states; opens a lost stream again
-async_follower    `AsyncSessionFollower`: the same for asyncio
+The streams beneath are a port, `Follows`: over HTTP in production, in memory for tests.
+
+    follower          `SessionFollower`: yields the states; opens a lost stream again
+    async_follower    `AsyncSessionFollower`: the same for asyncio
 """

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from sessionary.producers.errors import Unavailable
+from sessionary.producers.errors import SessionLost, Unavailable
 from sessionary.producers.session_ports import FollowedState, StateStream
 from sessionary.producers.testing.memory import InMemoryTransport
 
@@ -26,7 +26,7 @@ class MemoryStream:
             if self._closed.is_set() or self._memory._silent:
                 raise Unavailable("the control API is silent", 0.1)
             with self._memory._lock:
-                folded, found = judge.folded, self._memory._log.follow_session(self._session_id)
+                folded, found = judge.folded, self._find_state()
             if found is None:
                 return (FollowedState(None),)
             if self._told is None or found.view != self._told.view:
@@ -37,6 +37,14 @@ class MemoryStream:
                 judge.news.wait_for(lambda: judge.folded != folded or self._closed.is_set(), max(left_s, 0.0))  # noqa: B023
             if judge.folded == folded and time.monotonic() >= deadline:
                 return ()
+
+    def _find_state(self) -> FollowedState | None:
+        try:
+            return self._memory._log.follow_session(self._session_id)
+        except SessionLost:
+            if self._told is None:
+                raise
+            return None  # archived so long ago that nothing is left of it
 
     def close(self) -> None:
         """End the stream."""

@@ -14,6 +14,7 @@ class ToldSession:
     """One session of a partition, which must be readable whenever a method is called."""
 
     def __init__(self, asked: AskedOwner) -> None:
+        """`asked`: from `SessionQuestions.ask_to_follow`, so of the tenant of a caller's token."""
         self._asked = asked
         self._key = asked.question.key.encoded()
         self._read_at = self._written_at = -1  # numbers of commits

@@ -113,7 +113,7 @@ class FollowRig:
         """Fold an update of the session's content."""
         self.version += 1
         content = json.dumps({"n": self.version, "text": text})
-        fields = {"base_version": self.version - 1, "new_version": self.version, "state_json": content}
+        fields: dict[str, Any] = {"base_version": self.version - 1, "new_version": self.version, "state_json": content}
         assert self.rig.send(self.agent, "state_updated", **fields) == "applied"
 
     def send(self, event_type: str, **fields: Any) -> None:
