@@ -19,6 +19,7 @@
     rolling_restart s: pauses of partitions in a rolling restart
     call_latency    t: from a tool call's reservation to its grant
     status_latency  t: the status of runs and tasks beside a load of events
+    follow_latency  t: from an update to the state at a follower in another process
     base_commit     v: the full job beside another commit's
     base_client     v: the client's calls beside those of another commit's
 
@@ -62,6 +63,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("s", "rolling_restart", "Rolling restart of three processors"),
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
+    Measurement("t", "follow_latency", "From an update to a follower in another process"),
     Measurement("v", "base_commit", "The full job beside another commit's"),
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),
 )

@@ -308,12 +308,12 @@ def test_unknown_foreign_and_unauthorised_are_answered_as_for_the_session(tmp_pa
             assert (follower.status, follower.body) == (page.status, page.body)
             assert (follower.status, follower.body["reason"]) == (404, "unknown_session")
         assert [access.reason_code for access in rig.owner.accesses] == ["unknown_session"]
-        path = rig.path.encode() + b"/follow"
-        assert (await server.ask(path, auth=None)).status == 401
-        assert (await server.ask(path, auth=b"Bearer op")).status == 403
-        assert (await server.ask(path + b"?tenant=zeta")).status == 403
+        follow_path = rig.path.encode() + b"/follow"
+        assert (await server.ask(follow_path, auth=None)).status == 401
+        assert (await server.ask(follow_path, auth=b"Bearer op")).status == 403
+        assert (await server.ask(follow_path + b"?tenant=zeta")).status == 403
         assert (await server.ask(b"/v1/sessions/x/follow")).status == 400
-        assert (await server.ask(path, method=b"HEAD")).status == 405
+        assert (await server.ask(follow_path, method=b"HEAD")).status == 405
         assert followers(server) == 0
         assert not rig.is_watched
 
