@@ -20,6 +20,7 @@
     rolling_restart s: pauses of partitions in a rolling restart
     call_latency    t: from a tool call's reservation to its grant
     status_latency  t: the status of runs and tasks beside a load of events
+    follow_latency  t: from an update to the state at a follower in another process
     metrics_cost    u: the full job with and without metrics
     base_commit     v: the full job beside another commit's
     base_client     v: the client's calls beside those of another commit's
@@ -67,6 +68,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("s", "rolling_restart", "Rolling restart of three processors"),
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
+    Measurement("t", "follow_latency", "From an update to a follower in another process"),
     Measurement("u", "metrics_cost", "What metrics cost the full job"),
     Measurement("v", "base_commit", "The full job beside another commit's"),
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),

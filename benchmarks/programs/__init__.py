@@ -7,6 +7,7 @@
     emit_of_tree         the same, of the client of any commit
     replaying            measures how fast a dead process's spool is sent
     beating              measures what the heartbeats of many sessions cost
+    following            measures when a follower in another process has an update
     quix_app             how the programs on Quix Streams are configured
     run_quix_core        the processor's pure core in Quix Streams
 

@@ -10,6 +10,7 @@ from benchmarks.bench import Bench, Options
 from benchmarks.harness.stack import Stack
 from benchmarks.measurements.call_latency import measure_calls
 from benchmarks.measurements.command_times import COMMAND, many_groups, scrape_ms, time_command, unread_pipeline
+from benchmarks.measurements.follow_latency import measure_following
 from benchmarks.measurements.full_job import run_job
 from benchmarks.measurements.status_latency import measure_status
 from benchmarks.measurements.view_cost import DAYS, ask_views, check_answers, fill_tables
@@ -42,6 +43,7 @@ def test_calls_and_questions_are_measured(kafka: KafkaSettings, tmp_path: Path) 
     try:
         calls = measure_calls(stack, bench, 20)
         asked = measure_status(stack, bench, 40, 20)
+        told = measure_following(stack, bench, 20, 5)
     finally:
         stack.stop()
     assert calls["calls"] == 60  # three of the four seconds
@@ -49,6 +51,8 @@ def test_calls_and_questions_are_measured(kafka: KafkaSettings, tmp_path: Path) 
     assert asked["requests"] == 120
     assert 0 < asked["runs_p50"] <= asked["runs_p99"]
     assert 0 < asked["tasks_p50"] <= asked["tasks_p99"]
+    assert 0 < told["told"] + told["skipped"] <= 80
+    assert 0 < told["p50"] <= told["p99"] <= told["max"]
 
 
 def test_commands_and_scrapes_are_timed(kafka: KafkaSettings, tmp_path: Path) -> None:

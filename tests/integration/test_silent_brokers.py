@@ -50,7 +50,20 @@ def report(ctx, input):
 REPORTING = ("doctor", "integrity")  # they report also what is well
 OWN_BROKER = ("demo", "up", "broker")
 NO_KAFKA = {
-    *("env", "sessions", "show", "timeline", "conversation", "runs", "run", "sql", "db", "clickhouse", "alerts"),
+    *(
+        "env",
+        "sessions",
+        "show",
+        "timeline",
+        "follow",
+        "conversation",
+        "runs",
+        "run",
+        "sql",
+        "db",
+        "clickhouse",
+        "alerts",
+    ),
     *("artifacts", "partition", "rules"),  # they ask ClickHouse, or the control API
 }
 

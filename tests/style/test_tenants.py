@@ -27,7 +27,15 @@ _READS = re.compile(r"\bFROM\s+(v_\w+|history|audit|rejected|run_events)\b")
 # The clauses that put rows together; in each of them a session is named with its tenant.
 _TOGETHER = re.compile(r"\b(?:GROUP BY|PARTITION BY|LIMIT 1 BY|\bON)\s+([^\n;)]*\bsession_id\b[^\n;)]*)")
 # How a page of the control API comes to rows: these take the tenant of the caller's token.
-_BY_TOKEN = ("ask_owner", "ask_task", "require_tenant", "require_run", "require_parent", "require_session")
+_BY_TOKEN = (
+    "ask_owner",
+    "ask_task",
+    "ask_to_follow",
+    "require_tenant",
+    "require_run",
+    "require_parent",
+    "require_session",
+)
 # Lists take the keys that begin with the tenant of the token.
 _OF_LISTS = ("api/lists/list_part.py", "api/lists/scan.py")
 

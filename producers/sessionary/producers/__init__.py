@@ -6,12 +6,14 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
     lifetime/       what a client makes once per process: its opening, its end, forks
+    following/      sessions that a client follows: their states as they are committed
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and requests for clean-ups and tasks
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
+    session_ports   the same for reading and following sessions
     run_ports       the same for runs, what belongs to them, and conversations
     kafka_ports     these by Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
@@ -76,6 +78,7 @@ from sessionary.producers.errors import (
     UnreadableRequest,
     VerdictPending,
 )
+from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import (
     Backlog,
@@ -110,6 +113,7 @@ from sessionary.schemas.types import (
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
+    from sessionary.producers.following.async_follower import AsyncSessionFollower
     from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
@@ -118,6 +122,7 @@ _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
     "AsyncSession": "session.async_session",
     "AsyncSessionClient": "async_client",
+    "AsyncSessionFollower": "following.async_follower",
     "AsyncStep": "session.async_session",
     "DeliveryPolicy": "settings",
     "ProducerSettings": "settings",
@@ -142,6 +147,7 @@ __all__ = [
     "ArtifactView",
     "AsyncSession",
     "AsyncSessionClient",
+    "AsyncSessionFollower",
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
@@ -196,6 +202,7 @@ __all__ = [
     "SessionClient",
     "SessionEnded",
     "SessionFenced",
+    "SessionFollower",
     "SessionLost",
     "SessionTimedOut",
     "SessionView",

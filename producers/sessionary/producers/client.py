@@ -12,7 +12,7 @@ from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
-from sessionary.producers.lifetime.conversation_questions import ConversationQuestions
+from sessionary.producers.lifetime.follow_questions import FollowQuestions
 from sessionary.producers.lifetime.library_place import open_library
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # pydantic and asyncio take long to load
     from sessionary.producers.settings import ProducerSettings
 
 
-class SessionClient(ConversationQuestions, TenantClients):
+class SessionClient(FollowQuestions, TenantClients):
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
     Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sessionary.producers.control.http_control import HttpControl
+from sessionary.producers.control.http_follows import HttpFollows
 from sessionary.producers.control.http_runs import HttpRuns
 from sessionary.producers.control.request_consumer import TASKS, KafkaRequestConsumer
 from sessionary.producers.delivery.direct_transport import DirectTransport
@@ -41,7 +42,15 @@ def kafka_ports(
         polls = None if control.url is None else control
         parts = (transport, control, cleanups, delivery.policy)
         runs, close_idle = HttpRuns(control), control.close_idle
-        return Ports(*parts, polls=polls, runs=runs, tasks=control, task_requests=task_requests, close_idle=close_idle)
+        return Ports(
+            *parts,
+            polls=polls,
+            runs=runs,
+            tasks=control,
+            task_requests=task_requests,
+            follows=HttpFollows(control),
+            close_idle=close_idle,
+        )
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
         return ports_with(*answers_of(tenant, its))

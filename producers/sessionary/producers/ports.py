@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.producers.run_ports import RunReads, Verdict, Waits
+from sessionary.producers.session_ports import Control, FollowedState, Follows, SessionView, StateStream
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
+from sessionary.schemas.types import ErrorInfo, Refusal
 
 if TYPE_CHECKING:  # pydantic takes long to load
     from sessionary.producers.settings import ProducerSettings
@@ -125,45 +126,6 @@ class Transport(Protocol):
         """Drain for up to `timeout_s`, then stop; return how many events are not acknowledged.
 
         A second call does nothing and returns 0.
-        """
-        ...
-
-
-class SessionView(NamedTuple):
-    """A session as the processor has committed it."""
-
-    session_id: str
-    state: str  # Idle, Active, Paused, Timeout, Error, Terminated or Archived
-    phase: str | None
-    epoch: int
-    version: int  # Of the content, from 1
-    owner_service: str
-    state_json: str  # The content
-    state_schema_version: int
-    snapshot_id: str | None  # Of the last snapshot
-    snapshot_state_json: str | None
-    limits: Limits
-    verdict: Verdict | None  # Only if one was asked for
-    data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
-    rules: int | None = None  # Version of the rules by which its events are judged, if known
-    agent_id: str | None = None  # Of the client that created it or took it over last
-    holder: str | None = None  # The producer id of that client; None by rules 1
-    refusals: Sequence[Refusal] = ()  # The session's last ones
-    reason_code: str | None = None  # Why it is in its state, if the processor says so
-
-
-class Control(Protocol):
-    """Asks the processor about one session. Thread-safe; blocks."""
-
-    def check_configured(self) -> None:
-        """Raise `SettingsError` if no control API is configured."""
-        ...
-
-    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
-        """Return the session once the event at `after` (partition, offset) has its verdict.
-
-        Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no
-        answer within `timeout_s`.
         """
         ...
 
@@ -358,6 +320,7 @@ class Ports(NamedTuple):
     task_requests: TaskConsumer | None = None  # None: the client can have no worker of tasks
     runs: RunReads | None = None  # None: nothing is known of runs, so tools are called without a record
     waits: Waits | None = None  # None: real time and chance
+    follows: Follows | None = None  # None: no session can be followed
     close_idle: Callable[[], None] = _do_nothing  # closes connections that wait for the next question
 
 
@@ -367,6 +330,8 @@ __all__ = [
     "CleanupConsumer",
     "Control",
     "Counters",
+    "FollowedState",
+    "Follows",
     "HeartbeatTimer",
     "Json",
     "KnownSession",
@@ -382,6 +347,7 @@ __all__ = [
     "SessionChanges",
     "SessionPolls",
     "SessionView",
+    "StateStream",
     "TaskConsumer",
     "TaskLookup",
     "TaskQuestion",

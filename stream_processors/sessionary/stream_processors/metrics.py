@@ -63,6 +63,7 @@ MetricName = Literal[
     "sessionary_processor_tick_age_seconds",
     "sessionary_processor_errors_total",
     "sessionary_processor_token_file_failures_total",
+    "sessionary_processor_followers",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -137,6 +138,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "registry, fetcher_renewed, judge (records that it failed to judge: alert on them).",
     "sessionary_processor_token_file_failures_total": "Attempts to read the token file that failed; one a second until "
     "the file can be used.",
+    "sessionary_processor_followers": "Open streams of followers of sessions, by where the session is: own (in a "
+    "partition of this worker), passed_on (in another worker's).",
 }
 
 # The gauges that are read when the metrics are, each with its label; None: it has one series.
@@ -264,6 +267,9 @@ class Metrics:
         self.ticks_sent = self._counter("sessionary_processor_ticks_sent_total")
         self.errors = self._counter("sessionary_processor_errors_total", "kind")
         self.token_file_failures = self._counter("sessionary_processor_token_file_failures_total")
+        self.followers = self._gauge("sessionary_processor_followers", "source")
+        for source in ("own", "passed_on"):
+            self.followers.labels(source)
         self._compliance_timer = ComplianceTimer()
         self._scraped = _ScrapedGauges()
         self.registry.register(self._scraped)

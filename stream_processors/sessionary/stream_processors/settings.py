@@ -54,6 +54,12 @@ class ProcessorSettings(KafkaSettings):
     )
     api_host: str = Field("127.0.0.1", description="address the control API listens on")
     api_port: int = Field(8600, description="port of the control API; 0 = no API", ge=0, le=65_535)
+    api_followers_max: int = Field(
+        500,
+        description="streams of followers that this worker serves at most; further ones are answered with 503",
+        ge=0,
+        le=100_000,
+    )
     api_tls_certificate: Path | None = Field(
         None, description="PEM file of the control API's certificate and its chain; with it the API is HTTPS only"
     )

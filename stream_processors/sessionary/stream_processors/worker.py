@@ -16,7 +16,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -111,24 +111,27 @@ class Processor:
         self._agent_topics = load_agents(settings, self.app, self.sessions)
         # Without an agent or a stream: records do not pass through Faust.
         self.app.topics.add(self.app.topic(settings.topics.events, partitions=settings.partitions, acks=False))
+        self._end_streams: Callable[[], None] = lambda: None
         if settings.api_port:
             self._serve_api(FaustGroup(self.app, transport))
 
     def _serve_api(self, group: FaustGroup) -> None:
         settings, tokens, assignment = self._settings, self._tokens, self.assignment
         others = OtherWorkers(settings, group)
+        api = ControlApi(
+            settings,
+            tokens,
+            assignment,
+            self._metrics,
+            others,
+            self._is_running,
+            self._stalled_partitions,
+            self._find_hung_part,
+        )
+        self._end_streams = api.following.end_streams
         serve_pages(
             self.app.web,
-            ControlApi(
-                settings,
-                tokens,
-                assignment,
-                self._metrics,
-                others,
-                self._is_running,
-                self._stalled_partitions,
-                self._find_hung_part,
-            ),
+            api,
             PartitionApi(settings, tokens, assignment, others),
             RulesApi(settings, tokens, assignment, others),
         )
@@ -156,6 +159,7 @@ class Processor:
             )
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
+            self._end_streams()
             for task in tasks[1:]:  # ticks go on
                 task.cancel()
             if self._failure is None:

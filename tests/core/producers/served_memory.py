@@ -11,6 +11,7 @@ from typing import Any
 
 from sessionary.producers.testing import InMemoryTransport
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 
@@ -56,6 +57,8 @@ def _owner_of(partition: int, state: Any) -> Any:
         state=state,
         is_readable=True,
         committed_s=time.monotonic(),
+        commits=1,
+        news=CommitNews(),
         recent_outcomes=RecentOutcomes(),
         wait_until_committed=wait_until_committed,
     )

@@ -17,6 +17,7 @@ from sessionary.producers import (
     ArtifactLibrary,
     AsyncSession,
     AsyncSessionClient,
+    AsyncSessionFollower,
     AsyncStep,
     Backlog,
     Counters,
@@ -25,6 +26,7 @@ from sessionary.producers import (
     Refused,
     Session,
     SessionClient,
+    SessionFollower,
     SessionView,
     Step,
     Verdict,
@@ -44,13 +46,30 @@ CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
-    "conversation",
+    *("conversation", "follow"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
 # What the name of a type is in the other face.
-COUNTERPARTS = {Session: AsyncSession, SessionClient: AsyncSessionClient, Step: AsyncStep}
+COUNTERPARTS = {
+    Session: AsyncSession,
+    SessionClient: AsyncSessionClient,
+    SessionFollower: AsyncSessionFollower,
+    Step: AsyncStep,
+}
 # These send nothing and wait for nothing, so they are plain functions in both.
-PLAIN = {"detach", "on_cleanup", "session", "llm", "run", "resume_run", "marks", "bind", "for_tenant", "traced"}
+PLAIN = {
+    "detach",
+    "on_cleanup",
+    "session",
+    "llm",
+    "run",
+    "resume_run",
+    "marks",
+    "bind",
+    "for_tenant",
+    "traced",
+    "follow",
+}
 
 
 def public_names(value: object) -> set[str]:

@@ -27,6 +27,7 @@ COMMANDS: Final = (
     LateCommand("sessions", "sessions.lists", "list_sessions", "List sessions."),
     LateCommand("show", "sessions.lists", "show_session", "Show the state of one session."),
     LateCommand("timeline", "sessions.timeline", "timeline_command", "Show the history of one session."),
+    LateCommand("follow", "sessions.following", "follow_command", "Print each committed change of one session."),
     LateCommand("conversation", "sessions.conversation", "conversation_command", "Show the last turns of one session."),
     LateCommand("runs", "sessions.runs", "list_runs", "List runs, as the processors know them."),
     LateCommand("run", "sessions.runs", "app", "Show one run; say what resuming it would do."),

@@ -1,10 +1,12 @@
-"""Verdicts from the processor, and clean-up requests from it.
+"""Verdicts and states from the processor, and clean-up requests from it.
 
 First the way of a verdict, then that of a request:
 
     http_control        asks the control API for a session and for the verdict on an event
     kept_connections    the connections to the control API, which stay open between requests
     http_runs           asks it for runs, their steps and their tool calls
+    http_follows        opens streams of sessions' states there, and reads them
+    event_stream        the messages of such a stream, from its bytes
     token_check         finds a token that the control API refuses, as soon as the client starts
     request_consumer    reads the requests for this service from Kafka, commits what is answered
     kafka_consumer      the Kafka consumer of the requests: its configuration

@@ -11,7 +11,7 @@ from http.client import HTTPException
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
-from sessionary.producers.control.kept_connections import Answer, KeptConnections, Request
+from sessionary.producers.control.kept_connections import Answer, KeptConnections, OpenAnswer, Request
 from sessionary.producers.errors import AuthenticationFailed, Invalid, RunGone, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
     ChangedSession,
@@ -107,7 +107,7 @@ class HttpControl:
 
         `filters`: the page's parameters. Raises as `poll_sessions` does.
         """
-        query = {**filters, **({} if self._tenant_id is None else {"tenant": self._tenant_id})}
+        query = {**filters, **self.tenant_query()}
         request = self._new_request(f"runs?{urllib.parse.urlencode(query)}")
         body = self._read_answer(request, timeout_s, "the list of runs")
         return self.parse_document({"body": body}, lambda found: dict(json.loads(found["body"])), "a list of runs")
@@ -125,8 +125,7 @@ class HttpControl:
         query = {**parameters, "wait_ms": str(min(int(left_s * 1000), _WAIT_MS_MAX))}
         if after is not None:
             query["after"] = f"{after[0]}:{after[1]}"
-        if self._tenant_id is not None:
-            query["tenant"] = self._tenant_id
+        query |= self.tenant_query()
         request = self._new_request(f"sessions/{path}?{urllib.parse.urlencode(query)}")
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
         body = self._read_answer(request, wait_s, about)
@@ -182,8 +181,7 @@ class HttpControl:
             query["seen"] = question.seen
         if question.after is not None:
             query["after"] = f"{question.after[0]}:{question.after[1]}"
-        if self._tenant_id is not None:
-            query["tenant"] = self._tenant_id
+        query |= self.tenant_query()
         path = f"tasks/{urllib.parse.quote(task_id, safe='')}?{urllib.parse.urlencode(query)}"
         wait_s = min(left_s, _WAIT_MS_MAX / 1000) + _NETWORK_MARGIN_S
         body = self._read_answer(self._new_request(path), wait_s, f"task {task_id}")
@@ -192,8 +190,30 @@ class HttpControl:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(f"control API at {self.url} sent an answer that is not a task: {error!r}", 1.0) from None
 
-    def _new_request(self, path: str, body: bytes | None = None) -> Request:
-        headers = {"Accept": "application/json"}
+    def tenant_query(self) -> dict[str, str]:
+        """Return the parameter that names the client's tenant, if it is known."""
+        return {} if self._tenant_id is None else {"tenant": self._tenant_id}
+
+    def open_stream(self, path: str, headers: Mapping[str, str], timeout_s: float) -> OpenAnswer:
+        """Return an answer whose body is still to be read.
+
+        `timeout_s` bounds each wait for the network. Raises `Unavailable`, `SettingsError`.
+        """
+        self.check_configured()
+        assert self._connections is not None
+        try:
+            return self._connections.open_stream(self._new_request(path, None, headers), timeout_s)
+        except (OSError, HTTPException) as error:
+            raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
+
+    def error_from(self, about: str, answer: Answer) -> Exception:
+        """Return the error that an answer other than 200 means; `about` names what was asked."""
+        return _error_from(about, answer)
+
+    def _new_request(
+        self, path: str, body: bytes | None = None, more: Mapping[str, str] = MappingProxyType({})
+    ) -> Request:
+        headers = {"Accept": "application/json", **more}
         if body is not None:
             headers["Content-Type"] = "application/json"
         if self._token is not None:

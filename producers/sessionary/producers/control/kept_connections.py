@@ -3,13 +3,14 @@
 import base64
 import os
 import select
+import socket
 import ssl
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Mapping
-from http.client import BadStatusLine, HTTPConnection, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -35,6 +36,19 @@ class Answer(NamedTuple):
     reason: str
     headers: Mapping[str, str]
     body: bytes
+
+
+class OpenAnswer(NamedTuple):
+    """An answer whose body is still to be read from its socket."""
+
+    connection: HTTPConnection
+    answer: HTTPResponse
+    socket: socket.socket
+
+    def close(self) -> None:
+        """Close the connection. No thread may read it."""
+        self.answer.close()
+        self.connection.close()
 
 
 class _Idle(NamedTuple):
@@ -82,6 +96,22 @@ class KeptConnections:
                 pass
         return self._send_on(self._open(timeout_s), request, timeout_s)
 
+    def open_stream(self, request: Request, timeout_s: float) -> OpenAnswer:
+        """Send a request on a connection of its own; return the answer, whose body is not read yet.
+
+        The caller closes it. `timeout_s` bounds each wait for the network. Raises `OSError`,
+        `HTTPException`.
+        """
+        connection = self._open(timeout_s)
+        try:
+            connection.connect()
+            # `http.client` forgets the socket if the server says that it will close the connection.
+            used: socket.socket = connection.sock
+            return OpenAnswer(connection, self._ask(connection, request), used)
+        except BaseException:
+            connection.close()
+            raise
+
     def close_idle(self) -> None:
         """Close the idle connections; a later request opens one."""
         _close_all(self._idle)
@@ -90,11 +120,8 @@ class KeptConnections:
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
-        method = "GET" if request.body is None else "POST"
         try:
-            headers = {**request.headers, **({} if self._tls else _login_headers(self._proxy))}
-            connection.request(method, self._target(request), request.body, headers)
-            found = connection.getresponse()
+            found = self._ask(connection, request)
             body = found.read(self._answer_bytes_max)
             told = {name.lower(): value for name, value in found.headers.items()}
             is_reusable = found.isclosed() and connection.sock is not None
@@ -106,6 +133,12 @@ class KeptConnections:
         else:
             connection.close()
         return Answer(found.status, found.reason, told, body)
+
+    def _ask(self, connection: HTTPConnection, request: Request) -> HTTPResponse:
+        method = "GET" if request.body is None else "POST"
+        headers = {**request.headers, **({} if self._tls else _login_headers(self._proxy))}
+        connection.request(method, self._target(request), request.body, headers)
+        return connection.getresponse()
 
     def _take_idle(self) -> HTTPConnection | None:
         """Return the connection that was used last, if the server has not closed it."""
@@ -174,4 +207,4 @@ def _close_all(idle: deque[_Idle]) -> None:
             return
 
 
-__all__ = ["IDLE_S_MAX", "KEPT_MAX", "Answer", "KeptConnections", "Request"]
+__all__ = ["IDLE_S_MAX", "KEPT_MAX", "Answer", "KeptConnections", "OpenAnswer", "Request"]

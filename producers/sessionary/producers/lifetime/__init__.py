@@ -6,6 +6,7 @@ Each adds to the one before; `SessionClient` adds the verbs:
     bound_client      the parts that are made once per process, and how they end
     tenant_clients    `for_tenant`: clients of several tenants over one producer
     task_questions    the questions about tasks, by their id alone
+    follow_questions  what a client does to follow a session
     conversation_questions  the question about the conversation of a session
     async_questions   these for asyncio
     library_place     the client's library of artifacts, by the place that a user names

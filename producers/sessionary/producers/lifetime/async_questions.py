@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from sessionary.producers.lifetime.conversation_questions import ConversationQuestions
+from sessionary.producers.following.async_follower import AsyncSessionFollower
+from sessionary.producers.lifetime.follow_questions import FollowQuestions
 from sessionary.producers.ports import Json, TaskView
 from sessionary.producers.run_ports import MessageView
 from sessionary.producers.session.async_session import AsyncSession
@@ -12,12 +13,22 @@ from sessionary.producers.session.life import Session
 
 
 class AsyncQuestions:
-    """The questions of `TaskQuestions` and `ConversationQuestions`, which say more.
+    """The questions of `TaskQuestions`, `ConversationQuestions` and `FollowQuestions`.
+
+    Those say more.
 
     None blocks the event loop.
     """
 
-    _client: ConversationQuestions
+    _client: FollowQuestions
+
+    def follow(self, session: str | Session | AsyncSession, *, timeout_s: float | None = None) -> AsyncSessionFollower:
+        """Follow a session: its state as it is committed now, then each change of it.
+
+        For `async for`; not a coroutine. `session`: a session, or its id. `timeout_s`: end an
+        iteration if there is no change for so long; a later one goes on.
+        """
+        return AsyncSessionFollower(self._client.follow(session), timeout_s)
 
     async def conversation(
         self, session: str | Session | AsyncSession, last: int = LAST_DEFAULT, *, load_artifacts: bool = True

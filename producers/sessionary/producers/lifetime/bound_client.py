@@ -8,6 +8,7 @@ parent's. So a fork parts the child's copy of the client from them, and its firs
 import contextlib
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from sessionary.producers.control.token_check import REFUSED_TOKEN, start_token_
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
 from sessionary.producers.delivery.sequences import SequenceRegistry, new_producer_id
 from sessionary.producers.errors import AuthenticationFailed, ClientClosed
+from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Counters, Ports
@@ -76,6 +78,7 @@ class ProcessBoundClient:
         self._sequences = SequenceRegistry(self._producer_id)
         self._errors, self._counts_lock = Counter[str](), threading.Lock()
         self._notices = Notices(self._callbacks)
+        self._followers, self._followers_lock = weakref.WeakSet[SessionFollower](), threading.Lock()
         self._ports = self._given_ports or self._outside_ports()
         self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
         if self._settings.disabled:
@@ -162,6 +165,10 @@ class ProcessBoundClient:
     def _begin_stop(self) -> None:
         """Tell what works on threads of its own to stop; wait for nothing."""
         self._try_step(self._watch.close)
+        with self._followers_lock:
+            followers = list(self._followers)
+        for follower in followers:
+            self._try_step(follower.close)
         self._try_step(lambda: self._ports.cleanups.close(0.0))
 
     def _stop_work(self, deadline: float) -> None:
@@ -205,6 +212,15 @@ class ProcessBoundClient:
         if left:
             fate = "kept in the spool" if self._ports.delivery_policy == "spool" else "lost"
             self._on_error(ClientClosed(f"{left} events were not acknowledged before the client closed; {fate}"))
+
+    def _keep_follower(self, follower: SessionFollower) -> None:
+        """Let a follower end with the client."""
+        with self._followers_lock:
+            self._followers.add(follower)
+
+    def _forget_follower(self, follower: SessionFollower) -> None:
+        with self._followers_lock:
+            self._followers.discard(follower)
 
     def _count_error(self, reason: str) -> None:
         with self._counts_lock:

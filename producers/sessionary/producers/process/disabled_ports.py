@@ -5,6 +5,8 @@ events of this client's own sessions, which are not judged. An ended session is 
 """
 
 import threading
+import time
+from collections.abc import Sequence
 
 from sessionary.producers.errors import SessionLost
 from sessionary.producers.ports import (
@@ -17,12 +19,14 @@ from sessionary.producers.ports import (
     Receipt,
     SessionView,
 )
+from sessionary.producers.session_ports import FollowedState, StateStream
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import SessionCreated, StateUpdated
 from sessionary.schemas.types import Snapshot
 
 SESSIONS_MAX = 100_000
+_LOOK_S = 0.5
 _STATES = {
     "session_started": "Active",
     "session_paused": "Paused",
@@ -137,6 +141,47 @@ class DisabledTransport:
         known.state = _STATES.get(kind, known.state)
 
 
+class _LocalStream:
+    """`StateStream` of a session of this client; looks at it every half second."""
+
+    def __init__(self, outside: DisabledTransport, session_id: str) -> None:
+        self._outside, self._session_id = outside, session_id
+        self._told: SessionView | None = None
+        self._closed = threading.Event()
+
+    def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                view = self._outside.fetch_session(self._session_id, None, 0.0)
+            except SessionLost:
+                return (FollowedState(None),)
+            if view != self._told:
+                self._told = view
+                return (FollowedState(view),)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._closed.wait(min(left_s, _LOOK_S)):
+                return ()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class DisabledFollows:
+    """`Follows` of this client's own sessions, until they end."""
+
+    def __init__(self, outside: DisabledTransport) -> None:
+        self._outside = outside
+
+    def check_configured(self) -> None:
+        """Do nothing: the answers are local."""
+
+    def open_states(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> StateStream:
+        """Return a stream. Raises `SessionLost` for others' sessions and ended ones."""
+        self._outside.fetch_session(session_id, None, timeout_s)
+        return _LocalStream(self._outside, session_id)
+
+
 class DisabledCleanups:
     """`CleanupConsumer` that receives nothing."""
 
@@ -156,11 +201,12 @@ def _read_event(value: bytes) -> Event:
 def disabled_ports() -> Ports:
     """Return the ports of a client that is turned off."""
     outside = DisabledTransport()
+    follows = DisabledFollows(outside)
 
     def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
-        return Ports(outside, outside, DisabledCleanups(), "disabled")
+        return Ports(outside, outside, DisabledCleanups(), "disabled", follows=follows)
 
-    return Ports(outside, outside, DisabledCleanups(), "disabled", tenant_ports=tenant_ports)
+    return Ports(outside, outside, DisabledCleanups(), "disabled", tenant_ports=tenant_ports, follows=follows)
 
 
-__all__ = ["DisabledCleanups", "DisabledTransport", "disabled_ports"]
+__all__ = ["DisabledCleanups", "DisabledFollows", "DisabledTransport", "disabled_ports"]

@@ -10,6 +10,7 @@ from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.memory import InMemoryTransport
+from sessionary.producers.testing.memory_follows import MemoryFollows
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest
@@ -47,13 +48,15 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     cleanups = _MemoryCleanups(tenant_id, service_id)
     memory._add_subscription(cleanups)
     heartbeats = memory._new_heartbeats()
+    follows = MemoryFollows(memory)
     runs, waits = MemoryRuns(memory), Waits(lambda: memory.now_ms / 1_000, memory.pause, lambda: 0.5)
 
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         of_tenant = _MemoryCleanups(tenant, service_id)
         memory._add_subscription(of_tenant, first=True)
         parts = (memory, memory, of_tenant)
-        return Ports(*parts, polls=memory, poll_timer=memory._polls, tasks=memory, runs=runs, waits=waits)
+        polls, poll_timer = memory, memory._polls
+        return Ports(*parts, polls=polls, poll_timer=poll_timer, tasks=memory, runs=runs, waits=waits, follows=follows)
 
     return Ports(
         memory,
@@ -66,6 +69,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         tasks=memory,
         runs=runs,
         waits=waits,
+        follows=follows,
     )
 
 

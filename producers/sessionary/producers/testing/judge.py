@@ -3,6 +3,7 @@
 Imported lazily: importing the client loads nothing of the processor.
 """
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -73,6 +74,8 @@ class Judge:
         self.rejections: list[RejectedEvent] = []
         self.cleanups: list[CleanupRequest] = []
         self.tasks: list[TaskRequest] = []
+        self.folded = 0  # records and parts of them
+        self.news = threading.Condition()  # for who waits, in another thread, until more is folded
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
@@ -166,6 +169,9 @@ class Judge:
             state.merge(batch)
             for emitted in outcome.emitted:
                 self._keep_emitted(emitted)
+            with self.news:
+                self.folded += 1
+                self.news.notify_all()
             if is_taken:
                 return outcome
             # The timers that are due filled a batch: the record belongs to the next one.

@@ -15,6 +15,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
+from sessionary.producers.session_ports import FollowedState
 from sessionary.producers.testing.judge import Judge
 from sessionary.producers.testing.judged_event import JudgedEvent
 from sessionary.schemas.codec import Decoder, Event, encode_event
@@ -97,6 +98,18 @@ class JudgedLog:
             refusals=row.refusals,
             reason_code=row.reason_code,
         )
+
+    def follow_session(self, session_id: str) -> FollowedState | None:
+        """Return a session and its place; None if it is archived. Raises `SessionLost`."""
+        key = self._keys.get(session_id)
+        if key is not None:
+            partition = partition_of(key, self._partitions)
+            row = self.judge.find_row(partition, key)
+            if not isinstance(row, SessionState) and (row is not None or self.judge.is_archived(partition, key)):
+                return None
+            position = partition, self.judge.next_offset(partition) - 1
+            return FollowedState(self.view_session(session_id, None)._replace(refusals=()), position)
+        raise SessionLost(f"session {session_id} is not known")
 
     def view_task(self, task_id: str, after: tuple[int, int] | None) -> TaskView | None:
         """Return a task, with the verdict on the event at `after`; None if there is none.

@@ -7,8 +7,10 @@ In the order in which a request passes:
     tokens            which bearer tokens are known, and which caller each one stands for
     session_questions  requests about one session: who asks, which partition answers
     sessions          a session's committed state, and the worker's health
+    session_document  the JSON document of a session
     runs              the runs of a session, their steps, tool calls and artifacts; tasks
     conversations     the last turns of a session's conversation
+    following         streams that tell each committed change of a session
     lists             the runs and sessions of a tenant, over all partitions
     session_poll      which of many sessions differ from what a client knows of them
     verdicts          what became of the record that a request waits for

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
 from sessionary.stream_processors.api.conversations.openapi import CONVERSATION_PATHS, CONVERSATION_SCHEMAS
+from sessionary.stream_processors.api.following.openapi import FOLLOW_PATHS
 from sessionary.stream_processors.api.lists.openapi import LIST_PATHS, LIST_SCHEMAS
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
@@ -44,6 +45,7 @@ DOCUMENT: Final[dict[str, Any]] = {
                 "responses": {"200": json_answer("the session's committed state", "Session"), **SESSION_ANSWERS},
             }
         },
+        **FOLLOW_PATHS,
         **CONVERSATION_PATHS,
         **RUN_PATHS,
         **LIST_PATHS,

@@ -40,6 +40,7 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/v1/sessions", api.lists.sessions)
     router.add_get("/v1/runs", api.lists.runs)
     router.add_get("/v1/sessions/{session_id:(?!poll$)[^{}/]+}", api.session)  # else GET of the poll would be a session
+    router.add_get("/v1/sessions/{session_id}/follow", api.following.follow, allow_head=False)
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)
     router.add_get("/v1/sessions/{session_id}/runs/{run_id}", api.runs.run)
     router.add_get("/v1/tasks/{task_id}", api.tasks.task)
@@ -63,6 +64,7 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/readyz", api.readyz)
     router.add_get("/metrics", api.metrics)
     router.add_get("/openapi.json", api.openapi)
+    web.web_app.on_shutdown.append(api.following.close)
     web.web_app.middlewares.append(answering_problems(api.unknown_ids))
     web._runner = ProblemRunner(web.web_app, access_log=None, keepalive_timeout=IDLE_S)
 

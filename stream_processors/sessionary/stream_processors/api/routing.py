@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.tls import trusting_context
@@ -16,7 +17,8 @@ WAIT_MS_MAX = 10_000  # how long a passed on request may let its owner wait
 _ROUTED = "Sessionary-Routed"  # set on a request that a worker passed on; it is not passed on again
 _SEVERAL_S = 2.0
 _ASK_S = 3.0
-_PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate")
+_PASSED_QUESTIONS = ("Authorization", "Last-Event-ID")
+_PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate", "Cache-Control", "X-Accel-Buffering")
 
 
 class Group(Protocol):
@@ -81,12 +83,24 @@ class OtherWorkers:
 
     async def pass_on(self, request: Request, partition: int) -> Response:
         """Return the answer of the partition's owner. Raises `Problem` 503 if there is none."""
+        timeout = ClientTimeout(total=WAIT_MS_MAX / 1_000 + _SEVERAL_S, connect=_SEVERAL_S)
+        async with self.open_answer(request, partition, timeout) as answer:
+            return Response(status=answer.status, body=await answer.read(), headers=passed_headers(answer))
+
+    @asynccontextmanager
+    async def open_answer(
+        self, request: Request, partition: int, timeout: ClientTimeout, client: ClientSession | None = None
+    ) -> AsyncIterator[ClientResponse]:
+        """Ask the partition's owner; yield its answer, whose body is still to be read.
+
+        `client`: by default the one for short requests, which has a limit of connections.
+        Raises `Problem` 503 if there is none, also if the owner is lost while the block reads.
+        """
         url = self.owner_url(partition)
         if url is None or not has_api(url) or was_passed_on(request):
             raise not_ready(f"the owner of partition {partition} is not known, or has no API")
-        timeout = ClientTimeout(total=WAIT_MS_MAX / 1_000 + _SEVERAL_S, connect=_SEVERAL_S)
         try:
-            async with self._group.http_client().request(
+            async with (client or self._group.http_client()).request(
                 request.method,
                 url + request.path_qs,
                 data=await request.read(),
@@ -95,8 +109,7 @@ class OtherWorkers:
                 ssl=self._tls,
                 allow_redirects=False,
             ) as answer:
-                passed = {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
-                return Response(status=answer.status, body=await answer.read(), headers=passed)
+                yield answer
         except (ClientError, TimeoutError) as error:
             raise not_ready(f"the owner of partition {partition} does not answer: {type(error).__name__}") from error
 
@@ -149,7 +162,13 @@ class OtherWorkers:
             raise NoAnswer(f"the worker does not answer: {type(error).__name__}") from error
 
     def _headers(self, request: Request) -> dict[str, str]:
-        return {"Authorization": request.headers["Authorization"], _ROUTED: self._settings.worker_name}
+        passed = {name: request.headers[name] for name in _PASSED_QUESTIONS if name in request.headers}
+        return {**passed, _ROUTED: self._settings.worker_name}
+
+
+def passed_headers(answer: ClientResponse) -> dict[str, str]:
+    """Return the headers of another worker's answer that its caller gets."""
+    return {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
 
 
 def has_api(url: str) -> bool:
@@ -162,4 +181,4 @@ def was_passed_on(request: Request) -> bool:
     return _ROUTED in request.headers
 
 
-__all__ = ["WAIT_MS_MAX", "Group", "NoAnswer", "OtherWorkers", "has_api", "was_passed_on"]
+__all__ = ["WAIT_MS_MAX", "Group", "NoAnswer", "OtherWorkers", "has_api", "passed_headers", "was_passed_on"]

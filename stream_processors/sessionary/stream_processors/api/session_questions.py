@@ -1,8 +1,9 @@
 """Requests about one session: who may ask, which partition answers, and from which record on."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NamedTuple
 
-from aiohttp.web import Request, Response
+from aiohttp.web import Request, Response, StreamResponse
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task, run_key, task_key
@@ -17,6 +18,8 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 WAIT_MS_DEFAULT = 5_000
+# Passes a request on to the owner of a partition, and its answer back.
+PassOn = Callable[[Request, int], Awaitable[StreamResponse]]
 
 
 class Question(NamedTuple):
@@ -55,6 +58,19 @@ class SessionQuestions:
         question = self._parse_question(request)
         return await self._ask(request, question)
 
+    async def ask_to_follow(self, request: Request, pass_on: PassOn) -> AskedOwner | StreamResponse:
+        """Return what `ask_owner` does, and nothing to give a verdict on.
+
+        A header `Last-Event-ID` goes before `after`. `pass_on` answers for another worker's
+        partition.
+        """
+        question = self._parse_question(request, request.headers.get("Last-Event-ID"))
+        owner = self._assignment.owners.get(question.partition)
+        if owner is None:
+            return await pass_on(request, question.partition)
+        await self._require_folded(owner, question)
+        return AskedOwner(question._replace(after=None), owner)
+
     async def ask_task(self, request: Request, task_id: str) -> AskedOwner | Response:
         """Return what `ask_owner` does, for the session of a task that is named by its id alone.
 
@@ -84,17 +100,19 @@ class SessionQuestions:
         await self._require_folded(owner, question)
         return AskedOwner(question, owner)
 
-    def _parse_question(self, request: Request) -> Question:
+    def _parse_question(self, request: Request, after: str | None = None) -> Question:
         tenant_id = require_tenant(self._tokens, request, request.query.get("tenant"))
         try:
             key = SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
         except Invalid as error:
             raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
         partition = partition_of(key.encoded(), self._settings.partitions)
-        return self._question_at(request, key, partition)
+        return self._question_at(request, key, partition, after)
 
-    def _question_at(self, request: Request, key: SessionKey, partition: int) -> Question:
-        after = parse_after(request.query.get("after"), partition)
+    def _question_at(
+        self, request: Request, key: SessionKey, partition: int, said_after: str | None = None
+    ) -> Question:
+        after = parse_after(request.query.get("after") if said_after is None else said_after, partition)
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
@@ -159,6 +177,7 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
 __all__ = [
     "WAIT_MS_DEFAULT",
     "AskedOwner",
+    "PassOn",
     "Question",
     "SessionQuestions",
     "gone_problem",

@@ -4,6 +4,7 @@
     GET /v1/sessions/{session_id}/runs/…       its runs, steps and tool calls: see `runs`
     GET /v1/sessions/{session_id}/execution    GET …/artifacts    see `runs`
     GET /v1/sessions/{session_id}/conversation its last turns: see `conversations`
+    GET /v1/sessions/{session_id}/follow       its state, and each change of it: see `following`
     GET /v1/tasks/{task_id}                    a task by its id alone: see `runs`
     GET /v1/sessions   GET /v1/runs            those of a tenant: see `lists`
     POST /v1/sessions/poll     many sessions at once: see `session_poll`
@@ -14,13 +15,13 @@ group's assignment holds its URL.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
-from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.conversations.message_pages import MessagePages
+from sessionary.stream_processors.api.following.follow_page import FollowPage
+from sessionary.stream_processors.api.following.open_streams import OpenStreams
 from sessionary.stream_processors.api.lists.list_pages import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.problems import json_response, not_ready
@@ -31,16 +32,11 @@ from sessionary.stream_processors.api.runs.execution_page import ExecutionPage
 from sessionary.stream_processors.api.runs.run_pages import RunPages
 from sessionary.stream_processors.api.runs.step_pages import StepPages
 from sessionary.stream_processors.api.runs.task_pages import TaskPages
+from sessionary.stream_processors.api.session_document import session_document
 from sessionary.stream_processors.api.session_poll import SessionPolls
-from sessionary.stream_processors.api.session_questions import (
-    AskedOwner,
-    SessionQuestions,
-    log_document,
-    require_session,
-)
+from sessionary.stream_processors.api.session_questions import SessionQuestions, require_session
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.unknown_ids import UnknownIds
-from sessionary.stream_processors.api.verdicts import former_verdict
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -50,7 +46,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 class ControlApi:
     """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
     `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and what belongs to them,
-    `tasks` those for tasks, `messages` those for conversations.
+    `tasks` those for tasks, `messages` those for conversations, `following` those of followers.
     `unknown_ids` is told of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
@@ -89,6 +85,8 @@ class ControlApi:
         self.execution = ExecutionPage(self._questions)
         self.tasks = TaskPages(self._questions)
         self.messages = MessagePages(self._questions)
+        streams = OpenStreams(settings.api_followers_max, metrics)
+        self.following = FollowPage(self._questions, tokens, others, streams)
 
     async def session(self, request: Request) -> Response:
         """Answer `GET /v1/sessions/{session_id}` with `session_document`. Raises `Problem`.
@@ -146,35 +144,4 @@ def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) ->
     return "open" if stalled is None else f"stands {stalled}"
 
 
-def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
-    """Return the JSON document of a session, as `/openapi.json` describes it.
-
-    It holds the committed state, its epoch and version, owner, content, limits, data classes and
-    next deadline (ms of log time since the epoch), the last refused events, and `log_document`.
-    """
-    document = {
-        "session_id": row.session_id,
-        "tenant_id": row.tenant_id,
-        "state": row.state,
-        "phase": row.phase,
-        "reason_code": row.reason_code,
-        "epoch": row.epoch,
-        "version": row.version,
-        "owner_service": row.owner_service,
-        "agent_id": row.agent_id,
-        "holder": row.holder or None,
-        "state_json": row.state_json,
-        "state_schema_version": row.state_schema_version,
-        "snapshot": row.snapshot._asdict(),
-        "limits": row.limits._asdict(),
-        "data_classes": list(row.data_classes),
-        "deadline_ms": asked.owner.state.deadline_ms(row),
-        "refusals": [refusal._asdict() for refusal in row.refusals],
-        **log_document(asked),
-    }
-    if not asked.question.reads_not_kept:
-        document["verdict"] = former_verdict(document["verdict"], row.state)
-    return document
-
-
-__all__ = ["ControlApi", "session_document"]
+__all__ = ["ControlApi"]

@@ -8,6 +8,7 @@ In the order in which a record passes:
     partition_owner    one partition during one assignment: open, fold, commit, end
     decisions/         what operators decide about a halted partition
     open_batch         a batch before its transaction; ticks alone may wait
+    readers/           who waits for committed state: for a commit, or for one that touches a row
     changelog          reads a partition's changelog when it opens
     log_probe          asks the broker what a partition's log holds
     job                what is done with a partition: its fold, its rows, its outputs

@@ -29,6 +29,7 @@ from sessionary.stream_processors.runtime.executor import free_frames_after
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords, PendingRecords
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
+from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.saved_position import SavedPosition
@@ -60,7 +61,7 @@ class PartitionOwner:
         self.state = context.job.new_state(partition)
         context.batch_limits.limit_batches(self.state)
         self.recent_outcomes = RecentOutcomes()
-        self.is_open, self.end_requested, self._answers = False, False, True
+        self.is_open, self.end_requested = False, False
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
@@ -70,6 +71,7 @@ class PartitionOwner:
         self.halted_at_ms: int | None = None
         self.recovery = RecoveryProgress()
         self.commits, self.committed_s = 0, time.monotonic()
+        self.news = CommitNews()  # for readers; over once none is to be answered
         self._decision = PendingDecision(context, partition, decision)
         self._context = context
         self._open_store = open_store
@@ -79,7 +81,7 @@ class PartitionOwner:
         self._open_batch: OpenBatch | None = None
         self._lookup_report = LookupReport(context.metrics, partition)
         self._recovery_turn = RecoveryTurn(context.recovery_turns)
-        self._arrived, self._advanced = asyncio.Event(), asyncio.Event()
+        self._arrived = asyncio.Event()
         self._sought_s = self._begun_s = 0.0
         self._acknowledged_at: int | None = None
         self.task = asyncio.create_task(free_frames_after(lambda: self._run(former)), name=f"partition-{partition}")
@@ -114,8 +116,7 @@ class PartitionOwner:
 
     def stop_answering(self) -> None:
         """Answer no reader from now on: another worker may have the partition at any time."""
-        self._answers = False
-        self._wake_readers()
+        self.news.end()
 
     def require_confirmation(self) -> None:
         """Answer no reader until a transaction is committed that begins from now on.
@@ -129,7 +130,7 @@ class PartitionOwner:
     @property
     def is_readable(self) -> bool:
         """Whether readers may be answered: the partition is open, and surely this worker's."""
-        return self._answers and self.is_open and self._is_confirmed
+        return not self.news.is_over and self.is_open and self._is_confirmed
 
     @property
     def tick_deadline_ms(self) -> int | None:
@@ -177,11 +178,11 @@ class PartitionOwner:
         """Wait for a committed position. Return False after `timeout_s`, or if the owner ends."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self._answers and not (self.is_readable and is_reached(self.state.position)):
-                    await self._advanced.wait()
+                while not self.news.is_over and not (self.is_readable and is_reached(self.state.position)):
+                    await self.news.wait()
         except TimeoutError:
             return False
-        return self._answers
+        return not self.news.is_over
 
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
@@ -205,11 +206,11 @@ class PartitionOwner:
             self.halted, self.halted_at_ms = fault, time.time_ns() // 1_000_000
             raise
         finally:
-            self.is_open = self._answers = False
+            self.is_open = False
             self._context.open_partitions.discard(self.partition)
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
-            self._wake_readers()
+            self.news.end()
             self._free_parts()
 
     def _free_parts(self) -> None:
@@ -251,7 +252,7 @@ class PartitionOwner:
         context.open_partitions.add(self.partition)
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
-        self._wake_readers()
+        self.news.tell_all()
 
     async def _wait_for_arrival(self, timeout_s: float | None) -> None:
         """Wait for records, requests, or `timeout_s`. No task is made: each tick comes through."""
@@ -335,7 +336,7 @@ class PartitionOwner:
         self.committed_s = time.monotonic()
         self._context.note_commit(self.partition, outcome, batch.fold_s, written)
         self._context.trace_batch(self.partition, batch.records, outcome.judged, begun_at, written.acknowledged_at)
-        self._wake_readers()
+        self.news.tell_commit(outcome.rows)
         saved = SavedPosition(written.position, written.changelog_next, time.time())
         await self._context.save_rows(self._store, written.rows, saved)
 
@@ -390,10 +391,6 @@ class PartitionOwner:
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
-
-    def _wake_readers(self) -> None:
-        advanced, self._advanced = self._advanced, asyncio.Event()
-        advanced.set()
 
 
 __all__ = ["PartitionOwner"]

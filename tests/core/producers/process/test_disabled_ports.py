@@ -114,3 +114,16 @@ def test_an_ended_session_leaves_nothing_and_others_are_bounded() -> None:
         outside._sessions_max = 2
         sessions = [client.create(user_id="u") for _ in range(4)]
         assert list(outside._sessions) == [session.session_id for session in sessions[2:]]
+
+
+def test_its_own_sessions_can_be_followed_until_they_end() -> None:
+    with new_client() as client:
+        session = client.session(user_id="u", state={"n": 0})
+        follower = client.follow(session, timeout_s=0)
+        assert [(view.state, view.version) for view in follower] == [("Active", 1)]
+        session.update_state({"n": 1})
+        assert [(view.version, view.state_json) for view in follower] == [(2, '{"n":1}')]
+        session.close()
+        assert (list(follower), follower.is_archived) == ([], True)
+        with pytest.raises(SessionLost):
+            next(client.follow(str(uuid.uuid4())))

@@ -80,8 +80,10 @@ class PatientWorkers(OtherWorkers):
 class Server:
     """The control API on Faust's web server; nothing of Kafka runs."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, client: ClientSession, metrics: Metrics) -> None:
         self._port = port
+        self.client = client
+        self.metrics = metrics
         self.url = f"http://127.0.0.1:{port}"
 
     async def send(self, raw: bytes) -> Answer:
@@ -125,6 +127,7 @@ async def running_server(
     heartbeat_age_s: float = 0.0,
     idle_urls: Iterable[str] = (),
     partitions: int = 4,
+    followers_max: int = 500,
 ) -> AsyncIterator[Server]:
     """Serve the API of a worker; `urls` are those of the partitions' owners, `idle_urls` of other
     workers.
@@ -134,6 +137,7 @@ async def running_server(
         api_port=port or free_port(),
         instance=instance,
         partitions=partitions,
+        api_followers_max=followers_max,
     )
     metrics = Metrics()
     tokens = TokenStore(settings, metrics)
@@ -152,7 +156,7 @@ async def running_server(
             web.init_server()
             await web.start_server()
             try:
-                yield Server(settings.api_port)
+                yield Server(settings.api_port, client, metrics)
             finally:
                 await web.stop_server()
 

@@ -14,6 +14,7 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime.readers.commit_news import CommitNews, RowWatch
 from tests.core.oracle_rig import SETTINGS, OracleRig, position_under
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 from tests.support.event_factory import EventFactory
@@ -32,6 +33,7 @@ class StateOwner:
         self.halted_at_ms = None if halted is None else 1_700_000_000_000
         self.recent_outcomes = RecentOutcomes()
         self.accesses: list[Any] = []
+        self.commits, self.news = 1, BriefNews()
 
     @property
     def committed_s(self) -> float:
@@ -47,6 +49,17 @@ class StateOwner:
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         return self.is_open and offset < self.position.next_offset
+
+
+class BriefNews(CommitNews):
+    """Lets a follower read one state, and then loses the partition: a whole answer is read here."""
+
+    @contextmanager
+    def watch_row(self, key: bytes) -> Iterator[RowWatch]:
+        self.is_over = False
+        with super().watch_row(key) as watch:
+            asyncio.get_running_loop().call_soon(self.end)
+            yield watch
 
 
 class StateAssignment(FakeAssignment):

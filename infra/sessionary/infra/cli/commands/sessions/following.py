@@ -1,0 +1,64 @@
+"""`sessionary follow`: each committed change of a session, as the processors tell it."""
+
+import sys
+from typing import Annotated, Final
+from uuid import UUID
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session
+from sessionary.infra.cli.commands.sessions.runs import control_of
+from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
+from sessionary.infra.cli.tables import Json, show_line
+from sessionary.producers.session_ports import SessionView
+
+_FIRST_S: Final = 10.0
+_COLUMNS: Final = ("position", "state", "phase", "reason_code", "epoch", "version", "agent_id", "state_json")
+
+
+def follow_command(
+    session: SessionArgument,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, help="End after so many seconds without a change.", show_default=False),
+    ] = None,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a session as it is now, then a line per committed change, until it is archived.
+
+    Changes that follow each other closely are one line, the newest.
+    """
+    from sessionary.producers.control.http_follows import HttpFollows  # takes long to load
+    from sessionary.producers.following.follower import SessionFollower
+
+    try:
+        session_id = f"{UUID(session)}"
+    except ValueError:
+        found = find_session(clickhouse_client(data), session, tenant)
+        session_id, tenant = found["session_id"], found["tenant_id"]
+    follows = HttpFollows(control_of(data, tenant))
+    with SessionFollower(follows, session_id, lambda: None, _FIRST_S, timeout) as follower:
+        for view in follower:
+            show_line(_line_of(view, follower.position), as_json=as_json, columns=_COLUMNS)
+            sys.stdout.flush()  # a program that reads the lines gets each at once
+
+
+def _line_of(view: SessionView, position: tuple[int, int] | None) -> dict[str, Json]:
+    return {
+        "session_id": view.session_id,
+        "position": None if position is None else f"{position[0]}:{position[1]}",
+        "state": view.state,
+        "phase": view.phase,
+        "reason_code": view.reason_code,
+        "epoch": view.epoch,
+        "version": view.version,
+        "owner_service": view.owner_service,
+        "agent_id": view.agent_id,
+        "holder": view.holder,
+        "state_json": view.state_json,
+    }
+
+
+__all__ = ["follow_command"]

@@ -1,0 +1,88 @@
+"""How a client reads sessions as the processor has committed them: protocols, as in `ports`."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from sessionary.producers.run_ports import Verdict
+from sessionary.schemas.types import DataClass, Limits, Refusal
+
+
+class SessionView(NamedTuple):
+    """A session as the processor has committed it."""
+
+    session_id: str
+    state: str  # Idle, Active, Paused, Timeout, Error, Terminated or Archived
+    phase: str | None
+    epoch: int
+    version: int  # Of the content, from 1
+    owner_service: str
+    state_json: str  # The content
+    state_schema_version: int
+    snapshot_id: str | None  # Of the last snapshot
+    snapshot_state_json: str | None
+    limits: Limits
+    verdict: Verdict | None  # Only if one was asked for
+    data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
+    rules: int | None = None  # Version of the rules by which its events are judged, if known
+    agent_id: str | None = None  # Of the client that created it or took it over last
+    holder: str | None = None  # The producer id of that client; None by rules 1
+    refusals: Sequence[Refusal] = ()  # The session's last ones
+    reason_code: str | None = None  # Why it is in its state, if the processor says so
+
+
+class Control(Protocol):
+    """Asks the processor about one session. Thread-safe; blocks."""
+
+    def check_configured(self) -> None:
+        """Raise `SettingsError` if no control API is configured."""
+        ...
+
+    def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
+        """Return the session once the event at `after` (partition, offset) has its verdict.
+
+        Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no
+        answer within `timeout_s`.
+        """
+        ...
+
+
+class FollowedState(NamedTuple):
+    """What a stream of a session's states tells."""
+
+    view: SessionView | None  # None: the session is archived
+    position: tuple[int, int] | None = None  # (partition, offset) up to which it includes the log
+
+
+class StateStream(Protocol):
+    """An open stream of a session's committed states. Only `close` may be called on any thread."""
+
+    def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
+        """Return what is told next, in order; nothing after `timeout_s`.
+
+        Raises `Unavailable` if the stream has ended: another one may go on after it.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the stream, also while another thread reads it. May be called again."""
+        ...
+
+
+class Follows(Protocol):
+    """Opens streams of sessions' states. Thread-safe; blocks."""
+
+    def check_configured(self) -> None:
+        """Raise `SettingsError` if no control API is configured."""
+        ...
+
+    def open_states(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> StateStream:
+        """Return a stream that begins with the present state, once `after` is judged. Asks once.
+
+        Raises `SessionLost` if there is no such session, `AuthenticationFailed`, `Invalid`,
+        `SettingsError`, and `Unavailable` if there is no answer. That of an archived session tells
+        only that.
+        """
+        ...
+
+
+__all__ = ["Control", "FollowedState", "Follows", "SessionView", "StateStream"]

@@ -1,0 +1,142 @@
+"""The page that a session's followers read: its state now, then one message per committed change.
+
+A follower has no queue. A commit that touches its session wakes it; it then tells the newest state,
+if that differs from what it told last. So a slow reader skips states, and none is told twice.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+from weakref import WeakValueDictionary
+
+from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
+from aiohttp.web import Request, Response, StreamResponse
+
+from sessionary.stream_processors.api.following.event_stream import EventStream
+from sessionary.stream_processors.api.following.open_streams import OpenStreams
+from sessionary.stream_processors.api.following.told_session import ToldSession
+from sessionary.stream_processors.api.problems import Problem, not_ready
+from sessionary.stream_processors.api.routing import OtherWorkers, passed_headers
+from sessionary.stream_processors.api.session_poll import require_tenant
+from sessionary.stream_processors.api.session_questions import AskedOwner, SessionQuestions, require_session
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+
+KEEP_ALIVE_S: Final = 5.0  # without a message, a comment; as often a stream looks whether it may go on
+_KEEP_ALIVE: Final = b":\n\n"
+_CONNECT_S: Final = 2.0
+# An owner that is silent for longer is lost; it may wait 10 s before it answers.
+OWNER_SILENT_S: Final = 15.0
+
+
+class FollowPage:
+    """Serves the followers that ask one worker."""
+
+    def __init__(
+        self, questions: SessionQuestions, tokens: TokenStore, others: OtherWorkers, streams: OpenStreams
+    ) -> None:
+        self._questions = questions
+        self._tokens = tokens
+        self._others = others
+        self._streams = streams
+        self._told: WeakValueDictionary[tuple[int, bytes], ToldSession] = WeakValueDictionary()
+        self._client: ClientSession | None = None
+
+    async def follow(self, request: Request) -> StreamResponse:
+        """Answer `GET /v1/sessions/{session_id}/follow`. Raises `Problem`.
+
+        Waits up to `wait_ms` until the record at `Last-Event-ID`, or `after`, is folded. The stream
+        ends if the session is archived, if the partition is no longer this worker's, or not open,
+        if the token is no longer known, and with the worker.
+        """
+        asked = await self._questions.ask_to_follow(request, self._pass_on)
+        if isinstance(asked, StreamResponse):
+            return asked
+        require_session(asked)
+        stream = EventStream(request)
+        async with self._streams.open_stream("own"):
+            await _serve_reader(lambda: self._tell_states(request, asked, stream))
+        return stream.response
+
+    def end_streams(self) -> None:
+        """End all streams at once, and let none begin."""
+        self._streams.close()
+
+    async def close(self, *_: Any) -> None:
+        """End all streams, and close the connections to other workers."""
+        self.end_streams()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _tell_states(self, request: Request, asked: AskedOwner, stream: EventStream) -> None:
+        owner, key = asked.owner, asked.question.key.encoded()
+        told = self._told.get((id(owner), key))  # it holds its owner, so the id stays the owner's
+        if told is None:
+            self._told[id(owner), key] = told = ToldSession(asked)
+        await stream.open()
+        seen: object = None
+        looked_s = written_s = time.monotonic()
+        with owner.news.watch_row(key) as watch:
+            while not owner.news.is_over:
+                if owner.is_readable:
+                    now = told.read()
+                    if now is None or now != seen:
+                        await stream.write(told.message())
+                        written_s, seen = time.monotonic(), now
+                    if now is None:
+                        return
+                await watch.wait(max(0.0, min(written_s, looked_s) + KEEP_ALIVE_S - time.monotonic()))
+                now_s = time.monotonic()
+                if now_s >= looked_s + KEEP_ALIVE_S:
+                    looked_s = now_s
+                    if not self._may_go_on(request, owner):
+                        return
+                if now_s >= written_s + KEEP_ALIVE_S:
+                    await stream.write(_KEEP_ALIVE)
+                    written_s = now_s
+
+    def _may_go_on(self, request: Request, owner: PartitionOwner) -> bool:
+        """Return whether the partition is surely this worker's, and the token still known."""
+        try:
+            require_tenant(self._tokens, request, request.query.get("tenant"))
+        except Problem:
+            return False
+        return self._others.has_heard(owner.committed_s)
+
+    async def _pass_on(self, request: Request, partition: int) -> StreamResponse:
+        """Pass the owner's stream through as it comes. What is no stream is passed on whole."""
+        if self._client is None:
+            # Of its own: open streams would keep other requests from the worker's client.
+            self._client = ClientSession(connector=TCPConnector(limit=0, force_close=True))
+        timeout = ClientTimeout(total=None, connect=_CONNECT_S, sock_read=OWNER_SILENT_S)
+        answer: StreamResponse | None = None
+        async with (
+            self._streams.open_stream("passed_on"),
+            self._others.open_answer(request, partition, timeout, self._client) as found,
+        ):
+            if found.status != 200:
+                return Response(status=found.status, body=await found.read(), headers=passed_headers(found))
+            stream = EventStream(request, passed_headers(found))
+            answer = stream.response
+            await _serve_reader(lambda: _pass_through(found, stream))
+        if answer is None:
+            raise not_ready("the worker is ending")
+        return answer
+
+
+async def _pass_through(source: ClientResponse, stream: EventStream) -> None:
+    await stream.open()
+    async for chunk in source.content.iter_any():
+        await stream.write(chunk)
+
+
+async def _serve_reader(serve: Callable[[], Awaitable[None]]) -> None:
+    """Serve a stream until it ends, or its reader or its source is lost: then it just ends."""
+    try:
+        await serve()
+    except (ConnectionError, ClientError, TimeoutError):
+        return
+
+
+__all__ = ["KEEP_ALIVE_S", "OWNER_SILENT_S", "FollowPage"]

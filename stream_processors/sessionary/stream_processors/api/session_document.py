@@ -1,0 +1,41 @@
+"""The JSON document of a session: what its page answers, and what its followers are told."""
+
+from typing import Any
+
+from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.api.session_questions import AskedOwner, log_document
+from sessionary.stream_processors.api.verdicts import former_verdict
+
+
+def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
+    """Return the JSON document of a session, as `/openapi.json` describes it.
+
+    It holds the committed state, its epoch and version, owner, content, limits, data classes and
+    next deadline (ms of log time since the epoch), the last refused events, and `log_document`.
+    """
+    document = {
+        "session_id": row.session_id,
+        "tenant_id": row.tenant_id,
+        "state": row.state,
+        "phase": row.phase,
+        "reason_code": row.reason_code,
+        "epoch": row.epoch,
+        "version": row.version,
+        "owner_service": row.owner_service,
+        "agent_id": row.agent_id,
+        "holder": row.holder or None,
+        "state_json": row.state_json,
+        "state_schema_version": row.state_schema_version,
+        "snapshot": row.snapshot._asdict(),
+        "limits": row.limits._asdict(),
+        "data_classes": list(row.data_classes),
+        "deadline_ms": asked.owner.state.deadline_ms(row),
+        "refusals": [refusal._asdict() for refusal in row.refusals],
+        **log_document(asked),
+    }
+    if not asked.question.reads_not_kept:
+        document["verdict"] = former_verdict(document["verdict"], row.state)
+    return document
+
+
+__all__ = ["session_document"]
