@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sessionary.infra.local.ports import LOOPBACK, free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import SessionClient, Unavailable
 from sessionary.schemas.ids import new_task_id
@@ -17,8 +18,10 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
 from tests.integration.processor_load import begin_with
+from tests.support.metrics_page import metric_values, read_page
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
+from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
 
 # The module of the workers. A task ends once its gate is there; each beginning leaves a line.
@@ -62,20 +65,22 @@ class TaskRig:
         self._kafka, self._processes, self.folder = kafka, processes, folder
         (folder / "app_tasks.py").write_text(TASKS)
 
-    def environment(self, name: str) -> dict[str, str]:
+    def environment(self, name: str, **settings: str) -> dict[str, str]:
         more = {
             "control_url": self.pipeline.control_url,
             "api_token": TOKEN,
             "spool_dir": str(self.folder / f"{name}-spool"),
             "verdict_timeout_s": "120",
+            **settings,
         }
         return {**environment(self._kafka, **more), "PYTHONPATH": str(self.folder)}
 
-    def start_worker(self, name: str, *more: str, lease_s: int = 10) -> Child:
+    def start_worker(self, name: str, *more: str, lease_s: int = 10, **settings: str) -> Child:
         """Start a worker. It takes a task over if the task's worker is silent for `lease_s`."""
         options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing", "--agent", name, *more]
         times = ["--beat-s", "0.5", "--lease-s", f"{lease_s}"]
-        return self._processes.run([COMMAND, "task-worker", *options, *times], env=self.environment(name), name=name)
+        environ = self.environment(name, **settings)
+        return self._processes.run([COMMAND, "task-worker", *options, *times], env=environ, name=name)
 
     def ask_and_die(self) -> str:
         asker = self._processes.run(
@@ -151,6 +156,36 @@ def test_the_task_of_a_worker_that_was_killed_is_done_by_another_one(
     (first_pid, _), (second_pid, repeats) = rig.beginnings()
     assert first_pid != second_pid
     assert repeats == "True"
+
+
+def test_the_pages_of_a_worker_follow_its_assignment_and_its_tasks(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = TaskRig(kafka, processes, tmp_path)
+    way, port = free_port(), free_port()  # the worker's way to the broker, and its pages
+    rig.start_worker("worker-1", bootstrap_servers=f"{LOOPBACK}:{way}", metrics_port=str(port))
+
+    def page(name: str) -> tuple[int, str] | None:
+        with suppress(OSError):
+            return read_page(f"http://{LOOPBACK}:{port}/{name}")
+        return None
+
+    def delivered() -> float:
+        return metric_values(port)['sessionary_client_events_total{outcome="delivered"}']
+
+    wait_until(lambda: page("healthz"), 120, "the pages")
+    unassigned = (503, "its group has given it no assignment yet\n")
+    assert [page(name) for name in ("healthz", "readyz")] == [(200, "ok\n"), unassigned]
+    with TcpProxy(way, int(kafka.bootstrap_servers.rpartition(":")[2])), rig.client() as client:
+        wait_until(lambda: page("readyz") == (200, "ok\n"), 120, "the worker's assignment")
+        assert delivered() == 0
+        task_id = rig.ask_and_die()
+        wait_until(rig.beginnings, 60, "the worker to begin")
+        rig.open_gate()
+        assert last_state(client, task_id) == "completed"
+        # run_started, run_running and run_completed at least; beats are as many as the time allows
+        wait_until(lambda: delivered() >= 3, 60, "the task's events in the metrics")
+        assert [page(name) for name in ("healthz", "readyz")] == [(200, "ok\n")] * 2
 
 
 @pytest.mark.parametrize("token", [TOKEN, "unknown"])

@@ -14,12 +14,22 @@ from sessionary.producers import SessionClient
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.test_long_tasks import TaskRig, last_state
 from tests.support.event_factory import EventFactory
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
 SECRET = "s3cret-of-a-payload"
 WRONG_TOKEN = "s3cret-token-unknown"
+# A task that fails with what it was given.
+TASKS = """
+from sessionary.producers.tasks.functions import task
+
+@task("broken")
+def fail(ctx, given):
+    ctx.info(given["card"])
+    raise ValueError(given["card"])
+"""
 
 pytestmark = pytest.mark.long
 
@@ -96,3 +106,32 @@ def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
     for child in processes.started:
         text = child.log.read_text("utf-8")
         assert [secret for secret in (SECRET, WRONG_TOKEN, TOKEN) if secret in text] == [], child.log.name
+
+
+def test_lines_of_a_task_worker_are_json_and_hold_no_payload_and_no_token(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = TaskRig(kafka, processes, tmp_path)
+    (tmp_path / "app_tasks.py").write_text(TASKS)
+    worker = rig.start_worker("worker-1", log_level="DEBUG")
+    settings = rig.pipeline.client_settings(tmp_path)
+    with (
+        SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a1", settings=settings) as client,
+        client.session(user_id="u1") as session,
+    ):
+        task_id = session.start_task("broken", {"card": SECRET}, timeout_s=120)
+        assert last_state(client, task_id) == "failed"
+        producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
+        key = SessionKey(TENANT, session.session_id).encoded()
+        producer.produce(kafka.topics.tasks, key=key, value=b"\xc3\x01" + bytes(8) + SECRET.encode())
+        assert producer.flush(120) == 0
+        stopped = f"{kafka.topics.tasks}, partition "
+        wait_until(lambda: stopped in worker.log.read_text("utf-8"), 60, "the record that cannot be read")
+    worker.stop(180)
+    lines = log_lines(worker)
+    assert {line["role"] for line in lines} == {"task worker"}
+    assert {line["instance"] for line in lines} == {"worker-1"}
+    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    assert "tasks that are carried out: broken" in [line["event"] for line in lines]
+    text = worker.log.read_text("utf-8")
+    assert [secret for secret in (SECRET, TOKEN) if secret in text] == []

@@ -30,7 +30,8 @@ from sessionary.stream_processors.metrics import Metrics
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"
 ROLES: Final = {
-    "client": "in the agent's process, by `ClientCollector` or `observe_clients`",
+    "client": "in the agent's process, by `ClientCollector` or `observe_clients`; of a task worker as\n"
+    "`/metrics` at `SESSIONARY_METRICS_PORT`, if that is set",
     "processor": "as `/metrics` of the control API",
     "sink": "as `/metrics` at `SESSIONARY_METRICS_PORT`, if that is set",
     "lag": "as `/metrics` of `sessionary lag-exporter`, port 9308 by default",
@@ -42,9 +43,15 @@ _HEAD = """\
 # Metrics
 
 Each role serves its metrics to Prometheus, with `/healthz` (is it alive?) and `/readyz` (does it
-keep up?) beside them. `sessionary up` runs all roles and lists their addresses in
+keep up?) beside them. `sessionary up` runs all roles but task workers, and lists their addresses in
 `<data>/prometheus.json`. `make docs` makes these tables from the roles' modules, and a test
 compares the two.
+
+| role | serves at |
+|---|---|
+| processor | its control API: `SESSIONARY_API_HOST`, `SESSIONARY_API_PORT` |
+| sink, task worker | `SESSIONARY_METRICS_HOST`, `SESSIONARY_METRICS_PORT`, if that is set |
+| lag exporter | `SESSIONARY_METRICS_HOST`, `SESSIONARY_METRICS_PORT`, by default 9308 |
 
 A series exists only while its value is known: that of a partition ends when the partition goes to
 another process. No label has a value from an agent's data, but for tenant and service in the groups

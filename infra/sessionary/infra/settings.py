@@ -58,4 +58,13 @@ class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactS
     )
 
 
-__all__ = ["CommandSettings", "LagSettings", "OperatorSettings"]
+class TaskPagesSettings(EnvSettings):
+    """Where a task worker serves its pages."""
+
+    metrics_host: str = Field("127.0.0.1", description="address on which metrics are served")
+    metrics_port: int | None = Field(
+        None, description="port of task-worker's /metrics, /healthz and /readyz; not served if unset", ge=1, le=65_535
+    )
+
+
+__all__ = ["CommandSettings", "LagSettings", "OperatorSettings", "TaskPagesSettings"]

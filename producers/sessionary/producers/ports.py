@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from sessionary.producers.errors import DeliveryFailed
+from sessionary.producers.request_ports import ReaderState
 from sessionary.producers.run_ports import RunReads, Verdict, Waits
 from sessionary.producers.session_ports import Control, FollowedState, Follows, SessionView, StateStream
 from sessionary.schemas.records import CleanupRequest
@@ -194,6 +195,11 @@ OnRequest = Callable[[Any, OnReceipt], None]
 
 class TaskConsumer(Protocol):
     """Receives the requests for tasks of one service."""
+
+    @property
+    def state(self) -> ReaderState:
+        """What it is at, on any thread."""
+        ...
 
     def start(self, on_request: OnRequest) -> None:
         """Pass each request to `on_request`, on a thread of its own; again after `QueueFull`."""

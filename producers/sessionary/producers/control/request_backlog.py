@@ -1,7 +1,7 @@
 """The requests that are read and not answered yet, and what may be committed."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sessionary.producers.errors import QueueFull
 from sessionary.producers.ports import OnRequest, Receipt
@@ -67,6 +67,11 @@ class RequestBacklog:
         if self._next_offsets is None:
             return None
         return {number: offset for number, offset in self._next_offsets.items() if number not in self._stopped}
+
+    @property
+    def stopped_partitions(self) -> Sequence[int]:
+        """The assigned partitions that have stopped. Any thread may ask."""
+        return sorted(self._stopped)
 
     def begin_assignment(self, partitions: Iterable[int]) -> None:
         """Start with these partitions; what was open is read again."""

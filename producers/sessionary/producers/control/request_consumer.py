@@ -16,9 +16,10 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Mess
 
 from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
 from sessionary.producers.control.request_backlog import RequestBacklog
-from sessionary.producers.errors import Invalid, Unavailable, UnreadableRequest
+from sessionary.producers.errors import Invalid, SessionaryError, Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnError, OnRequest
 from sessionary.producers.process.guards import join_thread
+from sessionary.producers.request_ports import ReaderState
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
@@ -107,11 +108,19 @@ class KafkaRequestConsumer:
         self._consumer: RequestConsumer
         self._joined = False
         self._consumers = self._assignments = 0  # so far
+        self._turned_s = clock_s()
+        self._waits: str | None = "its group has given it no assignment yet"
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def state(self) -> ReaderState:
+        """What the loop is at, on any thread: while it hangs, too."""
+        return ReaderState(self._clock_s() - self._turned_s, self._waits, self._backlog.stopped_partitions)
+
     def start(self, on_request: OnRequest) -> None:
         """Start the consumer's thread. Call it once."""
+        self._turned_s = self._clock_s()
         thread = threading.Thread(
             target=self._run_consumer, args=(on_request,), name=f"sessionary-{self._kind.topic}", daemon=True
         )
@@ -126,13 +135,14 @@ class KafkaRequestConsumer:
     def _run_consumer(self, on_request: OnRequest) -> None:
         pause_s = _RETRY_S
         while not self._stop.is_set():
+            self._turned_s = self._clock_s()
             try:
                 if not self._joined:
                     self._join_group()
                 self._take_turn(on_request)
             except Exception as error:  # noqa: BLE001 - without this thread no request is ever answered
                 self._on_error(error)
-                self._leave_group()
+                self._leave_group(f"reading begins again after an error: {_safe_text(error)}")
                 self._stop.wait(pause_s)
                 pause_s = min(2 * pause_s, _RETRY_S_MAX)
             else:
@@ -172,10 +182,12 @@ class KafkaRequestConsumer:
             if number == self._consumers:
                 self._assignments += 1
                 self._backlog.begin_assignment(place.partition for place in partitions)
+                self._waits = None
 
         def on_revoke(_consumer: object, _partitions: list[TopicPartition]) -> None:
             if number == self._consumers:
                 self._assignments += 1
+                self._waits = "its group has taken its assignment back"
                 self._backlog.end_assignment()
 
         consumer = self._new_consumer()
@@ -281,20 +293,28 @@ class KafkaRequestConsumer:
 
     def _renew_consumer(self, why: str) -> None:
         """Begin again with a new consumer, at the group's offsets. The former may never close."""
-        self._on_error(
-            Unavailable(f"{self._kind.name} requests: reading begins again with a new consumer: {why}", _RETRY_S)
-        )
-        self._leave_group()
+        again = f"reading begins again with a new consumer: {why}"
+        self._on_error(Unavailable(f"{self._kind.name} requests: {again}", _RETRY_S))
+        self._leave_group(again)
         self._join_group()
 
-    def _leave_group(self) -> None:
-        """Give the consumer up; what it has read and not answered is read again."""
+    def _leave_group(self, waits: str) -> None:
+        """Give the consumer up; what it has read and not answered is read again.
+
+        `waits` says why no request is taken until another consumer has an assignment.
+        """
+        self._waits = waits
         self._backlog.end_assignment()
         self._stuck = StuckConsumerDetector(_JOIN_S_MAX)
         if self._joined:
             self._joined = False
             self._consumers += 1  # its callbacks have no effect from now on
             close_in_background(self._consumer)
+
+
+def _safe_text(error: Exception) -> str:
+    """Return an error's text, or its class if the text may repeat a record."""
+    return str(error) if isinstance(error, SessionaryError | KafkaException) else type(error).__name__
 
 
 def _ask_ends_by(connection: AdminConnection, topic: str) -> AskEnds:

@@ -11,6 +11,7 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import ProducerError, QueueFull, SessionaryError
 from sessionary.producers.ports import OnReceipt, Receipt
+from sessionary.producers.request_ports import Condition
 from sessionary.producers.tasks.attempt import DEFAULT_TIMES, TaskAttempt, TaskTimes
 from sessionary.producers.tasks.functions import TaskFunction
 from sessionary.producers.tasks.sender import TaskSender
@@ -18,6 +19,7 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import TaskRequest
 
 _DONE = Receipt(None, None)
+_STOPPING = "the worker stops"
 _TaskKey = tuple[str, str]  # session id, run id
 
 
@@ -68,6 +70,14 @@ class TaskWorker:
         self._lock = threading.Lock()
         self._at_work: dict[_TaskKey, list[OnReceipt]] = {}
         self._threads: set[threading.Thread] = set()
+
+    def health(self) -> Condition:
+        """Return whether requests are still read, and a line for people. Kafka may be away."""
+        return (True, _STOPPING) if self._stopped.is_set() else self._requests.state.health()
+
+    def readiness(self) -> Condition:
+        """Return whether the worker can be given tasks, and a line for people: if not, why not."""
+        return (False, _STOPPING) if self._stopped.is_set() else self._requests.state.readiness()
 
     def start(self) -> None:
         """Begin to take requests, on a thread of its own."""

@@ -54,6 +54,18 @@ def test_the_commands_without_the_local_stack_say_which_extra_has_it(
     assert "pip install 'sessionary[local]'" in done.stderr.splitlines()[-1]
 
 
+def test_a_task_worker_without_the_library_of_its_metrics_says_which_extra_has_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    options = ("--module", "m", "--tenant", "acme", "--service", "billing")
+    done = _run(("prometheus_client",), "task-worker", *options, cwd=str(tmp_path_factory.mktemp("empty")))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "sessionary: this command needs the extra 'cli', because prometheus_client is not installed: "
+        "pip install 'sessionary[cli]'\n"
+    )
+
+
 def test_commands_that_need_no_local_stack_run_without_it(tmp_path_factory: pytest.TempPathFactory) -> None:
     done = _run(_LOCAL, "--help", cwd=str(tmp_path_factory.mktemp("empty")))
     assert done.returncode == 0

@@ -12,7 +12,7 @@
     doctor      doctor: check every part of a stack
     integrity   integrity, repair: whether ClickHouse has every row, once
     admin       topics apply, db migrate
-    roles       broker, clickhouse, processor, sink, lag-exporter: one process each
+    roles       broker, clickhouse, processor, sink, task-worker, lag-exporter: one process each
 
 Each command is a function that typer calls; `cli.command_tree` names them.
 """

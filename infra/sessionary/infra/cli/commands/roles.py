@@ -15,7 +15,7 @@ import typer
 
 from sessionary.infra.cli.options import DataOption
 from sessionary.infra.environment import stack_environment
-from sessionary.infra.settings import LagSettings
+from sessionary.infra.settings import LagSettings, TaskPagesSettings
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import KafkaSettings
 
@@ -117,12 +117,14 @@ def task_worker_command(
     ] = 30.0,
 ) -> None:
     """Carry out the long tasks of a tenant's service until SIGTERM or Ctrl-C."""
+    from sessionary.infra.cli.task_pages import serve_task_pages
     from sessionary.producers.client import SessionClient
     from sessionary.producers.tasks.attempt import TaskTimes
     from sessionary.producers.tasks.functions import functions_of
     from sessionary.producers.tasks.worker import TaskWorker
     from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 
+    pages = TaskPagesSettings.from_env()
     configure_role_logs("task worker", agent)
     stop = _stop_event()
     sys.path.insert(0, str(Path.cwd()))
@@ -130,10 +132,11 @@ def task_worker_command(
     _begin_reach_check(KafkaSettings.from_env())
     with SessionClient(tenant_id=tenant, service_id=service, agent_id=agent) as client:
         worker = TaskWorker(client, functions, concurrency=concurrency, times=TaskTimes(beat_s, lease_s))
-        worker.start()
-        role_logger(__name__).info("tasks that are carried out: %(types)s", types=", ".join(sorted(functions)))
-        stop.wait()
-        worker.close()
+        with serve_task_pages(worker, client, pages):
+            worker.start()
+            role_logger(__name__).info("tasks that are carried out: %(types)s", types=", ".join(sorted(functions)))
+            stop.wait()
+            worker.close()
 
 
 def lag_exporter_command(
