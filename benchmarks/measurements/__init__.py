@@ -19,6 +19,7 @@
     restart         r: restart and takeover after kill -9
     rolling_restart s: pauses of partitions in a rolling restart
     call_latency    t: from a tool call's reservation to its grant
+    task_start      t: from the start of a task to its id
     status_latency  t: the status of runs and tasks beside a load of events
     follow_latency  t: from an update to the state at a follower in another process
     metrics_cost    u: the full job with and without metrics
@@ -67,6 +68,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("r", "restart", "Restart and takeover after kill -9"),
     Measurement("s", "rolling_restart", "Rolling restart of three processors"),
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
+    Measurement("t", "task_start", "From the start of a task to its id"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
     Measurement("t", "follow_latency", "From an update to a follower in another process"),
     Measurement("u", "metrics_cost", "What metrics cost the full job"),

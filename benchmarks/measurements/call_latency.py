@@ -56,10 +56,10 @@ def late_notes(runs: list[dict[str, Any]]) -> list[str]:
     return [f"a request began up to {late_ms:.0f} ms late, as the machine was too busy: the figures are an upper bound"]
 
 
-def measure_calls(stack: Stack, bench: Bench, rate: int) -> dict[str, Any]:
-    """Measure once; return what `programs.calling` prints."""
+def measure_calls(stack: Stack, bench: Bench, rate: int, what: str = "calls") -> dict[str, Any]:
+    """Measure `calls` or `tasks` once; return what `programs.calling` prints."""
     with judged_pipeline(stack) as (kafka, fields):
-        words = load_words(bench, rate)
+        words = [what, *load_words(bench, rate)]
         return stack.run_program("benchmarks.programs.calling", *words, kafka=kafka, name="calling", **fields)
 
 

@@ -37,17 +37,20 @@ def test_the_full_job_is_measured_on_events_that_all_apply(kafka: KafkaSettings,
     assert 0 < found.audits_a_event < 1
 
 
-def test_calls_and_questions_are_measured(kafka: KafkaSettings, tmp_path: Path) -> None:
+def test_calls_tasks_and_questions_are_measured(kafka: KafkaSettings, tmp_path: Path) -> None:
     bench = Bench(Options(quick=True))
     stack = Stack(bench, tmp_path, kafka.bootstrap_servers)
     try:
         calls = measure_calls(stack, bench, 20)
+        started = measure_calls(stack, bench, 20, "tasks")
         asked = measure_status(stack, bench, 40, 20)
         told = measure_following(stack, bench, 20, 5)
     finally:
         stack.stop()
     assert calls["calls"] == 60  # three of the four seconds
     assert 0 < calls["p50"] <= calls["p99"] <= calls["max"]
+    assert started["calls"] == 60
+    assert 0 < started["p50"] <= started["p99"] <= started["max"]
     assert asked["requests"] == 120
     assert 0 < asked["runs_p50"] <= asked["runs_p99"]
     assert 0 < asked["tasks_p50"] <= asked["tasks_p99"]

@@ -19,6 +19,7 @@ from sessionary.schemas.events import (
     ArtifactCompleted,
     ArtifactCreated,
     CheckpointSaved,
+    Heartbeat,
     Payload,
     RunStarted,
     SessionActivity,
@@ -193,10 +194,12 @@ def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
         (RunStarted("attached", "chat"), {"run_id": "r2"}),
         (CheckpointSaved("c2", "answer", "sources", 3, "source-3", None, None), {"run_id": "r2"}),
         (ToolCallStarted("t7", "send", "order-7", '{"to":"a"}', 1, side_effect=True, queryable=False), {}),
+        *((Heartbeat(10, elapsed_s), {"run_id": "r2"}) for elapsed_s in (5.0, 10.0)),
     )
+    after_s = (*range(10), 12, 17)  # r2 begins after 7 s
     for number, (payload, fields) in enumerate(payloads):
         event = agent_event(payload, "financial", session=3, seq=number + 1, **{"run_id": "r1", **fields})
-        at = NOW_US + number * _S
+        at = NOW_US + after_s[number] * _S
         insert_records(clickhouse, "history", [event], at, f"run {number}", first_offset + number)
     at, last = NOW_US + 65 * _S, first_offset + len(payloads) - 1
     decided: dict[str, Any] = {
@@ -244,9 +247,8 @@ def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
         **(decided | {"run_id": "r2"}),
     )
     insert_records(clickhouse, "audit", [encode_record(record) for record in (unknown, paused, lost)], at, "run", 100)
-    batch = batch_record(
-        0, 4, first_offset=first_offset, last_offset=last, started_at=at, applied=len(payloads), audited=3
-    )
+    counts = {"applied": len(payloads), "audited": 3}
+    batch = batch_record(0, 4, first_offset=first_offset, last_offset=last, started_at=at, **counts)
     insert_records(clickhouse, "batches", [encode_record(batch)], at, "run", 100)
 
 

@@ -190,19 +190,23 @@ def test_a_resumed_run_retries_what_failed_and_skips_what_succeeded() -> None:
     assert memory.refusals() == []
 
 
-def test_a_run_goes_on_after_its_process_died() -> None:
+def test_a_run_goes_on_after_its_process_died_with_an_empty_list_of_messages() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         die_in(session, Work(write=KeyboardInterrupt()).do)
         again = Work()
+        assert session.conversation() == []
         with session.resume_run("r") as run:
             assert again.do(run) == 1_000
+        assert session.conversation() == []
     assert again.done == ["write", "publish"]
     assert RunResumed not in kinds(payloads(memory))
     retried = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.attempt > 1]
     assert [(step.name, step.reason) for step in retried] == [
         ("write", "attempt 1 failed: KeyboardInterrupt (retryable)")
     ]
+    started = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.name == "write"]
+    assert [step.input_json for step in started] == ['{"args":["write",10]}'] * 2
     assert memory.refusals() == []
 
 
