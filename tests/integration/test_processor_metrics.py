@@ -1,6 +1,8 @@
 """A running worker serves every metric, and its work moves them; series go with their partition."""
 
+import json
 import time
+import urllib.request
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -69,16 +71,16 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
     begin_with(kafka, NEWEST_RULES)
-    port = free_port()
+    port, lasting, failed, wrong = free_port(), Agent(), Agent(), Agent()
     settings = {"api_port": str(port), "store": "rocksdb", "state_dir": str(tmp_path)}
     # No registry answers there, so a record in Confluent's framing cannot be judged.
     settings["schema_registry_url"] = "http://127.0.0.1:1"
+    settings["api_tokens"] = json.dumps({"token-a": lasting.key.tenant_id})
     settings["quiet_ms"] = "15000"  # for so long after a silence no timer fires, which a page has to show
     worker = start_processor(processes, kafka, "w1", **settings)
     wait_until(lambda: get(f"http://127.0.0.1:{port}/readyz").status == 200, 60, "the worker to be ready")
     _, text = read_page(f"http://127.0.0.1:{port}/metrics")
     assert [name for name in HELP if f"# HELP {name} " not in text] == []
-    lasting, failed, wrong = Agent(), Agent(), Agent()
     sender = Sender(kafka)
     sender.send(*lasting.start(LASTING), lasting.event(SessionCreated(Limits(), snapshot()), tenant_id="another"))
     sender.send(failed.start(SHORT)[0], failed.event(SessionStartFailed("invalid_config", None), seq=2))
@@ -89,7 +91,11 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     sender.send(lasting.event(ToolCallStarted("id", "pay", "key", "{}", 1, False, False), run_id="r1"))
     sender.flush()
     expected = told_names() - PASSING - RESTING
-    wait_until(lambda: moved_names(page_of(port)) >= expected, 60, f"all of {len(expected)} metrics to move")
+    session = f"http://127.0.0.1:{port}/v1/sessions/{lasting.key.session_id}"
+    wait_until(lambda: get(session).status == 200, 60, "the session to be known")
+    following = urllib.request.Request(f"{session}/follow", headers={"Authorization": "Bearer token-a"})
+    with urllib.request.urlopen(following, timeout=120):
+        wait_until(lambda: moved_names(page_of(port)) >= expected, 60, f"all of {len(expected)} metrics to move")
     page = page_of(port)
     assert (
         page['sessions{state="Active"}'],

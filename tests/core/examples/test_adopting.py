@@ -1,6 +1,7 @@
 """The blocks of docs/adopting.md: each works alone, and gives what the page says."""
 
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sessionary.producers import MessageView
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ArtifactCompleted, StepFailed, StepSkipped, StepSucceeded, ToolCallFailed
 from tests.style.project import ROOT
+from tests.support.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "adopting.md").read_text("utf-8")
 LINES_MAX = 15
@@ -72,8 +74,23 @@ def reader() -> Iterator[Reader]:
 
 def test_every_block_is_short() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     assert [block for block in blocks if len(block.splitlines()) > LINES_MAX] == []
+
+
+def test_a_session_is_followed_to_its_end(reader: Reader) -> None:
+    shown: list[tuple[int, str, str]] = []
+    names = reader.paste("Follow a session from another service", show=lambda *view: shown.append(view))
+    watching = threading.Thread(target=names["watch"], args=(reader.client, reader.session.session_id))
+    watching.start()
+    wait_until(lambda: shown, 60, "the present state")
+    reader.session.update_state({"month": 10})
+    wait_until(lambda: shown[-1] == (2, "Active", '{"month":10}'), 60, "the change")
+    reader.session.close()
+    watching.join(60)
+    assert not watching.is_alive()
+    assert shown[-1][1] == "Terminated"
+    assert [version for version, _, _ in shown] == sorted(version for version, _, _ in shown)
 
 
 def test_recording_alone_says_what_was_done_and_what_failed(reader: Reader) -> None:
