@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, running_stack
-from benchmarks.measurements.base_commit import Pair, measure_pair, tree_path, unpack_commit
+from benchmarks.measurements.base_commit import Pair, check_tree, measure_pair, tree_path, unpack_commit
 from benchmarks.results import Result, Target
 from tests.support.pipelines import environment
 
@@ -32,8 +32,7 @@ def measure_client(stack: Stack, tree: Path, events: int, rate: int) -> dict[str
     env = {**environment(stack.new_pipeline()), "PYTHONPATH": tree_path(tree)}
     argv = [sys.executable, str(_PROGRAM), f"{events}", f"{rate}"]
     figures = stack.run_to_end(argv, env, "emit-of-tree", _TIMEOUT_S)
-    if not Path(figures["producers"]).is_relative_to(tree):
-        raise RuntimeError(f"the client of {figures['producers']} was measured, not that of {tree}")
+    check_tree(figures, "client", tree)
     return figures
 
 

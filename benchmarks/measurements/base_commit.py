@@ -53,6 +53,16 @@ def tree_path(tree: Path) -> str:
     return os.pathsep.join(str(tree / part) for part in ("", *_ROOMS))
 
 
+def check_tree(figures: dict[str, Any], part: str, tree: Path) -> None:
+    """Remove from `figures` the file of the measured part, after a look that it is of `tree`.
+
+    Results must not hold a path of this machine. Raises `RuntimeError`.
+    """
+    place = figures.pop(part)
+    if not Path(place).is_relative_to(tree):
+        raise RuntimeError(f"the {part} of {place} was measured, not that of {tree}")
+
+
 def measure_tree(stack: Stack, bench: Bench, tree: Path, events: int) -> dict[str, Any]:
     """Measure the full job of a tree; return what the program prints. Raises `RuntimeError`."""
     folder = stack.folder / f"job-{len(list(stack.folder.glob('job-*')))}"
@@ -61,8 +71,7 @@ def measure_tree(stack: Stack, bench: Bench, tree: Path, events: int) -> dict[st
     figures = stack.run_to_end(
         [sys.executable, str(_PROGRAM), *words], {"PYTHONPATH": tree_path(tree)}, "job-of-tree", _TIMEOUT_S
     )
-    if not Path(figures["processor"]).is_relative_to(tree):
-        raise RuntimeError(f"the processor of {figures['processor']} was measured, not that of {tree}")
+    check_tree(figures, "processor", tree)
     rate, cost = f"{figures['events_per_s']:,.0f} events/s", f"{figures['cpu_us']:.1f} µs CPU"
     bench.print_progress(f"  {tree.name}: {rate}, {cost}, rules {figures['rules']}")
     return figures
@@ -103,4 +112,4 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-__all__ = ["Pair", "measure_pair", "measure_tree", "run", "tree_path", "unpack_commit"]
+__all__ = ["Pair", "check_tree", "measure_pair", "measure_tree", "run", "tree_path", "unpack_commit"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, running_stack
-from benchmarks.measurements.base_commit import Pair, measure_pair, tree_path, unpack_commit
+from benchmarks.measurements.base_commit import Pair, check_tree, measure_pair, tree_path, unpack_commit
 from benchmarks.measurements.full_job import make_workload
 from benchmarks.measurements.sinks import EVENTS, EVENTS_QUICK, judged_topics, measure_load
 from benchmarks.results import Result, Target
@@ -35,8 +35,7 @@ def measure_sinks(
     """
     path = tree_path(tree)
     found = stack.run_to_end([sys.executable, "-c", _WHERE], {"PYTHONPATH": path}, "where", _TIMEOUT_S)
-    if not Path(found["sinks"]).is_relative_to(tree):
-        raise RuntimeError(f"the sinks of {found['sinks']} would be measured, not those of {tree}")
+    check_tree(found, "sinks", tree)
     load = measure_load(stack, bench, kafka, wanted, path)
     sinks_s = sum(spent for name, spent in load.cpu_s.items() if name != "engine")
     return {"rows_per_s": load.rows_per_s, "cpu_us": sinks_s * 1e6 / load.rows_counted}

@@ -65,7 +65,7 @@ def main(events: str, rate: str) -> int:
         "p50_us": spent[len(spent) // 2] / 1e3,
         "p99_us": spent[int(len(spent) * 0.99)] / 1e3,
         "cpu_us": cpu_s / len(spent) * 1e6,
-        "producers": producers.__file__,
+        "client": producers.__file__,
     }
     sys.stdout.write(json.dumps(figures) + "\n")
     return 1 if left or counters.delivered != counters.sent else 0

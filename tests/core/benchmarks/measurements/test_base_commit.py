@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measurements import base_commit
-from benchmarks.measurements.base_commit import tree_path, unpack_commit
+from benchmarks.measurements.base_commit import check_tree, tree_path, unpack_commit
 
 
 def test_an_unknown_commit_is_named(tmp_path: Path) -> None:
@@ -38,3 +38,11 @@ def test_a_trees_packages_come_first() -> None:
     folders = tree_path(Path("/tree")).split(os.pathsep)
     assert folders[0] == "/tree"
     assert "/tree/stream_processors" in folders
+
+
+def test_figures_of_another_tree_are_refused_and_no_path_stays_in_them(tmp_path: Path) -> None:
+    figures = {"cpu_us": 1.0, "client": str(tmp_path / "producers" / "__init__.py")}
+    check_tree(figures, "client", tmp_path)
+    assert figures == {"cpu_us": 1.0}
+    with pytest.raises(RuntimeError, match=r"the client of /elsewhere/x\.py was measured, not that of"):
+        check_tree({"client": "/elsewhere/x.py"}, "client", tmp_path)
