@@ -56,6 +56,19 @@ def late_notes(runs: list[dict[str, Any]]) -> list[str]:
     return [f"a request began up to {late_ms:.0f} ms late, as the machine was too busy: the figures are an upper bound"]
 
 
+def latency_results(
+    name: str, runs: list[dict[str, Any]], notes: tuple[str, ...], p99_ms_max: float, p50_ms_max: float | None = None
+) -> list[Result]:
+    """Return the latencies of all runs; the first result has the notes, and the runs themselves."""
+    target = None if p50_ms_max is None else Target("<=", p50_ms_max)
+    return [
+        Result(f"{name}, p50", "ms", [one["p50"] for one in runs], target, notes, {"runs": runs}),
+        Result(f"{name}, p95", "ms", [one["p95"] for one in runs]),
+        Result(f"{name}, p99", "ms", [one["p99"] for one in runs], Target("<=", p99_ms_max)),
+        Result(f"{name}, largest", "ms", [one["max"] for one in runs]),
+    ]
+
+
 def measure_calls(stack: Stack, bench: Bench, rate: int, what: str = "calls") -> dict[str, Any]:
     """Measure `calls` or `tasks` once; return what `programs.calling` prints."""
     with judged_pipeline(stack) as (kafka, fields):
@@ -77,12 +90,9 @@ def run(bench: Bench) -> list[Result]:
     )
     name = f"reserve → granted at {rate}/s"
     return [
-        Result(f"{name}, p50", "ms", [one["p50"] for one in found], Target("<=", P50_MS_MAX), notes, {"runs": found}),
-        Result(f"{name}, p95", "ms", [one["p95"] for one in found]),
-        Result(f"{name}, p99", "ms", [one["p99"] for one in found], Target("<=", P99_MS_MAX)),
-        Result(f"{name}, largest", "ms", [one["max"] for one in found]),
+        *latency_results(name, found, notes, P99_MS_MAX, P50_MS_MAX),
         Result("calls per second that were made", "calls/s", [one["per_s"] for one in found]),
     ]
 
 
-__all__ = ["judged_pipeline", "late_notes", "load_words", "measure_calls", "run"]
+__all__ = ["judged_pipeline", "late_notes", "latency_results", "load_words", "measure_calls", "run"]

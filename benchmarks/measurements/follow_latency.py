@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, running_stack
-from benchmarks.measurements.call_latency import judged_pipeline, late_notes, load_words
+from benchmarks.measurements.call_latency import judged_pipeline, late_notes, latency_results, load_words
 from benchmarks.measurements.latency import warm_broker
-from benchmarks.results import Result, Target
+from benchmarks.results import Result
 
 RATE, RATE_QUICK = 100, 20
 SESSIONS, SESSIONS_QUICK = 50, 5
@@ -38,10 +38,7 @@ def run(bench: Bench) -> list[Result]:
     )
     name = f"update → follower at {rate}/s"
     return [
-        Result(f"{name}, p50", "ms", [one["p50"] for one in found], None, notes, {"runs": found}),
-        Result(f"{name}, p95", "ms", [one["p95"] for one in found]),
-        Result(f"{name}, p99", "ms", [one["p99"] for one in found], Target("<=", P99_MS_MAX)),
-        Result(f"{name}, largest", "ms", [one["max"] for one in found]),
+        *latency_results(name, found, notes, P99_MS_MAX),
         Result("updates that were told as part of a later one", "updates", [one["skipped"] for one in found]),
     ]
 

@@ -6,9 +6,9 @@ task's length.
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import running_stack
-from benchmarks.measurements.call_latency import late_notes, measure_calls
+from benchmarks.measurements.call_latency import late_notes, latency_results, measure_calls
 from benchmarks.measurements.latency import warm_broker
-from benchmarks.results import Result, Target
+from benchmarks.results import Result
 
 RATE, RATE_QUICK = 50, 20
 P99_MS_MAX = 1_000.0
@@ -29,10 +29,7 @@ def run(bench: Bench) -> list[Result]:
     )
     name = f"start of a task at {rate}/s"
     return [
-        Result(f"{name}, p50", "ms", [one["p50"] for one in found], None, notes, {"runs": found}),
-        Result(f"{name}, p95", "ms", [one["p95"] for one in found]),
-        Result(f"{name}, p99", "ms", [one["p99"] for one in found], Target("<=", P99_MS_MAX)),
-        Result(f"{name}, largest", "ms", [one["max"] for one in found]),
+        *latency_results(name, found, notes, P99_MS_MAX),
         Result("tasks per second that were started", "tasks/s", [one["per_s"] for one in found]),
     ]
 
