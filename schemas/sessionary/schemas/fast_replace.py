@@ -10,15 +10,24 @@ def make_replacer(cls: type[_T], *names: str) -> Callable[..., _T]:
     """Return a function (record, *values) that replaces the named fields of a NamedTuple."""
     fields: tuple[str, ...] = getattr(cls, "_fields", ())
     places = tuple(map(fields.index, names))
-    make: Callable[[list[Any]], _T] = getattr(cls, "_make")  # noqa: B009 - mypy knows of no class that has it
+    new = tuple.__new__  # as `_make`, without a look at the length, which stays
 
     def replace_fields(record: _T, *values: Any) -> _T:
         changed = list(record)
         for place, value in zip(places, values, strict=True):
             changed[place] = value
-        return make(changed)
+        return new(cls, changed)
 
-    return replace_fields
+    if len(places) > 1:
+        return replace_fields
+    (only_place,) = places
+
+    def replace_field(record: _T, value: Any) -> _T:
+        changed = list(record)
+        changed[only_place] = value
+        return new(cls, changed)
+
+    return replace_field
 
 
 __all__ = ["make_replacer"]

@@ -63,12 +63,21 @@ def message_key(session: bytes, turn: int) -> bytes:
 
     The turns of a session take `CONVERSATION_TURNS_MAX` rows, one after the other.
     """
-    return _child_key(session, b"m", str(turn % CONVERSATION_TURNS_MAX))
+    return session + _turn_suffix(turn % CONVERSATION_TURNS_MAX)
 
 
 def _child_key(parent: bytes, kind: bytes, name: str) -> bytes:
+    return parent + _child_suffix(kind, name)
+
+
+def _child_suffix(kind: bytes, name: str) -> bytes:
     digest = hashlib.blake2b(name.encode(), digest_size=_CHILD_HASH_BYTES).hexdigest()
-    return b"%b\0%b%b" % (parent, kind, digest.encode())
+    return b"\0%b%b" % (kind, digest.encode())
+
+
+@lru_cache(maxsize=CONVERSATION_TURNS_MAX)
+def _turn_suffix(place: int) -> bytes:
+    return _child_suffix(b"m", str(place))
 
 
 def split_child_key(key: bytes) -> tuple[bytes, bytes] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import MessageAppended
+from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import message_key, run_key, split_child_key
 from sessionary.schemas.records import RunGravestone, SessionState
 from sessionary.stream_processors.core.clock import Clock
@@ -24,6 +25,9 @@ from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 # The row under a key before and after, whether its deadline moves or it only vanishes from now on,
 # when, its estimated bytes, and the label of the row before.
 RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
+
+_with_run = make_replacer(Arrival, "run")
+_with_named_rows = make_replacer(Arrival, "run", "child_key", "child", "siblings")
 
 
 class BatchRows:
@@ -72,18 +76,20 @@ class BatchRows:
         A message names the turn after its session's last one.
         """
         run_id, child_key = event.envelope.run_id, named_child(arrival.session, event)
-        if run_id:
-            run = self._row(run_key(*arrival.session, run_id))
-            arrival = arrival._replace(run=None if isinstance(run, RunGravestone) else run)
+        run = self._row(run_key(*arrival.session, run_id)) if run_id else None
+        if type(run) is RunGravestone:
+            run = None
         if type(event.payload) is MessageAppended:
-            session = self._row(arrival.session.encoded())
+            key = arrival.record.key or b""  # a fault if it is not the session's
+            session = self._row(key)
             if type(session) is SessionState:
-                child_key = message_key(arrival.session.encoded(), session.turns + 1)
-        if child_key is not None:
-            child, split = self._row(child_key), split_child_key(child_key)
-            siblings = self.children.count(split[0]) if child is None and split is not None else 0
-            arrival = arrival._replace(child_key=child_key, child=child, siblings=siblings)
-        return arrival
+                child_key = message_key(key, session.turns + 1)
+        if child_key is None:
+            return arrival if run is None else _with_run(arrival, run)
+        child, siblings = self._row(child_key), 0
+        if child is None and (split := split_child_key(child_key)) is not None:
+            siblings = self.children.count(split[0])
+        return _with_named_rows(arrival, run, child_key, child, siblings)
 
     def _judged_row(self, key: bytes) -> Any:
         """Return the row under a record's key as its machine gets it."""

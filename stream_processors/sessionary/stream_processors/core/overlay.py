@@ -315,8 +315,9 @@ class Overlay(BatchRows):
                 row = self._row(other_key)
                 change = _Change(self._families.by_row_class[row_class], row, row)
             facts, further = split_facts(change.machine.receive_fact(change.after, fact))
-            after, records = apply_facts(change.machine, other_key, change.after, facts, arrival, self._next_place)
-            changes[other_key] = change._replace(after=after)
+            machine, before, former = change
+            after, records = apply_facts(machine, other_key, former, facts, arrival, self._next_place)
+            changes[other_key] = _Change(machine, before, after)
             emitted += records
             waiting += further
         return [

@@ -276,6 +276,14 @@ class CachedRows(MutableMapping[bytes, Any]):
         self.layer_bytes: dict[str, int] = {}
 
     def __getitem__(self, key: bytes) -> Any:
+        row = self.get(key)
+        if row is None:
+            raise KeyError(key)
+        return row
+
+    # Every other look-up is for a row that is not there, and an error costs more than the answer.
+    def get(self, key: bytes, default: Any = None) -> Any:
+        """Return a row, or `default`."""
         if (row := self._recent.get(key)) is not None:
             return row
         unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf
@@ -286,9 +294,12 @@ class CachedRows(MutableMapping[bytes, Any]):
         elif not key.endswith(CONTENT_SUFFIX) and (stored := self._shelf.get(key)) is not None:
             row, size = self._unpack_row(key, stored)
         if row is None:
-            raise KeyError(key)
+            return default
         self._keep_recent(key, row, size or self._codec.estimate_bytes(row))
         return row
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, bytes) and self.get(key) is not None
 
     def __setitem__(self, key: bytes, row: Any) -> None:
         self.unsaved[key] = row

@@ -59,7 +59,7 @@ def estimate_row_bytes(row: DependantRow | RunGravestone) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
     if isinstance(row, RunGravestone):
         return _FIXED_BYTES
-    return _FIXED_BYTES + sum(len(text.encode()) for text in _texts(row))
+    return _FIXED_BYTES + len("".join(_texts(row)).encode())
 
 
 def content_parts(content_class: type[RunContent | StepContent | ToolCallContent | MessageContent]) -> RowParts:
@@ -67,10 +67,11 @@ def content_parts(content_class: type[RunContent | StepContent | ToolCallContent
     names = content_class._fields
 
     def split(row: Any, rules: int) -> tuple[Any, bytes | None]:
-        content = content_class(*(getattr(row, name) for name in names))
-        if sum(len(text) for text in content if text is not None) <= CONTENT_CHARACTERS_MAX:
+        texts = [getattr(row, name) for name in names]
+        if sum([len(text) for text in texts if text]) <= CONTENT_CHARACTERS_MAX:
             return row, None
-        return row._replace(**dict.fromkeys(names), content_apart=True), encode_record(content, rules)
+        rest = row._replace(**dict.fromkeys(names), content_apart=True)
+        return rest, encode_record(content_class(*texts), rules)
 
     def is_split(row: Any) -> bool:
         apart: bool = row.content_apart
@@ -86,7 +87,7 @@ def content_parts(content_class: type[RunContent | StepContent | ToolCallContent
 
 
 def _texts(row: DependantRow) -> list[str]:
-    texts = [value for value in row if isinstance(value, str)]
+    texts = [value for value in row if type(value) is str]
     if isinstance(row, _ROWS_WITH_ERROR) and row.error is not None:
         texts += row.error
     if isinstance(row, RunState | FinishedRun) and row.checkpoint is not None:

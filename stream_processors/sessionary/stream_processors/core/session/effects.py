@@ -62,6 +62,9 @@ _replace_entered = make_replacer(
     "snapshot",
     "error_class",
 )
+_replace_phase = make_replacer(SessionState, "phase", "last_event_at", "last_work_at")
+_replace_content = make_replacer(SessionState, "version", "state_json", "phase", "last_event_at", "last_work_at")
+_replace_snapshot = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
 _replace_turns = make_replacer(SessionState, "turns")
 _replace_producers = make_replacer(SessionState, "producers")
 
@@ -131,21 +134,15 @@ def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
 
 
 def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
-    return row._replace(phase=fact.phase, last_event_at=fact.at_ms, last_work_at=fact.at_ms)
+    return _replace_phase(row, fact.phase, fact.at_ms, fact.at_ms)
 
 
 def _update_content(row: SessionState, fact: ContentUpdated) -> SessionState:
-    return row._replace(
-        version=fact.version,
-        state_json=fact.state_json,
-        phase="processing",
-        last_event_at=fact.at_ms,
-        last_work_at=fact.at_ms,
-    )
+    return _replace_content(row, fact.version, fact.state_json, "processing", fact.at_ms, fact.at_ms)
 
 
 def _take_snapshot(row: SessionState, fact: SnapshotTaken) -> SessionState:
-    return row._replace(snapshot=fact.snapshot, last_event_at=fact.at_ms, last_work_at=fact.at_ms)
+    return _replace_snapshot(row, fact.snapshot, fact.at_ms, fact.at_ms)
 
 
 def _release_cleanup(row: SessionState, fact: CleanupReleased) -> SessionState:
