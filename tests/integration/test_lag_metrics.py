@@ -50,3 +50,5 @@ def test_an_exporter_serves_every_metric_and_the_pipeline_moves_them(
         assert [name for name in HELP if f"# HELP {name} " not in text] == []
         newest = f'sessionary_lag_log_end_offset{{partition="0",topic="{topic}"}}'
         assert metric_values(port)[newest] == _RECORDS + 1, "the records and the marker of their transaction"
+        checked = 'sessionary_integrity_checked_timestamp_seconds{source="kafka"}'
+        wait_until(lambda: metric_values(port).get(checked, 0.0) > 0, 60, "a look at what the sinks wrote last")
