@@ -66,6 +66,7 @@ MOVED_BY: Final[Mapping[str, str]] = {
     'sessionary_integrity_checked_timestamp_seconds{source="kafka"}': _LAG,
     "sessionary_clickhouse_disk_free_ratio": _FIGURES,
     "sessionary_clickhouse_artifacts_overdue": _FIGURES,
+    "sessionary_clickhouse_tenant_bytes_max": _FIGURES,
     "sessionary_client_spool_bytes": _SPOOL,
     'sessionary_client_events_total{outcome=~"dropped|failed|expired"}': _SPOOL,
     "sessionary_kpi_cleanup_average_seconds": _FIGURES,

@@ -1,4 +1,4 @@
-"""Each metric that a rule names is moved by a test: an alert whose metric never moves is no alert."""
+"""Each metric that a rule names is moved by a test: an alert on one that rests pages nobody."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -72,6 +72,12 @@ _STATE: Final = (
         (Query("sum by (layer) (sessionary_processor_stored_bytes)", "{{layer}}"),),
     ),
     Panel(
+        "How much does the largest tenant store?",
+        "bytes",
+        "Bytes of its records in ClickHouse: history, audit and rejected. `v_stored_bytes` tells whose they are.",
+        (Query("max(sessionary_clickhouse_tenant_bytes_max)", "largest tenant"),),
+    ),
+    Panel(
         "How large is the largest context?",
         "bytes",
         "Of all sessions that reported one in the last hour.",
