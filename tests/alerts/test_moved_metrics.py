@@ -1,31 +1,16 @@
 """Each metric that a rule names is moved by a test: an alert on one that rests pages nobody."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from tests.alerts.moved_metrics import ALWAYS_LABELS, MOVED_BY
-from tests.support.alert_rules import ROOT, RULES
+from tests.support.alert_rules import ROOT, RULES, rule_selectors
 from tests.support.metrics_table import metrics_modules, role_of
 from tests.support.source_mentions import Mentions, find_mentions
 
 # The names that a test of every metric leaves out, because they need no movement there.
 _LEFT_OUT = ("PASSING", "RESTING")
 _LISTED_IN = {name: module.__name__ for module in metrics_modules() for name in module.HELP}
-
-
-def rule_selectors(rules: str) -> set[str]:
-    """Return the selectors of the product's metrics in rules, without labels that always match."""
-    expressions = "\n".join(re.findall(r"^ +expr: \|\n((?: {10}.*\n)+)", rules, flags=re.M))
-    return {
-        name + (f"{{{', '.join(kept)}}}" if (kept := list(_kept_matchers(matchers))) else "")
-        for name, matchers in re.findall(r"\b(sessionary_\w+?)(?:_bucket)?\b(?:\{([^}]*)\})?", expressions)
-    }
-
-
-def _kept_matchers(matchers: str) -> Iterator[str]:
-    for label, operator, value in re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', matchers):
-        if label not in ALWAYS_LABELS:
-            yield f'{label}{operator}"{value}"'
 
 
 def wanted_values(selector: str) -> list[list[str]]:
@@ -63,7 +48,7 @@ def find_unmoved(selectors: Iterable[str], moved_by: Mapping[str, str]) -> list[
 
 
 def test_each_metric_of_a_rule_is_moved_by_a_test() -> None:
-    selectors = rule_selectors(RULES.read_text("utf-8"))
+    selectors = rule_selectors(RULES.read_text("utf-8"), ALWAYS_LABELS)
     assert find_unmoved(selectors, MOVED_BY) == []
     assert MOVED_BY.keys() == selectors
     assert len(selectors) > 40
@@ -79,7 +64,7 @@ def test_a_rule_whose_metric_nobody_moves_is_found() -> None:
           severity: sessionary_is_no_metric_here
 """
     new, late = 'sessionary_sink_blocked{reason="new"}', "sessionary_processor_timer_wall_lateness_seconds"
-    assert rule_selectors(rules) == {new, late}
+    assert rule_selectors(rules, ALWAYS_LABELS) == {new, late}
     assert find_unmoved([new], MOVED_BY) == [f"{new}: no test is named that moves it"]
     path, _, test = MOVED_BY["sessionary_sink_blocked"].partition("::")
     for wrong in (f"{path}::test_gone", "tests/gone.py::test_gone"):
