@@ -47,6 +47,15 @@ def is_whole_id(session: str) -> bool:
 SessionArgument = Annotated[
     str, typer.Argument(help="Session id, or its beginning if that is unique.", callback=checked_session_start)
 ]
+SessionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        help="Only this session: its id, or the beginning of it.",
+        show_default=False,
+        callback=lambda text: None if text is None else checked_session_start(text),
+    ),
+]
 
 
 def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> Row:
@@ -87,4 +96,11 @@ def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> J
         return None
 
 
-__all__ = ["SessionArgument", "checked_session_start", "fetch_live_state", "find_session", "is_whole_id"]
+__all__ = [
+    "SessionArgument",
+    "SessionOption",
+    "checked_session_start",
+    "fetch_live_state",
+    "find_session",
+    "is_whole_id",
+]
