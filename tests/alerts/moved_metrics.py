@@ -17,7 +17,7 @@ _HALTED = (
 )
 _SINK = "tests/integration/test_sink_metrics.py::test_a_sink_serves_every_metric_and_its_work_moves_them"
 _LAG = "tests/integration/test_lag_metrics.py::test_an_exporter_serves_every_metric_and_the_pipeline_moves_them"
-_STATES = "tests/integration/test_lag.py::test_the_exporter_tells_the_states_of_groups_and_partitions"
+_STATES = "tests/integration/test_lag_metrics.py::test_the_exporter_tells_the_states_of_groups_and_partitions"
 _NO_BROKER = "tests/integration/test_lag.py::test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away"
 _NO_CLICKHOUSE = (
     "tests/integration/test_kpi_views.py::"
