@@ -1,4 +1,4 @@
-"""Each metric that a rule names is moved by a test: an alert on one that rests pages nobody."""
+"""Each metric that a rule names is moved by a test: an alert on one that rests never fires."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ def test_each_metric_of_a_rule_is_moved_by_a_test() -> None:
     assert len(selectors) > 40
 
 
-def test_a_rule_whose_metric_nobody_moves_is_found() -> None:
+def test_a_rule_whose_metric_no_test_moves_is_found() -> None:
     rules = """
       - alert: New
         expr: |

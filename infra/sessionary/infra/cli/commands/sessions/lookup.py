@@ -22,7 +22,7 @@ _DIGITS: Final = re.compile(r"[0-9a-f]{1,32}")
 
 
 def checked_session_start(text: str) -> str:
-    """Return a session id, or its beginning, in lower case and with hyphens. Asks nobody.
+    """Return a session id, or its beginning, in lower case and with hyphens. Asks no server.
 
     Raises `Invalid` if no session id begins so.
     """
@@ -40,7 +40,7 @@ def checked_session_start(text: str) -> str:
 
 
 def is_whole_id(session: str) -> bool:
-    """Return whether a checked id is a whole one, for which nobody must be asked."""
+    """Return whether a checked id is a whole one, for which no server must be asked."""
     return len(session) == _ID_LENGTH
 
 
