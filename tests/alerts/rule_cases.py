@@ -352,6 +352,9 @@ _DELIVERY = (
         "5%",
     ),
     _target_case("SessionaryArtifactsOverdue", "sessionary_clickhouse_artifacts_overdue", "3", "0", "3"),
+    _target_case(
+        "SessionaryTenantLarge", "sessionary_clickhouse_tenant_bytes_max", "200000000000", "100000000000", "186.3Gi"
+    ),
     RuleCase(
         "SessionarySpoolGrowing",
         {_SPOOL: "18000000+100000x80"},

@@ -29,6 +29,7 @@ from sessionary.infra.stack import SINKS
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.support.alert_rules import rule_metrics
 from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
 from tests.support.runbook import page_queries
@@ -316,18 +317,19 @@ def test_every_target_of_prometheus_serves_its_role_s_metrics_and_is_well(served
     targets = {group["labels"]["instance"]: (group["labels"]["job"], *group["targets"]) for group in groups}
     assert targets.keys() == {"processor", "lag-exporter", *(f"sink-{kind}" for kind in SINKS)}
     for name, (job, address) in targets.items():
-        pages = wait_until(partial(_well_pages, address), 60, f"{name} to be well")
-        assert f"\n{job.replace('-', '_')}_" in pages["metrics"]
+        named = rule_metrics(job)
+        wait_until(partial(_well_pages, address, named), 120, f"{name} to be well, and to serve {sorted(named)}")
+        assert len(named) >= 4
     for kind in SINKS:
         series = f'sessionary_sink_rows_total{{group="sessionary.sink.{kind}",sink="{kind}"}} '
         assert series in read_page(f"http://{targets[f'sink-{kind}'][1]}/metrics")[1]
 
 
-def _well_pages(address: str) -> dict[str, str]:
-    """Return a role's pages; empty unless it is well, which a busy machine may delay."""
+def _well_pages(address: str, named: set[str]) -> bool:
+    """Return whether a role is well and serves these metrics, which a busy machine may delay."""
     pages = {path: read_page(f"http://{address}/{path}") for path in ("metrics", "healthz", "readyz")}
-    is_well = all(status == 200 for status, _ in pages.values())
-    return {path: text for path, (_, text) in pages.items()} if is_well else {}
+    has_all = all(f"# HELP {name} " in pages["metrics"][1] for name in named)
+    return has_all and all(status == 200 for status, _ in pages.values())
 
 
 def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served: Served) -> None:

@@ -26,6 +26,7 @@ EXPECTED = {
     "sessionary_kpi_session_context_bytes_max": 5_000,
     "sessionary_clickhouse_artifacts_overdue": 1,
 }
+CHECKED = 'sessionary_integrity_checked_timestamp_seconds{source="tables"}'
 _OVERDUE_DAYS = 32.0  # an artifact expires after 30 days at most, and is overdue a day later
 
 
@@ -62,8 +63,9 @@ def test_every_figure_is_served_and_moved_by_rows(clickhouse: ClickHouseSettings
 
         wait_until(have_moved, 180, f"a series above 0 of each of {sorted(HELP)}")
         # An answer that a busy ClickHouse gives too late leaves its series out for a moment.
-        page = wait_until(lambda: values_of(port, EXPECTED), 180, "all series at the same time")
+        page = wait_until(lambda: values_of(port, {*EXPECTED, CHECKED}), 180, "all series at the same time")
     assert {name: page[name] for name in EXPECTED} == EXPECTED
+    assert page[CHECKED] > time.time() - 3_600
 
 
 def values_of(port: int, names: Iterable[str]) -> dict[str, float]:

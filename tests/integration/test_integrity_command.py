@@ -5,7 +5,8 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.cli.app import run
 from sessionary.schemas.codec import encode_record
@@ -86,3 +87,31 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
         assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
     assert found_faults(capfd, code=0) == []
     assert run_sql(clickhouse, f"SELECT count() FROM {clickhouse.clickhouse_database}.history").split() == ["23"]
+
+
+def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
+    kafka: KafkaSettings,
+    clickhouse: ClickHouseSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    make_tables(clickhouse)
+    for name, value in environment(kafka, clickhouse).items():
+        monkeypatch.setenv(name, value)
+    produce_ticks(kafka, 1, 20)
+    ticks = batch_record(1, 1, first_offset=0, last_offset=19, applied=0, ticks=20, audited=0)
+    produce_records(
+        kafka, kafka.topics.batches, [(1, encode_record(ticks._replace(started_at=time.time_ns() // 1_000)))]
+    )
+    land_records(kafka, clickhouse, expected=21)
+    run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.history")
+    place, admin = TopicPartition(kafka.topics.events, 1, 12), AdminClient(kafka.client_config())
+    admin.delete_records([place])[place].result(120)
+    capfd.readouterr()
+    assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
+    told = {row["sink"]: row for row in map(json.loads, capfd.readouterr().out.splitlines())}["history"]
+    assert (told["repaired"], told["first_offset"], told["last_offset"], told["log_start"]) == (8, 12, 19, 12)
+    assert run(["integrity", "--late", "0", "--json"]) == 1
+    [lost] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (lost["fault"], lost["partition"], lost["rows"]) == ("history_rows_missing", 1, 12)
+    assert (lost["first_offset"], lost["last_offset"]) == (0, 11)

@@ -13,6 +13,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.kpi.disk_space import ask_disk_space
 from sessionary.infra.kpi.integrity import KNOWN_FAULTS, ask_integrity
 from sessionary.infra.kpi.key_figures import LATE_S, KeyFigures, Quantiles, ask_key_figures
+from sessionary.infra.kpi.tenant_bytes import ask_tenant_bytes_max
 from sessionary.infra.lag.exporter import run_exporter
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.ports import free_port
@@ -163,6 +164,22 @@ def test_stored_bytes_are_told_by_session_and_layer(migrated: ClickHouseSettings
     archived = audit_record(1, 9, transition="T14", from_state="Terminated", to_state="Archived", at=now_us)
     insert_records(migrated, "audit", [encode_record(archived)], now_us)
     assert [layer for layer, *_ in stored()] == ["audit", "history"]
+
+
+def test_the_largest_tenant_stores_what_the_view_says_of_it(migrated: ClickHouseSettings, now_us: int) -> None:
+    """R-003-89. One tenant has more of history, the other one more in all tables together."""
+    assert ask_tenant_bytes_max(migrated) == 0
+    text = "x" * 500
+    events = [agent_event(StateUpdated(1, 2, f'{{"text": "{text}"}}'))]
+    events += [agent_event(StateUpdated(1, 2, f'{{"text": "{text}y"}}'), session=2, tenant_id="globex")]
+    insert_records(migrated, "history", events, now_us)
+    lines = [encode_record(audit_record(1, seq, at=now_us)) for seq in (1, 2)]
+    insert_records(migrated, "audit", lines, now_us)
+    insert_records(migrated, "rejected", [refused(9, now_us)] * 50, now_us)  # of no tenant
+    asked = "SELECT tenant_id, layer, bytes FROM v_stored_bytes WHERE layer != 'state'"
+    stored = {(row["tenant_id"], row["layer"]): row["bytes"] for row in ClickHouseClient(migrated).fetch_rows(asked)}
+    assert stored["globex", "history"] > stored["acme", "history"]
+    assert ask_tenant_bytes_max(migrated) == stored["acme", "history"] + stored["acme", "audit"]
 
 
 def test_findings_are_counted_by_fault_and_rows_that_a_sink_has_not_read_are_not_missing(

@@ -29,7 +29,7 @@ from sessionary.sinks.metrics import HELP as SINK_METRICS
 from tests.integration.pipeline_rig import PipelineRig
 from tests.integration.sink_rig import encoded_audits, produce_records, settings_for, sink_in_thread
 from tests.support.kafka_tools import describe_group
-from tests.support.metrics_page import metric_value, metric_values, read_page
+from tests.support.metrics_page import metric_value, read_page
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, new_clickhouse, new_pipeline, run_sql
 from tests.support.processes import Processes
@@ -136,14 +136,17 @@ def test_several_groups_at_several_offsets_of_a_partition_are_read_at_once(kafka
     assert (ages[3] or 0) > 0 == ages[4]
 
 
+_SOON = {"kpi_interval_s": 1, "integrity_interval_s": 1}
+
+
 @contextmanager
 def running_exporter(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings | None = None, *, window_s: float = 60.0
 ) -> Iterator[int]:
-    """Run the exporter in a thread; yields its port."""
+    """Run the exporter in a thread; yields its port. A question that failed is soon asked again."""
     port, stop = free_port(), threading.Event()
     given = {**kafka.model_dump(), **(clickhouse.model_dump() if clickhouse is not None else {})}
-    settings = LagSettings.model_validate({**given, "metrics_port": port, "lag_window_s": window_s})
+    settings = LagSettings.model_validate({**given, "metrics_port": port, "lag_window_s": window_s, **_SOON})
     thread = threading.Thread(target=run_exporter, args=(settings, stop), name="lag-exporter")
     thread.start()
     try:
@@ -280,30 +283,6 @@ def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypat
     assert wrong.found.startswith("6 records behind, the oldest of ")
     assert wrong.found.endswith(", and no member reads them")
     assert "sessionary sink audit" in wrong.advice
-
-
-def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSettings) -> None:
-    """A topic that is gone, roles that are absent, and a member that stands still."""
-    admin, gone, topic = AdminClient(kafka.client_config()), kafka.topics.batches, kafka.topics.audit
-    admin.delete_topics([gone])[gone].result(120)
-    produce_records(kafka, topic, [(0, b"record")] * 5)
-    group = f"{kafka.topic_prefix}.sink.audit"
-    consumer = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
-    consumer.subscribe([topic])
-    wanted = {
-        f'partition_state{{group="{kafka.topic_prefix}.sink.batches",partition="",state="no_topic",topic="{gone}"}}',
-        f'partition_state{{group="{group}",partition="0",state="stall",topic="{topic}"}}',
-        f'group_state{{group="{kafka.topic_prefix}.processor",state="absent"}}',
-        f'group_state{{group="{group}",state="stable"}}',
-    }
-    with closing(consumer), running_exporter(kafka, window_s=2.0) as port:
-
-        def are_told() -> bool:
-            consumer.poll(0)
-            page = metric_values(port)
-            return all(page.get(f"sessionary_lag_{series}") == 1.0 for series in wanted)
-
-        wait_until(are_told, 60, "all states")
 
 
 def test_rows_of_the_last_minute_tell_their_delay(

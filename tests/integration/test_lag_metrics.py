@@ -5,6 +5,7 @@ import time
 from contextlib import closing
 
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.lag.metrics import HELP
 from sessionary.schemas.codec import encode_record
@@ -50,3 +51,34 @@ def test_an_exporter_serves_every_metric_and_the_pipeline_moves_them(
         assert [name for name in HELP if f"# HELP {name} " not in text] == []
         newest = f'sessionary_lag_log_end_offset{{partition="0",topic="{topic}"}}'
         assert metric_values(port)[newest] == _RECORDS + 1, "the records and the marker of their transaction"
+        checked = 'sessionary_integrity_checked_timestamp_seconds{source="kafka"}'
+        wait_until(lambda: metric_values(port).get(checked, 0.0) > 0, 60, "a look at what the sinks wrote last")
+
+
+def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSettings) -> None:
+    """A topic that is gone, absent roles, a member that stands still, logs that lost records."""
+    admin, gone, topic = AdminClient(kafka.client_config()), kafka.topics.batches, kafka.topics.audit
+    admin.delete_topics([gone])[gone].result(120)
+    produce_records(kafka, topic, [(partition, b"record") for partition in (0, 1, 2) for _ in range(5)])
+    group = f"{kafka.topic_prefix}.sink.audit"
+    place = TopicPartition(topic, 1, 3)
+    admin.delete_records([place])[place].result(120)
+    consumer = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 1, 1), TopicPartition(topic, 2, 99)], asynchronous=False)
+    consumer.subscribe([topic])
+    wanted = {
+        f'partition_state{{group="{kafka.topic_prefix}.sink.batches",partition="",state="no_topic",topic="{gone}"}}',
+        f'partition_state{{group="{group}",partition="0",state="stall",topic="{topic}"}}',
+        f'partition_state{{group="{group}",partition="1",state="log_gap",topic="{topic}"}}',
+        f'partition_state{{group="{group}",partition="2",state="log_truncated",topic="{topic}"}}',
+        f'group_state{{group="{kafka.topic_prefix}.processor",state="absent"}}',
+        f'group_state{{group="{group}",state="stable"}}',
+    }
+    with closing(consumer), running_exporter(kafka, window_s=2.0) as port:
+
+        def are_told() -> bool:
+            consumer.poll(0)
+            page = metric_values(port)
+            return all(page.get(f"sessionary_lag_{series}") == 1.0 for series in wanted)
+
+        wait_until(are_told, 60, "all states")

@@ -1,4 +1,4 @@
-"""`sessionary rejected list` finds the refused records of a user and of an agent."""
+"""`sessionary rejected list` finds the refused records of a user, an agent and a session."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.support.event_factory import EventFactory
 from tests.support.judged_rows import JudgedRows
 
 
-def test_refused_records_are_found_by_user_and_by_agent(
+def test_refused_records_are_found_by_user_by_agent_and_by_session(
     clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
@@ -33,4 +33,8 @@ def test_refused_records_are_found_by_user_and_by_agent(
     assert places("--user", "ann") == ["0:4", "0:5"]
     assert places("--agent", "writer") == ["0:5", "0:6"]
     assert places("--user", "ann", "--agent", "writer") == ["0:5"]
+    whole = agent.key.session_id
+    for session in (whole, whole[:13], whole.upper(), whole.replace("-", "")):
+        assert places("--session", session) == places()
+    assert places("--session", "ffffffff-ffff") == []
     assert places("--user", "ann", "--since", "2100-01-01") == places("--user", "zoe") == []

@@ -1,4 +1,4 @@
-"""The logs of a worker and sinks on a real broker: JSON lines, and no secret in them."""
+"""The logs of the roles on a real broker: JSON lines, and no secret in them."""
 
 import json
 import urllib.error
@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import SessionClient
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
 from tests.integration.test_long_tasks import TaskRig, last_state
 from tests.support.event_factory import EventFactory
+from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -135,3 +137,25 @@ def test_lines_of_a_task_worker_are_json_and_hold_no_payload_and_no_token(
     assert "tasks that are carried out: broken" in [line["event"] for line in lines]
     text = worker.log.read_text("utf-8")
     assert [secret for secret in (SECRET, TOKEN) if secret in text] == []
+
+
+def test_lines_of_a_lag_exporter_are_json_and_hold_no_payload_and_no_password(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    send_secrets(kafka)
+    away = {"clickhouse_url": f"http://127.0.0.1:{free_port()}", "clickhouse_password": WRONG_TOKEN}
+    environ = environment(kafka, **away, log_level="DEBUG")
+    exporter = processes.run([COMMAND, "lag-exporter", "--port", str(free_port())], env=environ, name="lag-exporter")
+    told = ("lag exporter is ready: ", "no key figures: ", "no bytes of the largest tenant: ")
+    wait_until(lambda: all(text in exporter.log.read_text("utf-8") for text in told), 180, "what it has to say")
+    exporter.stop(180)
+    lines = log_lines(exporter)
+    assert {line["role"] for line in lines} == {"lag exporter"}
+    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    [ready] = [line for line in lines if line["event"].startswith(told[0])]
+    assert ready["partitions"] >= kafka.partitions
+    for text in told[1:]:
+        [failed] = [line for line in lines if line["event"].startswith(text)]
+        assert (failed["level"], failed["error_class"]) == ("warning", "Unavailable")
+    text = exporter.log.read_text("utf-8")
+    assert [secret for secret in (SECRET, WRONG_TOKEN) if secret in text] == []

@@ -12,6 +12,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, brief_limits
 from tests.integration.processor_load import begin_with
+from tests.support.metrics_page import metric_value
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
@@ -70,6 +71,10 @@ class UnknownRig:
             orders.send("oak")
         return f"{row['key']}"
 
+    def count_unknown(self) -> float | None:
+        """Return how many calls of unknown outcome the worker counts."""
+        return metric_value(self.pipeline.api_port, 'sessionary_processor_tool_calls{state="unknown"}')
+
     def list_unknown(self) -> list[dict[str, Any]]:
         self._capfd.readouterr()
         assert run(["unknown", "list", "--json"]) == 0
@@ -112,9 +117,11 @@ def test_a_call_that_a_person_resolves_lets_its_run_go_on(rig: UnknownRig, tmp_p
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
         session = client.session(user_id="u")
         key = rig.leave_unknown(session, orders)
+        wait_until(lambda: rig.count_unknown() == 1, 60, "the metric to tell the call")
         place = {"session": session.session_id, "run": "r", "key": key}
         told = {**place, "outcome": "succeeded", "verdict": "applied"}
         assert rig.resolve(session, key, "succeeded", "--result", '"order 7"') == (0, told)
+        wait_until(lambda: rig.count_unknown() == 0, 60, "the metric to tell that none is left")
         with session.resume_run("r") as work:
             work.result = orders.send("oak")
         session.complete()

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from sessionary.producers import AsyncSessionClient, QueueFull, Refused, SessionClient
 from sessionary.producers.delivery.spool.frames import Frame
-from sessionary.producers.delivery.spool.spool import Spool
+from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.metrics import HELP, ClientMeter, Sample
 from sessionary.producers.otel_metrics import AMOUNTS, COUNTERS, GAUGES, observe_clients
 from sessionary.producers.prometheus_metrics import ClientCollector
@@ -128,6 +128,16 @@ def test_the_spool_and_its_oldest_event_are_measured(closed_address: str, tmp_pa
         )
     closed = read_values(client)
     assert (closed["sessionary_client_queue_events"], closed["sessionary_client_spool_bytes"]) == (0, 0)
+
+
+def test_an_event_that_is_too_old_to_be_replayed_is_counted_as_expired(closed_address: str, tmp_path: Path) -> None:
+    of = new_settings(closed_address, tmp_path)
+    dead = Spool(of.spool_folder, "dead", 1 << 18)
+    dead.append_frame(Frame(time.time_ns() // 1_000_000 - AGE_LIMIT_MS - 1_000, b"k", None, b"old"), None)
+    dead.close()
+    with new_client(of, []) as client:
+        expired = 'sessionary_client_events_total{outcome="expired"}'
+        wait_until(lambda: read_values(client)[expired] == 1, 60, "the old event")
 
 
 def test_the_age_is_that_of_a_dead_process_s_events_too(tmp_path: Path) -> None:

@@ -121,6 +121,21 @@ _CLIENTS: Final = (
         "Age of the oldest event that Kafka has not acknowledged.",
         (Query("max(sessionary_client_oldest_event_age_seconds)", "oldest"),),
     ),
+    Panel(
+        "Why do clients fail to deliver?",
+        "cps",
+        "Errors of delivery per second by reason, and events in damaged spools, which are lost.",
+        (
+            Query(rate_of("sessionary_client_delivery_errors_total", "reason"), "{{reason}}"),
+            Query(rate_of("sessionary_client_spool_damaged_events_total"), "damaged spool"),
+        ),
+    ),
+    Panel(
+        "Which clients have no spool?",
+        "short",
+        "Clients by the policy in force: all but those of spool lose what they cannot send when they die.",
+        (Query("sum by (policy) (sessionary_client_policy_clients)", "{{policy}}"),),
+    ),
 )
 PIPELINE: Final = Board(
     "pipeline",

@@ -70,7 +70,17 @@ _WORK: Final = (
         "Does anything fail?",
         "cps",
         "Faults per second, by kind. judge: records that the processor failed to judge.",
-        (Query(rate_of("sessionary_processor_errors_total", "kind"), "{{kind}}"),),
+        (
+            Query(rate_of("sessionary_processor_errors_total", "kind"), "{{kind}}"),
+            Query(rate_of("sessionary_processor_token_file_failures_total"), "token file"),
+        ),
+    ),
+    Panel(
+        "Who follows sessions?",
+        "short",
+        "Open streams of followers. own: of a session of the worker itself; passed_on: of another worker's, which "
+        "counts it once more as its own.",
+        (Query("sum by (instance, source) (sessionary_processor_followers)", "{{instance}} {{source}}"),),
     ),
 )
 _TIME: Final = (

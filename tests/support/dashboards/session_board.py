@@ -72,6 +72,12 @@ _STATE: Final = (
         (Query("sum by (layer) (sessionary_processor_stored_bytes)", "{{layer}}"),),
     ),
     Panel(
+        "How much does the largest tenant store?",
+        "bytes",
+        "Bytes of its records in ClickHouse: history, audit and rejected. `v_stored_bytes` tells whose they are.",
+        (Query("max(sessionary_clickhouse_tenant_bytes_max)", "largest tenant"),),
+    ),
+    Panel(
         "How large is the largest context?",
         "bytes",
         "Of all sessions that reported one in the last hour.",
@@ -91,11 +97,37 @@ _STATE: Final = (
         (Query("sum(sessionary_processor_gravestones)", "gravestones"),),
     ),
 )
+_RUNS: Final = (
+    Panel(
+        "How many runs are there?",
+        "short",
+        "Runs in open partitions, by state; finished ones for 30 days.",
+        (Query("sum by (state) (sessionary_processor_runs)", "{{state}}"),),
+    ),
+    Panel(
+        "What became of reserved tool calls?",
+        "short",
+        "Calls by state. unknown: they wait for people; `sessionary unknown list` shows them.",
+        (Query("sum by (state) (sessionary_processor_tool_calls)", "{{state}}"),),
+    ),
+    Panel(
+        "How many attached runs are open?",
+        "short",
+        "Each holds a connection of its agent open.",
+        (Query("sum(sessionary_processor_attached_runs)", "runs"),),
+    ),
+    Panel(
+        "How long has the oldest attached run lasted?",
+        "s",
+        "Since it was started or resumed. Work that takes minutes belongs into a detached run.",
+        (Query("max(sessionary_processor_attached_run_age_seconds)", "oldest"),),
+    ),
+)
 SESSIONS: Final = Board(
     "sessions",
     "sessions",
-    "How do sessions live and end, and what do they hold?",
-    (Row("Life", _LIFE), Row("State", _STATE)),
+    "How do sessions and their runs live and end, and what do they hold?",
+    (Row("Life", _LIFE), Row("State", _STATE), Row("Runs", _RUNS)),
 )
 
 __all__ = ["CONTEXT_BYTES_MAX", "SESSIONS"]

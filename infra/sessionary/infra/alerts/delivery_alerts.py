@@ -92,6 +92,15 @@ TABLE_ALERTS = AlertGroup(
             "No sweep has marked {{ $value }} artifacts that expired a day ago or earlier: `sessionary artifacts "
             "sweep` was not run, or not for their store.",
         ),
+        Alert(
+            "SessionaryTenantLarge",
+            "max(sessionary_clickhouse_tenant_bytes_max) > $tenant_bytes",
+            "ticket_for_s",
+            Severity.TICKET,
+            "a tenant stores {{ $value | humanize1024 }}B of records",
+            "The records of one tenant in history, audit and rejected have {{ $value | humanize1024 }}B, as many as "
+            "no other's; ${tenant_bytes} bytes are the limit of each tenant.",
+        ),
     ),
 )
 CLIENT_ALERTS = AlertGroup(

@@ -81,6 +81,11 @@ class AlertSettings(EnvSettings):
     alert_stored_bytes: int = Field(
         8_000_000_000, description=f"bytes of state on one worker above which a ticket is due{_DEFAULT}", ge=0
     )
+    alert_tenant_bytes: int = Field(
+        100_000_000_000,
+        description=f"bytes of the records of one tenant in ClickHouse above which a ticket is due{_DEFAULT}",
+        ge=0,
+    )
     alert_integrity_age_s: float = Field(
         900.0, description=f"age in seconds of the last integrity check above which a ticket is due{_DEFAULT}", gt=0
     )

@@ -1,4 +1,4 @@
-"""Asks for figures, integrity, disks and artifacts in the background; a scrape reads answers."""
+"""Asks ClickHouse for what it tells of itself in the background; a scrape reads answers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,6 +12,7 @@ from sessionary.infra.kpi.key_figures import KeyFigures, ask_key_figures
 from sessionary.infra.kpi.metrics import KpiState, collect_families
 from sessionary.infra.kpi.overdue_artifacts import ask_overdue_artifacts
 from sessionary.infra.kpi.question_watch import QuestionWatch
+from sessionary.infra.kpi.tenant_bytes import ask_tenant_bytes_max
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
@@ -63,6 +64,12 @@ class KpiCollector(Collector):
             settings.kpi_interval_s,
             warn_of("count of overdue artifacts"),
         )
+        self._bytes: QuestionWatch[int] = QuestionWatch(
+            "tenant-bytes",
+            lambda: ask_tenant_bytes_max(settings),
+            settings.kpi_interval_s,
+            warn_of("bytes of the largest tenant"),
+        )
         self._checked_at_s: dict[str, float] = {}
 
     def _check_integrity(self, settings: LagSettings, behind_s: float) -> IntegrityFindings:
@@ -77,7 +84,7 @@ class KpiCollector(Collector):
 
     @property
     def _watches(self) -> tuple[QuestionWatch[Any], ...]:
-        return self._figures, self._integrity, self._ends, self._disks, self._artifacts
+        return self._figures, self._integrity, self._ends, self._disks, self._artifacts, self._bytes
 
     def start(self) -> None:
         """Begin to ask."""
@@ -103,6 +110,7 @@ class KpiCollector(Collector):
                 disks=self._disks.answer,
                 artifacts_overdue=self._artifacts.answer,
                 checked_at_s=dict(self._checked_at_s),
+                tenant_bytes_max=self._bytes.answer,
             )
         )
 

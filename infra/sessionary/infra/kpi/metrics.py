@@ -1,4 +1,4 @@
-"""The exporter's metrics of key figures, integrity, disks and artifacts.
+"""The exporter's metrics of key figures, integrity, disks, artifacts and bytes.
 
 `HELP` lists every metric with the sentence that explains it and names its unit. A series exists
 only while its value is known: without an answer of ClickHouse there are none, and no zeros either.
@@ -27,6 +27,7 @@ MetricName = Literal[
     "sessionary_kpi_session_context_bytes_max",
     "sessionary_clickhouse_disk_free_ratio",
     "sessionary_clickhouse_artifacts_overdue",
+    "sessionary_clickhouse_tenant_bytes_max",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -53,6 +54,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_clickhouse_disk_free_ratio": "Share of a disk of ClickHouse that is free, from 0 to 1, by disk.",
     "sessionary_clickhouse_artifacts_overdue": "Artifacts that expired a day ago or earlier, and that no sweep has "
     "marked.",
+    "sessionary_clickhouse_tenant_bytes_max": "Bytes of the records in history, audit and rejected of the tenant that "
+    "has most of them.",
 }
 
 
@@ -66,6 +69,7 @@ class KpiState(NamedTuple):
     artifacts_overdue: int | None = None
     # When integrity was checked last, also if the findings are too old; by `tables` or `kafka`.
     checked_at_s: Mapping[str, float] = MappingProxyType({})
+    tenant_bytes_max: int | None = None
 
 
 def collect_families(state: KpiState) -> Iterator[GaugeMetricFamily]:
@@ -88,6 +92,10 @@ def collect_families(state: KpiState) -> Iterator[GaugeMetricFamily]:
         overdue = _family("sessionary_clickhouse_artifacts_overdue")
         overdue.add_metric((), state.artifacts_overdue)
         yield overdue
+    if state.tenant_bytes_max is not None:
+        largest = _family("sessionary_clickhouse_tenant_bytes_max")
+        largest.add_metric((), state.tenant_bytes_max)
+        yield largest
 
 
 def _finding_family(*answers: IntegrityFindings | None) -> GaugeMetricFamily:

@@ -1,6 +1,8 @@
 """The rules are those of the tables, with the thresholds of the settings."""
 
+import re
 from string import Template
+from typing import get_args
 
 import pytest
 
@@ -8,11 +10,24 @@ from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
 from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, setting_values
 from sessionary.infra.alerts.settings import AlertSettings
 from sessionary.infra.cli.app import run
-from tests.support.alert_rules import RULES
+from sessionary.infra.lag.cluster_sample import GroupState
+from sessionary.infra.lag.partition_state import PartitionState
+from sessionary.stream_processors.errors import HaltReason
+from sessionary.stream_processors.measures.worker_gauges import CALL_STATES
+from tests.alerts.moved_metrics import ALWAYS_LABELS
+from tests.support.alert_rules import RULES, rule_selectors
 from tests.support.metrics_table import expression_metrics, metric_helps
 
 ALERTS = [alert for group in ALERT_GROUPS for alert in group.alerts]
 SERVED = set(metric_helps())
+# The values of labels that rules select; those of another metric are named in its sentence.
+VALUES: dict[str, set[str]] = {
+    "sessionary_lag_partition_state": set(PartitionState),
+    "sessionary_lag_group_state": set(GroupState),
+    "sessionary_processor_partitions_halted": set(get_args(HaltReason)),
+    "sessionary_processor_tool_calls": set(CALL_STATES),
+    "sessionary_processor_refused_total": {"true", "false"},
+}
 
 
 def named_settings(alert: Alert) -> set[str]:
@@ -80,3 +95,25 @@ def test_the_command_prints_the_rules_with_the_thresholds_of_the_environment(
     monkeypatch.setenv("SESSIONARY_ALERT_LAG_S", "-1")
     assert run(["alerts", "render"]) == 2
     assert "SESSIONARY_ALERT_LAG_S" in capsys.readouterr().err
+
+
+def unknown_values(rules: str) -> set[tuple[str, str]]:
+    """Return metric and value wherever rules select a value that no series has."""
+    found = set()
+    for selector in rule_selectors(rules, ALWAYS_LABELS):
+        name, _, matchers = selector.partition("{")
+        known = VALUES.get(name) or set(re.findall(r"\w+", metric_helps()[name]))
+        named = {value for values in re.findall(r'"([^"]*)"', matchers) for value in values.split("|")}
+        found |= {(name, value) for value in named - known}
+    return found
+
+
+def test_an_alert_selects_only_values_that_a_series_can_have() -> None:
+    rules = render_rules(AlertSettings())
+    assert unknown_values(rules) == set()
+    for value, metric in (
+        ("log_gap", "sessionary_lag_partition_state"),
+        ("changelog_unreadable", "sessionary_processor_partitions_halted"),
+        ("expired", "sessionary_client_events_total"),
+    ):
+        assert unknown_values(rules.replace(value, "renamed")) == {(metric, "renamed")}

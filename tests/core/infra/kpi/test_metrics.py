@@ -22,7 +22,7 @@ def _series(state: KpiState) -> dict[tuple[str, ...], float]:
 
 
 def test_every_metric_is_listed_with_its_sentence() -> None:
-    families = collect_families(KpiState(FIGURES, IntegrityFindings(1.0, {}), None, (), 0, {"tables": 1.0}))
+    families = collect_families(KpiState(FIGURES, IntegrityFindings(1.0, {}), None, (), 0, {"tables": 1.0}, 0))
     assert sorted(family.name for family in families) == sorted(HELP)
     assert all(text.endswith(".") for text in HELP.values())
 
@@ -30,8 +30,8 @@ def test_every_metric_is_listed_with_its_sentence() -> None:
 def test_known_figures_have_a_series_each() -> None:
     tables, kafka = IntegrityFindings(5.0, {"batch_missing": 2}), IntegrityFindings(7.0, {"audit_end_missing": 1})
     disks, checked = (DiskSpace("default", 0.25),), {"tables": 5.0, "kafka": 7.0}
-    found = _series(KpiState(FIGURES, tables, kafka, disks, 3, checked))
-    assert len(found) == 5 + 3 * 3 + 4 + 1 + 1
+    found = _series(KpiState(FIGURES, tables, kafka, disks, 3, checked, 70))
+    assert len(found) == 5 + 3 * 3 + 4 + 1 + 1 + 1
     assert found["sessionary_kpi_reclaim_ratio",] == 0.9
     assert found["sessionary_kpi_cleanup_average_seconds",] == 1.25
     assert found["sessionary_kpi_cleanup_seconds", "0.95"] == 2.0
@@ -42,6 +42,7 @@ def test_known_figures_have_a_series_each() -> None:
     assert found["sessionary_integrity_checked_timestamp_seconds", "kafka"] == 7.0
     assert found["sessionary_clickhouse_disk_free_ratio", "default"] == 0.25
     assert found["sessionary_clickhouse_artifacts_overdue",] == 3
+    assert found["sessionary_clickhouse_tenant_bytes_max",] == 70
 
 
 def test_what_is_unknown_has_no_series_and_no_zero() -> None:

@@ -16,6 +16,7 @@ from sessionary.infra.cli.commands.sessions.follow import (
     fetch_horizon,
     follow_list,
 )
+from sessionary.infra.cli.commands.sessions.lookup import SessionOption
 from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import (
@@ -40,7 +41,7 @@ _REFUSALS = (
     "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS place FROM v_rejected "
     "WHERE ({reason:String} = '' OR reason = {reason:String}) "
     "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
-    "AND ({session:String} = '' OR session_id = {session:String}) AND ({security:UInt8} = 0 OR security) "
+    "AND ({session:String} = '' OR startsWith(session_id, {session:String})) AND ({security:UInt8} = 0 OR security) "
     "AND time >= {since:DateTime64(6, 'UTC')}"
 )
 # A refused record has no columns of its own for these two; bytes that are no event have none.
@@ -65,7 +66,7 @@ _log = logging.getLogger(__name__)
 def list_rejected(
     reason: Annotated[str | None, typer.Option("--reason", help="Only this reason.", show_default=False)] = None,
     tenant: TenantOption = None,
-    session: Annotated[str | None, typer.Option("--session", help="Only this session id.", show_default=False)] = None,
+    session: SessionOption = None,
     user: Annotated[str | None, typer.Option("--user", help="Only records for this user.", show_default=False)] = None,
     agent: Annotated[
         str | None, typer.Option("--agent", help="Only records that this agent sent.", show_default=False)

@@ -132,7 +132,7 @@ def find_unknown_call(source: ClickHouseClient, session: str, key: str, run: str
 
     Raises `NotFound` if there is none, `Invalid` if there are several, and what the client raises.
     """
-    rows = source.fetch_rows(_CALL, session=session.lower(), key=key, run=run or "")
+    rows = source.fetch_rows(_CALL, session=session, key=key, run=run or "")
     if not rows:
         raise NotFound(f"ClickHouse has no call {key!r} of unknown outcome in session {session!r}")
     if len(rows) > 1:

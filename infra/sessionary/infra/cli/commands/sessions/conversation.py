@@ -1,11 +1,10 @@
 """`sessionary conversation`: the last turns of a session, as the processors know them."""
 
 from typing import Annotated, Final
-from uuid import UUID
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session, is_whole_id
 from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.tables import show_rows
@@ -28,12 +27,10 @@ def conversation_command(
 
     A large turn is an artifact: its content is the reference.
     """
-    try:
-        session_id = f"{UUID(session)}"
-    except ValueError:
+    if not is_whole_id(session):
         found = find_session(clickhouse_client(data), session, tenant)
-        session_id, tenant = found["session_id"], found["tenant_id"]
-    page, about = f"{session_id}/conversation", f"session {session_id}"
+        session, tenant = found["session_id"], found["tenant_id"]
+    page, about = f"{session}/conversation", f"session {session}"
     told = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
     show_rows(told["messages"], as_json=as_json, columns=_COLUMNS)
 

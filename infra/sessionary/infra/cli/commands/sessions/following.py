@@ -2,11 +2,10 @@
 
 import sys
 from typing import Annotated, Final
-from uuid import UUID
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session, is_whole_id
 from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.tables import Json, show_line
@@ -33,13 +32,11 @@ def follow_command(
     from sessionary.producers.control.http_follows import HttpFollows  # takes long to load
     from sessionary.producers.following.follower import SessionFollower
 
-    try:
-        session_id = f"{UUID(session)}"
-    except ValueError:
+    if not is_whole_id(session):
         found = find_session(clickhouse_client(data), session, tenant)
-        session_id, tenant = found["session_id"], found["tenant_id"]
+        session, tenant = found["session_id"], found["tenant_id"]
     follows = HttpFollows(control_of(data, tenant))
-    with SessionFollower(follows, session_id, lambda: None, _FIRST_S, timeout) as follower:
+    with SessionFollower(follows, session, lambda: None, _FIRST_S, timeout) as follower:
         for view in follower:
             show_line(_line_of(view, follower.position), as_json=as_json, columns=_COLUMNS)
             sys.stdout.flush()  # a program that reads the lines gets each at once

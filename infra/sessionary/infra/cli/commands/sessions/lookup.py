@@ -2,9 +2,10 @@
 
 import http.client
 import json
+import re
 import urllib.request
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,19 +15,58 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import control_api_context, tenant_tokens
 from sessionary.schemas.errors import Invalid
 
-SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning if that is unique.")]
-_LIVE_TIMEOUT_S = 3.0
+_LIVE_TIMEOUT_S: Final = 3.0
+_ID_LENGTH: Final = 36
+_PART_ENDS: Final = (8, 12, 16, 20)  # digits before each hyphen of an id
+_DIGITS: Final = re.compile(r"[0-9a-f]{1,32}")
+
+
+def checked_session_start(text: str) -> str:
+    """Return a session id, or its beginning, in lower case and with hyphens. Asks no server.
+
+    Raises `Invalid` if no session id begins so.
+    """
+    digits = text.lower().replace("-", "")
+    parts = [digits[start:end] for start, end in zip((0, *_PART_ENDS), (*_PART_ENDS, None), strict=True)]
+    written = "-".join(filter(None, parts))
+    ends = ("", "-") if len(digits) in _PART_ENDS else ("",)
+    if _DIGITS.fullmatch(digits) is None or text.lower() not in (digits, *(written + end for end in ends)):
+        raise Invalid(
+            "invalid_value",
+            f"{text!r} is no session id, nor the beginning of one: an id is a UUID, such as "
+            "183108ed-8784-4091-97dd-1ac993fda554; sessionary sessions lists those that there are",
+        )
+    return written
+
+
+def is_whole_id(session: str) -> bool:
+    """Return whether a checked id is a whole one, for which no server must be asked."""
+    return len(session) == _ID_LENGTH
+
+
+SessionArgument = Annotated[
+    str, typer.Argument(help="Session id, or its beginning if that is unique.", callback=checked_session_start)
+]
+SessionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        help="Only this session: its id, or the beginning of it.",
+        show_default=False,
+        callback=lambda text: None if text is None else checked_session_start(text),
+    ),
+]
 
 
 def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> Row:
-    """Return the one session whose id begins with `session`.
+    """Return the one session whose id begins with `session`, which was checked.
 
     Raises `NotFound` if there is none, `Invalid` if there are several.
     """
     rows = source.fetch_rows(
         "SELECT * FROM v_sessions WHERE startsWith(session_id, {session:String}) "
         "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) ORDER BY session_id LIMIT 3",
-        session=session.lower(),
+        session=session,
         tenant=tenant or "",
     )
     if not rows:
@@ -56,4 +96,11 @@ def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> J
         return None
 
 
-__all__ = ["SessionArgument", "fetch_live_state", "find_session"]
+__all__ = [
+    "SessionArgument",
+    "SessionOption",
+    "checked_session_start",
+    "fetch_live_state",
+    "find_session",
+    "is_whole_id",
+]

@@ -9,11 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
-from uuid import UUID
 
 import typer
 
 from sessionary.infra.cli.commands.sessions.follow import FollowOption, RowTail, follow_list
+from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, is_whole_id
 from sessionary.infra.cli.commands.sessions.since import SinceOption, since_ms
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption
@@ -32,7 +32,10 @@ _ASK_AGAIN_S: Final = 2.0  # for each answer a worker looks through its rows
 _COLUMNS: Final = ("run_id", "state", "task_type", "session_id", "user_id", "mode", "progress", "unresolved_calls")
 _STEP_COLUMNS: Final = ("name", "state", "attempt", "error")
 _CALL_COLUMNS: Final = ("tool_name", "idem_key", "state", "try_number", "side_effect", "error")
-SessionArgument = Annotated[str, typer.Argument(help="Session id, or its beginning if that is unique for the run.")]
+SessionArgument = Annotated[
+    str,
+    typer.Argument(help="Session id, or its beginning if that is unique for the run.", callback=checked_session_start),
+]
 RunArgument = Annotated[str, typer.Argument(help="Run id.")]
 
 
@@ -255,10 +258,8 @@ def _fetch_run(
 
 def _session_of(control: "HttpControl", session: str, run: str) -> str:
     """Return the whole id of the session that has the run. Raises `NotFound`, `Invalid`."""
-    try:
-        return f"{UUID(session)}"
-    except ValueError:
-        pass
+    if is_whole_id(session):
+        return session
     rows = _fetch_list(control, {}, _PART)
     found = {row["session_id"] for row in rows if row["run_id"] == run and row["session_id"].startswith(session)}
     if not found:

@@ -1,8 +1,15 @@
-"""A session's live state, as the control API shows it."""
+"""What names a session, and its live state as the control API shows it."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from typer.core import TyperGroup
 
-from sessionary.infra.cli.commands.sessions.lookup import fetch_live_state
+from sessionary.infra.cli.app import run
+from sessionary.infra.cli.command_tree import COMMANDS, load_command
+from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, fetch_live_state
+from sessionary.schemas.errors import Invalid
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
 
@@ -23,3 +30,56 @@ def test_an_answer_that_cannot_be_used_is_no_live_state() -> None:
     with serve_cut_answers(b'{"state": "Active"}', missing=9) as url:
         assert live_state(url) is None
     assert live_state("localhost:8600") is None
+
+
+WHOLE = "183108ed-8784-4091-97dd-1ac993fda554"
+
+
+@pytest.mark.parametrize("length", [1, 8, 9, 13, 14, 35, 36])
+def test_a_session_id_or_its_beginning_names_a_session(length: int) -> None:
+    expected = WHOLE[:length].removesuffix("-")
+    assert checked_session_start(WHOLE[:length]) == checked_session_start(WHOLE[:length].upper()) == expected
+
+
+def test_hyphens_may_be_left_out() -> None:
+    assert checked_session_start(WHOLE.replace("-", "")) == WHOLE
+    assert checked_session_start("183108ed87") == "183108ed-87"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "nonsense", "-", "183108ed8-784", f"{WHOLE}0", f"{WHOLE}-", "1 8", "s1", "abc-", "dead-beef"]
+)
+def test_what_begins_no_session_id_is_refused(text: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        checked_session_start(text)
+    assert caught.value.reason == "invalid_value"
+    assert f"{text!r} is no session id" in caught.value.detail
+
+
+def commands_of_sessions() -> Iterator[list[str]]:
+    """Yield a line of words for each command that takes a session's id: a wrong id, a good rest."""
+
+    def find(command: Any, words: list[str]) -> Iterator[list[str]]:
+        if isinstance(command, TyperGroup):
+            for name, part in command.commands.items():
+                yield from find(part, [*words, name])
+        elif any(
+            parameter.name == "session" for parameter in command.params if parameter.param_type_name == "argument"
+        ):
+            given = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
+            yield [*words, *("nonsense" if name == "session" else "k" for name in given)]
+
+    for late in COMMANDS:
+        yield from find(load_command(late.name), [late.name])
+
+
+def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing is set: what a command needs besides is asked for later."""
+    more = {"unknown": ["--outcome", "failed", "--by", "ann"]}
+    found = [*commands_of_sessions(), ["rejected", "list", "--session", "nonsense"]]
+    assert {words[0] for words in found} == {"show", "timeline", "follow", "conversation", "run", "unknown", "rejected"}
+    for words in found:
+        assert run([*words, *more.get(words[0], [])]) == 5, words
+        out, err = capfd.readouterr()
+        assert (out, len(err.splitlines())) == ("", 1), words
+        assert err.startswith("sessionary: 'nonsense' is no session id, nor the beginning of one"), words

@@ -241,7 +241,7 @@ def test_a_person_reads_a_run_and_the_list(runs: Runs, capfd: pytest.CaptureFixt
     ("arguments", "code", "text"),
     [
         (["show", "00000000-0000-4000-8000-000000000001", "r1"], 4, "has no run r1"),
-        (["show", "ffff-not", "r1"], 4, "sessionary runs lists"),
+        (["show", "ffff0000", "r1"], 4, "sessionary runs lists"),
         (["resume", "00000000-0000-4000-8000-000000000001", "r1"], 5, "give --dry-run"),
         (["show", "--tenant", "zeta", "ffff", "r1"], 2, "no token is known for zeta"),
     ],
