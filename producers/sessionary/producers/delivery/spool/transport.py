@@ -128,19 +128,20 @@ class SpoolTransport(DirectTransport):
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Append one record to the file, and queue it unless earlier ones wait. Never blocks."""
         frame = Frame(time.time_ns() // 1_000_000, record.key, record.traceparent, record.value)
+        spool = self._spool
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
-            direct = not self._broken and self._spool.may_send(record.key)
+            direct = not self._broken and spool.may_send(record.key)
             try:
-                position = self._spool.append_frame(frame, on_receipt)
+                position = spool.append_frame(frame, on_receipt)
             except OSError as error:
                 full: OSError | None = error
             else:
                 full = None
                 self._full = False
                 self._counts.sent += 1
-                disk_error = self._spool.disk_error
+                disk_error = spool.disk_error
                 if disk_error is not None:
                     self._counts.errors["not_on_disk"] += 1
                 if not direct or not self._queue_record(record, position):
