@@ -195,7 +195,7 @@ class SessionHandle(BeatingHandle):
                 self._send_event(payload, fields)
             pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], self._local_state)
             pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
-            self._pending = pending
+            self._pending, self._followed = pending, None
             self._detached = False
             self._start_heartbeats()
             return pending
@@ -239,12 +239,23 @@ class SessionHandle(BeatingHandle):
             raise
         if pending is not None:
             self._services.follower.follow_verdict(self._follow_verdict(pending, end))
+            self._beat_until_followed(pending)
 
     def _follow_verdict(self, pending: PendingVerdict, end: Callable[[], None]) -> Callable[[float], bool]:
         """Return a step of waiting for the verdict: True once nothing more is to be done."""
         epoch, departures, deadline_s = self.epoch, self._departures, 0.0
 
         def follow(timeout_s: float) -> bool:
+            is_over = True
+            try:
+                is_over = ask(timeout_s)
+            finally:
+                if is_over:
+                    with self._lock:
+                        self._end_following(pending)
+            return is_over
+
+        def ask(timeout_s: float) -> bool:
             nonlocal deadline_s
             if not pending.settled:
                 return False
@@ -314,7 +325,7 @@ class SessionHandle(BeatingHandle):
             self._fenced_by, self._detached = view.holder, True
             self._stop_heartbeats()
             raise self._note_fenced(f"{view.holder}")
-        self._fenced_by = None
+        self._fenced_by = self._followed = None
         self._note_view(view)
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)
