@@ -65,7 +65,7 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
-        "linger.ms": 5,
+        "linger.ms": 0 if spooling else 5,  # the sender of a spool lingers itself
         "compression.type": "lz4",
         "message.max.bytes": EVENT_BYTES_MAX,
         "queue.buffering.max.kbytes": max(settings.queue_bytes_max >> 10, 1),
