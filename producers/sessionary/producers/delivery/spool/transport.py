@@ -1,8 +1,8 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
 `send` only appends. A sender thread queues the new events some milliseconds later: queueing wakes
-librdkafka's threads, which costs an agent that emits now and then more than all the rest. While
-events come, the sender looks for them by itself, so that nobody has to wake it either.
+librdkafka's threads, which costs an agent that emits now and then a fifth of the call and more.
+While events come, the sender looks for them by itself, so that no call has to wake it either.
 
 New events are kept in memory until they are queued. Once librdkafka has no room, the sender queues
 the file's events in order. Events that dead processes left go beside them, in turn. Only an event
