@@ -74,7 +74,7 @@ CLIENT_VENV = .venv-client-$(shell $(PYTHON) -c 'import sys; print("{}.{}".forma
 test-client:
 	@test -x $(CLIENT_VENV)/bin/python || { echo "making $(CLIENT_VENV)" >&2; $(PYTHON) -m venv $(CLIENT_VENV); }
 	@$(subst $(BIN)/,$(CLIENT_VENV)/bin/,$(PIP)) --editable '.[processors,metrics,otel,artifacts]' \
-		hypothesis opentelemetry-sdk pytest
+		cryptography hypothesis opentelemetry-sdk pytest
 	@$(CLIENT_VENV)/bin/python --version >&2
 	@$(CLIENT_VENV)/bin/python -m pytest -q -rfEs -m 'not long' -p no:cacheprovider -p tests.core.conftest \
 		--confcutdir=tests/core/producers tests/core/producers

@@ -108,11 +108,8 @@ class Scope(NamedTuple):
 
 _EMPTY = Scope()
 _scope: ContextVar[Scope] = ContextVar("sessionary_scope", default=_EMPTY)
-
-
-def current_scope() -> Scope:
-    """Return the scope of the current context."""
-    return _scope.get()
+current_scope: Callable[[], Scope] = _scope.get
+"""Returns the scope of the current context."""
 
 
 def open_block() -> SessionBlock | None:

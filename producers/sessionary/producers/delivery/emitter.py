@@ -218,16 +218,14 @@ class Emitter:
                 "unknown_event_type",
                 f"{type(payload).__name__} is not an event class; use one of sessionary.schemas.events",
             )
-        sequence, now_us = self._sequence, time.time_ns() // 1000
+        now_us = time.time_ns() // 1000
         event_id, occurred_at = new_event_id(now_us), now_us if fields.occurred_at is None else fields.occurred_at
         if fields is NO_FIELDS:
-            facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
-            template = self._template_of(event_type, facts, payload)
-            value = None if template is None else template.encode_payload(payload, event_id, seq, occurred_at)
-            if template is not None and value is not None:
-                self._check_event(Event(template.envelope, payload), value)
-                headers = template.make_headers(event_id, occurred_at)
-                return self._new_record(value, headers, event_id, event_type, seq, None)
+            template = self._template_of(event_type, payload)
+            record = None if template is None else template.make_record(payload, event_id, seq, occurred_at)
+            if template is not None and record is not None:
+                self._check_event(Event(template.envelope, payload), record.value)
+                return record
         envelope = self._envelope_of(event_type, fields, event_id, seq, occurred_at)
         event = Event(envelope if epoch is None else envelope._replace(epoch=epoch), payload)
         try:
@@ -240,10 +238,14 @@ class Emitter:
         headers, trace = event_headers(event.envelope, fields.traceparent), fields.traceparent
         if trace is not None and headers[-1][0] != TRACEPARENT:
             trace = None  # malformed: it is left out of the spool too
-        return self._new_record(value, headers, event_id, event_type, seq, trace)
+        (tenant_id, session_id), producer_id = self.key, self._sequence.producer_id
+        ids = (event_id, event_type, tenant_id, session_id, producer_id, seq)
+        return OutRecord(self._key_bytes, value, headers, *ids, trace)
 
-    def _template_of(self, event_type: str, facts: tuple[object, ...], payload: Payload) -> EventTemplate | None:
+    def _template_of(self, event_type: str, payload: Payload) -> EventTemplate | None:
         """Return the template of this type's events; None for the first ones, or if it has none."""
+        sequence = self._sequence
+        facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
         if facts != self._template_facts:
             self._template_facts = facts
             self._templates.clear()
@@ -257,7 +259,7 @@ class Emitter:
         envelope = self._envelope_of(event_type, NO_FIELDS, "", 0, 0)
         if not find_long_text(envelope):
             with contextlib.suppress(ValueError, EncodeError, *WRITER_GAVE_UP):
-                self._templates[event_type] = EventTemplate(envelope, payload)
+                self._templates[event_type] = EventTemplate(self._key_bytes, envelope, payload)
         return self._templates[event_type]
 
     def _envelope_of(
@@ -297,19 +299,6 @@ class Emitter:
                 f"{event.envelope.event_type} has {len(value)} bytes, more than {VALUE_BYTES_MAX}: store the content "
                 "elsewhere and send a reference",
             )
-
-    def _new_record(
-        self,
-        value: bytes,
-        headers: list[tuple[str, bytes]],
-        event_id: str,
-        event_type: str,
-        seq: int,
-        trace: str | None,
-    ) -> OutRecord:
-        (tenant_id, session_id), producer_id = self.key, self._sequence.producer_id
-        ids = (event_id, event_type, tenant_id, session_id, producer_id, seq)
-        return OutRecord(self._key_bytes, value, headers, *ids, trace)
 
 
 def _encode_mended(event: Event) -> tuple[Event, bytes]:

@@ -65,7 +65,7 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
-        "linger.ms": 5,
+        "linger.ms": 0 if spooling else 5,  # the sender of a spool lingers itself
         "compression.type": "lz4",
         "message.max.bytes": EVENT_BYTES_MAX,
         "queue.buffering.max.kbytes": max(settings.queue_bytes_max >> 10, 1),
@@ -124,14 +124,9 @@ class KafkaProducer:
         self._reported: set[type[Exception]] = set()
         self.authentication_error: AuthenticationFailed | None = None
         self._stop = threading.Event()
-        self._producer = self._new_producer()
-        self._records = self._new_records(self._producer)
+        self._use_producer(self._new_producer())
         self._thread = threading.Thread(target=self._poll_until_closed, name="sessionary-delivery", daemon=True)
         self._thread.start()
-
-    def produce_record(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
-        """Queue one record; never blocks. Raises `BufferError` (queue full), `KafkaException`."""
-        self._records.produce(record, on_delivery)
 
     def report_error(self, error: KafkaError) -> None:
         """Count `error`, and report what it means unless one of its kind was reported before."""
@@ -151,8 +146,8 @@ class KafkaProducer:
 
     def replace_producer(self) -> None:
         """Continue with a new producer; the old one's records are dropped. Never blocks."""
-        former, self._producer = self._producer, self._new_producer()
-        self._records = self._new_records(self._producer)
+        former = self._producer
+        self._use_producer(self._new_producer())
         discard_producer(former)
 
     def close(self, timeout_s: float) -> None:
@@ -160,13 +155,17 @@ class KafkaProducer:
         self._stop.set()
         join_thread(self._thread, timeout_s)
 
+    def _use_producer(self, producer: Producer) -> None:
+        self._producer, self._records = producer, self._new_records(producer)
+        self.produce_record = self._records.produce
+
     def _new_producer(self) -> Producer:
         callbacks = {"error_cb": self.report_error, "stats_cb": self._on_statistics}
         return open_producer({**producer_config(self._settings), **callbacks})
 
     def _new_records(self, producer: Producer) -> FirstRecords:
         def queue(record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
-            headers = cast("list[tuple[str, str | bytes | None]]", record.headers)
+            headers: Any = record.headers  # the driver declares a list of which it changes nothing
             producer.produce(self._topic, record.value, record.key, on_delivery=on_delivery, headers=headers)
 
         def count_partitions() -> int | None:

@@ -6,7 +6,7 @@ from typing import Any
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long, encode_varint
-from sessionary.schemas.codec.formats import Format, event_format
+from sessionary.schemas.codec.formats import Format, event_format, form_of_payload, format_of
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers, time_header
 from sessionary.schemas.types import Envelope
@@ -15,8 +15,8 @@ from sessionary.schemas.types import Envelope
 _ANY_ID, _ANY_SEQ, _ANY_TIME = "\0" * 36, 0x7A5B_3C9D_1E2F_4A6B, 0x6B4A_2F1E_9D3C_5B7A
 
 _IDS_PER_READ = 64
-_ID_BYTES = 16
-# By the seventeenth hexadecimal digit: the two highest bits of it become the variant.
+_RANDOM_BYTES = 12  # of each id; one hexadecimal digit more than it needs
+# By a hexadecimal digit: the two highest bits of it become the variant.
 _VARIANT = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 
 
@@ -36,13 +36,18 @@ class EventIds:
     def new_id(self, now_us: int) -> str:
         """Return a new id, in lower case with hyphens; `now_us` in µs since the epoch."""
         try:
-            digits = self._unused.pop()
+            end = self._unused.pop()
         except IndexError:
-            text = os.urandom(_ID_BYTES * _IDS_PER_READ).hex()
-            self._unused.extend(text[at : at + 2 * _ID_BYTES] for at in range(2 * _ID_BYTES, len(text), 2 * _ID_BYTES))
-            digits = text[: 2 * _ID_BYTES]
-        first, third = now_us & 0xFFFF_FFFF, _VARIANT[digits[16]]
-        return f"{first:08x}-{digits[8:12]}-4{digits[13:16]}-{third}{digits[17:20]}-{digits[20:]}"
+            end, *more = _random_ends()
+            self._unused.extend(more)
+        return f"{now_us & 0xFFFF_FFFF:08x}{end}"
+
+
+def _random_ends() -> list[str]:
+    """Return what follows the first 32 bits of new ids."""
+    text, digits = os.urandom(_RANDOM_BYTES * _IDS_PER_READ).hex(), 2 * _RANDOM_BYTES
+    each = (text[at : at + digits] for at in range(0, len(text), digits))
+    return [f"-{one[:4]}-4{one[4:7]}-{_VARIANT[one[7]]}{one[8:11]}-{one[12:]}" for one in each]
 
 
 class HeartbeatTemplate:
@@ -78,13 +83,14 @@ class EventTemplate:
     once is not encoded again.
     """
 
-    __slots__ = ("_format", "_headers", "_parts", "_write_payload", "envelope")
+    __slots__ = ("_format", "_headers", "_id_at", "_key", "_newest", "_parts", "_time_at", "_write_payload", "envelope")
 
-    def __init__(self, envelope: Envelope, payload: Payload) -> None:
-        """Raises `EncodeError`, and `ValueError` if no template can be made."""
+    def __init__(self, key: bytes, envelope: Envelope, payload: Payload) -> None:
+        """`key`: of the records. Raises `EncodeError`, and `ValueError` if none can be made."""
+        self._key = key
         probe = Event(envelope._replace(event_id=_ANY_ID, producer_seq=_ANY_SEQ, occurred_at=_ANY_TIME), payload)
         self.envelope = envelope
-        self._format = event_format(probe)
+        self._newest, self._format = format_of(probe), event_format(probe)
         self._write_payload = _payload_writer(self._format)
         value, body = encode_event(probe), self._write_payload(b"", payload)
         head, found = value[: len(value) - len(body)], value[len(value) - len(body) :]
@@ -93,23 +99,36 @@ class EventTemplate:
         before, rest = head.split(_ANY_ID.encode())
         middle, rest = rest.split(encode_long(_ANY_SEQ))
         self._parts = (before, middle, *rest.split(encoded_time(_ANY_TIME)))
-        self._headers = dict(event_headers(envelope))
+        self._headers = event_headers(envelope)
+        names = [name for name, _ in self._headers]
+        self._id_at, self._time_at = names.index("ce_id"), names.index("ce_time")
 
-    def encode_payload(self, payload: Payload, event_id: str, seq: int, occurred_at: int) -> bytes | None:
-        """Return the event's bytes; None if this template has no place for what it says."""
-        if event_format(Event(self.envelope, payload)) is not self._format:
+    def make_record(self, payload: Payload, event_id: str, seq: int, occurred_at: int) -> OutRecord | None:
+        """Return an event's record; None if this template has no place for what it says."""
+        if form_of_payload(payload, self._newest) is not self._format:
             return None
+        encoded_id = event_id.encode()
         before, middle, later, last = self._parts
-        encoded = (before, event_id.encode(), middle, encode_long(seq), later, encoded_time(occurred_at), last)
+        encoded = (before, encoded_id, middle, encode_long(seq), later, encoded_time(occurred_at), last)
         try:
-            return self._write_payload(b"".join(encoded), payload)
+            value = self._write_payload(b"".join(encoded), payload)
         except WRITER_GAVE_UP:
             return None
-
-    def make_headers(self, event_id: str, occurred_at: int) -> list[tuple[str, bytes]]:
-        """Return the event's headers, without a trace context."""
-        headers = {**self._headers, "ce_id": event_id.encode(), "ce_time": time_header(occurred_at)}
-        return list(headers.items())
+        headers = self._headers.copy()
+        headers[self._id_at] = "ce_id", encoded_id
+        headers[self._time_at] = "ce_time", time_header(occurred_at)
+        said = self.envelope
+        return OutRecord(
+            self._key,
+            value,
+            headers,
+            event_id,
+            said.event_type,
+            said.tenant_id,
+            said.session_id,
+            said.producer_id,
+            seq,
+        )
 
 
 _WRITERS: dict[bytes, Writer] = {}  # by the formats' headers

@@ -44,6 +44,7 @@ if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 _EPOCH_PAUSE_S = 0.1
+_RUN_BEGINS = (RunStarted, RunQueued)
 _FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
 
 
@@ -137,11 +138,11 @@ class SessionHandle(BeatingHandle):
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
         self._emitter.check_process()  # before its lock
-        fields = complete_fields(self.session_id, fields)
+        fields = complete_fields(self._emitter.key.session_id, fields)
         with self._emitter.lock:  # so that nothing follows what another thread ends the session with
             self._require_open(payload, fields)
             event_id = self._emitter.emit(payload, fields, on_receipt)
-        if isinstance(payload, RunStarted | RunQueued) and payload.mode == "detached" and fields.run_id:
+        if fields.run_id and isinstance(payload, _RUN_BEGINS) and payload.mode == "detached":
             self._detached_runs.add(fields.run_id)
         if (sent := self._sent_events) is not None:  # a poll may end the watch at any moment
             sent.add_event(event_id, EVENT_TYPES[type(payload)])
@@ -153,13 +154,16 @@ class SessionHandle(BeatingHandle):
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:
             raise SessionFenced(self.session_id, self._fenced_by)
-        # What a person found out of a call may be of a detached run that another object began.
-        is_known = fields.run_id in self._detached_runs or isinstance(payload, ToolCallResolved)
-        outlives = is_known and self._may_go_on_alone(payload, fields.run_id)
-        if self._local_state == "Terminated" and not self._told_lost and not outlives:
+        if self._local_state == "Terminated" and not self._told_lost and not self._may_outlive(payload, fields.run_id):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
             self._require_passing(payload, bar)
+
+    def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
+        """Return whether an event may be one of a run that goes on without its session."""
+        # What a person found out of a call may be of a detached run that another object began.
+        is_known = run_id in self._detached_runs or isinstance(payload, ToolCallResolved)
+        return is_known and self._may_go_on_alone(payload, run_id)
 
     def _send_awaited(self, payload: Payload, fields: EnvelopeFields) -> PendingVerdict:
         """Send an event whose place in the log will be asked for; other verbs need not wait."""
@@ -191,7 +195,7 @@ class SessionHandle(BeatingHandle):
                 self._send_event(payload, fields)
             pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], self._local_state)
             pending.event_id = self._send_event(payloads[-1], fields, pending.on_receipt)
-            self._pending = pending
+            self._pending, self._followed = pending, None
             self._detached = False
             self._start_heartbeats()
             return pending
@@ -235,12 +239,23 @@ class SessionHandle(BeatingHandle):
             raise
         if pending is not None:
             self._services.follower.follow_verdict(self._follow_verdict(pending, end))
+            self._beat_until_followed(pending)
 
     def _follow_verdict(self, pending: PendingVerdict, end: Callable[[], None]) -> Callable[[float], bool]:
         """Return a step of waiting for the verdict: True once nothing more is to be done."""
         epoch, departures, deadline_s = self.epoch, self._departures, 0.0
 
         def follow(timeout_s: float) -> bool:
+            is_over = True
+            try:
+                is_over = ask(timeout_s)
+            finally:
+                if is_over:
+                    with self._lock:
+                        self._end_following(pending)
+            return is_over
+
+        def ask(timeout_s: float) -> bool:
             nonlocal deadline_s
             if not pending.settled:
                 return False
@@ -310,7 +325,7 @@ class SessionHandle(BeatingHandle):
             self._fenced_by, self._detached = view.holder, True
             self._stop_heartbeats()
             raise self._note_fenced(f"{view.holder}")
-        self._fenced_by = None
+        self._fenced_by = self._followed = None
         self._note_view(view)
         self._emitter.epoch = view.epoch
         self._emitter.add_data_classes(view.data_classes)

@@ -202,9 +202,10 @@ class BeatingHandle(JudgedHandle):
 
     While a verb waits for its verdict, the session may be Active in the log: the processor may be
     late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
-    verb is refused, these heartbeats are refused too, and keep no session alive.
+    verb is refused, these heartbeats are refused too, and keep no session alive. A session that was
+    left before its verdict beats on until it can be ended: else a clock might end it first.
 
-    Hold the lock for `_may_beat`, `_start_heartbeats` and `_stop_heartbeats`.
+    Hold the lock for `_may_beat` and what starts and stops heartbeats.
     """
 
     _limits: Limits
@@ -215,6 +216,7 @@ class BeatingHandle(JudgedHandle):
         self._timer, self._wanted_s = timer, wanted_s
         self._is_alive = is_alive
         self._heartbeat_token: int | None = None
+        self._followed: PendingVerdict | None = None  # a verdict that ends the session once more, if it is granted
 
     def _send_heartbeat(self) -> bool:
         """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
@@ -228,9 +230,10 @@ class BeatingHandle(JudgedHandle):
             if not self._may_beat():
                 self._heartbeat_token = None
                 return False
-            if self._pending is None:
+            awaited = self._pending or self._followed
+            if awaited is None:
                 self._emitter.emit_heartbeat()
-            elif self._pending.is_in_log:
+            elif awaited.is_in_log:
                 self._emitter.emit_heartbeat(epoch=self._emitter.epoch + 1)
             return True
         finally:
@@ -241,28 +244,46 @@ class BeatingHandle(JudgedHandle):
         if not self._lock.acquire_now():
             return
         try:
-            if self._pending is None and self._may_beat():
+            if self._pending is None and self._followed is None and self._may_beat():
                 self._emitter.emit_heartbeat(run_id, elapsed_s if self._rules >= _RUN_RULES else None)
         finally:
             self._lock.release()
 
     def _may_beat(self) -> bool:
         """Return whether the session may be Active, and what its heartbeats end with is alive."""
-        may_be_active = self._local_state == "Active" if self._pending is None else self._pending.leads_to_active
+        awaited = self._pending or self._followed
+        may_be_active = self._local_state == "Active" if awaited is None else awaited.leads_to_active
+        is_left = self._detached and self._followed is None
         alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
-        return may_be_active and not self._detached and alive
+        return may_be_active and not is_left and alive
 
     def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
         """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
         self._is_alive = is_alive
 
     def _start_heartbeats(self) -> None:
-        if self._heartbeat_token is not None or self._detached:
+        if self._heartbeat_token is not None or (self._detached and self._followed is None):
             return
         interval_s = heartbeat_interval_s(self._limits, self._wanted_s)
         self._heartbeat_token = self._timer.start_heartbeat(self._send_heartbeat, interval_s)
 
+    def _beat_until_followed(self, pending: "PendingVerdict") -> None:
+        """Beat on, although the session was left: a verdict on it is followed."""
+        self._followed = pending
+        self._start_heartbeats()
+
+    def _end_following(self, pending: "PendingVerdict") -> None:
+        """Beat no more for a verdict that was followed."""
+        if self._followed is pending:
+            self._stop_heartbeats()
+
+    def _leave_heartbeats(self) -> None:
+        """Stop the heartbeats of a session that was left, unless a verdict on it is followed."""
+        if self._followed is None:
+            self._stop_heartbeats()
+
     def _stop_heartbeats(self) -> None:
+        self._followed = None
         if self._heartbeat_token is not None:
             self._timer.stop_heartbeat(self._heartbeat_token)
             self._heartbeat_token = None

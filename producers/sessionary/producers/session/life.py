@@ -204,8 +204,8 @@ class Session(SessionConversation):
         """End the session with the event that is legal in its state.
 
         Does nothing if the session has ended, or if the processor has timed it out. Works also
-        while a verdict is awaited: if that is granted later, another thread ends the session once
-        more, at its new epoch, unless the client is closed before. Raises as `emit` does.
+        while a verdict is awaited. Until that is known the session beats, and if it is granted,
+        another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
         """
         with self._lock:
             self._end_despite_verdict(lambda: self._send_closed(message, marks))
@@ -256,7 +256,7 @@ class Session(SessionConversation):
             if error is None:  # else the caller must see what the body raised
                 raise
         finally:
-            self._stop_heartbeats()
+            self._leave_heartbeats()
             if self._block is not None:
                 leave_block(self._block)
         return False

@@ -32,6 +32,8 @@ def encode_long(value: int) -> bytes:
 
 def encode_varint(rest: int) -> bytes:
     """Return a number, not below 0, in groups of seven bits, the lowest first."""
+    if rest < 1 << 14:
+        return bytes((rest & 127 | 128, rest >> 7)) if rest > 127 else bytes((rest,))
     out = bytearray()
     while rest > 127:
         out.append(rest & 127 | 128)

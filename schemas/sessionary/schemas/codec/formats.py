@@ -263,11 +263,15 @@ def event_format(event: Event) -> Format:
     If it says nothing in the fields that came later, that is as the first release wrote it. Raises
     as `format_of` does.
     """
-    format_ = format_of(event)
-    older = _OLDER_EVENTS[format_.cls]
-    if older is not None and event.payload[older.fields :] == older.defaults:
+    return form_of_payload(event.payload, format_of(event))
+
+
+def form_of_payload(payload: Payload, newest: Format) -> Format:
+    """Return what `event_format` does; `newest` is today's format of the payload's class."""
+    older = _OLDER_EVENTS[newest.cls]
+    if older is not None and payload[older.fields :] == older.defaults:
         return older.format
-    return format_
+    return newest
 
 
 __all__ = [
@@ -277,6 +281,7 @@ __all__ = [
     "Format",
     "Record",
     "event_format",
+    "form_of_payload",
     "format_by_name",
     "format_of",
     "record_format",

@@ -114,7 +114,9 @@ def test_an_event_from_a_template_has_the_bytes_and_headers_of_any_other(
             assert isinstance(event, Event)
             assert event.payload == payload
             assert (event.envelope.producer_seq, event.envelope.event_id) == (sequence.last, record.event_id)
-            assert record.producer_seq == sequence.last
+            assert (record.producer_seq, record.event_type) == (sequence.last, event.envelope.event_type)
+            assert (record.key, record.tenant_id, record.session_id) == (key.encoded(), *key)
+            assert (record.producer_id, record.traceparent) == (sequence.producer_id, None)
             assert record.value == encode_event(event)
             assert record.headers == event_headers(event.envelope)
 
@@ -125,9 +127,9 @@ def test_no_template_is_made_for_events_that_each_say_something_else(monkeypatch
     class Template(EventTemplate):
         __slots__ = ()
 
-        def __init__(self, envelope: Envelope, payload: Payload) -> None:
+        def __init__(self, key: bytes, envelope: Envelope, payload: Payload) -> None:
             made.append(envelope.event_type)
-            super().__init__(envelope, payload)
+            super().__init__(key, envelope, payload)
 
     monkeypatch.setattr(emitter_module, "EventTemplate", Template)
     client, _ = memory_client()

@@ -17,12 +17,13 @@ from sessionary.producers import (
 )
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
 from sessionary.producers.session.heartbeat import Heartbeats
-from sessionary.producers.testing import InMemoryTransport, memory_ports
+from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.core.producers.sent_events import sent_types
 from tests.support.waiting import wait_until
 
 BEAT_S = 0.005
+_BEYOND_BUDGET_S = 90.0  # more than a session may be silent by default
 
 
 class SlowMemory(JudgedMemory):
@@ -154,11 +155,11 @@ def test_what_is_detached_or_closed_while_a_verdict_is_open_does_not_beat_after_
                 s.detach()
             else:
                 await s.close()
-            beats = sum(beat.envelope.session_id == s.session_id for beat in memory.heartbeats())
-        await wait_for_beats(client, memory)
-        assert sum(beat.envelope.session_id == s.session_id for beat in memory.heartbeats()) == beats
         expected = "Active" if end == "detach" else "Terminated"
         wait_until(lambda: memory.judged_state(s.session_id) == expected, 20, expected)
+        beats = sum(beat.envelope.session_id == s.session_id for beat in memory.heartbeats())
+        await wait_for_beats(client, memory)
+        assert sum(beat.envelope.session_id == s.session_id for beat in memory.heartbeats()) == beats
         client.close()
 
     asyncio.run(main())
@@ -314,6 +315,44 @@ def test_a_session_can_be_closed_while_a_verdict_is_awaited_and_ends_at_its_new_
         memory.failure = None
     assert memory.judged_state(s.session_id) == "Terminated"
     assert errors == []
+
+
+@pytest.mark.parametrize("how", ["close", "with"])
+@pytest.mark.parametrize("state", ["Paused", "Error", "Timeout"])
+def test_what_is_closed_while_its_verdict_is_open_is_ended_by_its_agent_and_not_by_a_clock(
+    state: str, how: str
+) -> None:
+    client, memory = memory_client()
+    s = client.session(user_id="u")
+    if state == "Paused":
+        s.pause()
+    elif state == "Error":
+        s.error(TimeoutError("x"))
+    else:
+        s.detach()
+        memory.advance(_BEYOND_BUDGET_S)
+        s.sync()
+    assert s.local_state == state
+
+    def ask_in_vain() -> None:
+        memory.silence_control(silent=True)
+        with pytest.raises(Unavailable):
+            s.recover() if state == "Error" else s.resume()
+
+    if how == "with":
+        with s:
+            ask_in_vain()
+    else:
+        ask_in_vain()
+        s.close()
+    memory.advance(_BEYOND_BUDGET_S)
+    memory.silence_control(silent=False)
+    wait_until(lambda: memory.fetch_session(s.session_id, None, 1.0).state == "Terminated", 60, "its end")
+    assert memory.fetch_session(s.session_id, None, 1.0).reason_code == "closed"
+    beats = len(memory.heartbeats())
+    memory.advance(_BEYOND_BUDGET_S)
+    assert len(memory.heartbeats()) == beats
+    client.close()
 
 
 def test_an_earlier_call_that_still_waits_for_a_verdict_does_not_bring_old_content_back() -> None:

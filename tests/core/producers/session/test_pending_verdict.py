@@ -20,6 +20,7 @@ from sessionary.schemas.events import (
     SessionErrored,
 )
 from tests.core.producers.sent_events import sent_types
+from tests.support.waiting import wait_until
 
 
 def test_the_epoch_is_adopted_from_the_verdict_and_used_from_then_on() -> None:
@@ -202,7 +203,9 @@ def test_what_waits_for_no_verdict_any_more_beats_no_more(end: str) -> None:
         s = None
         gc.collect()
     else:
-        getattr(s, end)()
+        left = s
+        getattr(left, end)()
+        wait_until(lambda: left._followed is None, 60, "the verdict, which the closed session waits for")
     memory.advance(2 * BUDGET_S)
     assert len(memory.heartbeats()) == len(beats)
     client.close()

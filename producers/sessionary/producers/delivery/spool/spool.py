@@ -94,6 +94,20 @@ class Spool:
         """True if further dead processes have left events, and those taken over are done."""
         return self._more_orphans and not self._orphans.outstanding
 
+    @property
+    def own_at_end(self) -> bool:
+        """True if no frame of this process waits to be sent."""
+        return self._own.at_end
+
+    @property
+    def orphans_wait(self) -> bool:
+        """True if a frame of a dead process waits to be sent."""
+        return not self._orphans.at_end
+
+    def is_held(self, key: bytes) -> bool:
+        """Return True if the session `key` waits for frames of a dead process."""
+        return key in self._held_keys
+
     def may_send(self, key: bytes) -> bool:
         """Return True if the next frame of the session `key` may be sent directly."""
         return self._own.at_end and key not in self._held_keys

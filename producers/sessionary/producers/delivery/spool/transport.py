@@ -1,11 +1,15 @@
 """Policy `spool`: every event is written ahead to the spool file, then queued in librdkafka.
 
-While librdkafka has room, `send` does both. Once it has none, `send` only appends, and a sender
-thread queues the file's events in order. Events that dead processes left go beside them, in turn.
-Only an event whose session has such events waits until they are acknowledged, and the own events
-behind it wait with it. After a failure
-that is not the record's own fault, or a long time without any acknowledgement, a new producer
-sends all unacknowledged events again from the file, in order; never a single one alone.
+`send` only appends. A sender thread queues the new events some milliseconds later: queueing wakes
+librdkafka's threads, which costs an agent that emits now and then a fifth of the call and more.
+While events come, the sender looks for them by itself, so that no call has to wake it either.
+
+New events are kept in memory until they are queued. Once librdkafka has no room, the sender queues
+the file's events in order. Events that dead processes left go beside them, in turn. Only an event
+whose session has such events waits until they are acknowledged, and the own events behind it wait
+with it. After a failure that is not the record's own fault, or a long time without any
+acknowledgement, a new producer sends all unacknowledged events again from the file, in order; never
+a single one alone.
 """
 
 import threading
@@ -16,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
+from sessionary.producers.delivery.spool.frame_record import record_from_frame
 from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.orphans import Claim, release_claim
 from sessionary.producers.delivery.spool.segment import FramePosition
@@ -24,13 +29,14 @@ from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, Sp
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.codec import Decoder, Event, read_identity
-from sessionary.schemas.headers import EventIdentity, event_headers
-from sessionary.schemas.types import Envelope
+from sessionary.schemas.codec import Decoder
 
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
+_LOOK_PAUSE_S = 0.005  # between two looks for new events: what comes meanwhile goes in one batch
+_LOOKS_MAX = 4  # in vain, before the sender sleeps
+_NEW_EVENTS_MAX = 500  # that wait for the sender; then `send` queues them
 # Errors of the record itself: sending it again cannot help.
 _OWN_FAULT = frozenset(
     {
@@ -39,33 +45,6 @@ _OWN_FAULT = frozenset(
         KafkaError.INVALID_RECORD,
     }
 )
-
-
-def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
-    """Return the record that was written as `frame`. Raises `Invalid` if it cannot be read."""
-    envelope: Envelope | EventIdentity | None = read_identity(frame.value)
-    if envelope is None:
-        event = decoder.decode_event(frame.value)
-        if not isinstance(event, Event):
-            raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
-        envelope = event.envelope
-    try:
-        headers = event_headers(envelope, frame.traceparent)
-    except (ValueError, OverflowError, OSError) as error:
-        what = f"event {envelope.event_id} occurred at {envelope.occurred_at} us"
-        raise Invalid("invalid_value", f"{what}, which no header can hold: {error}") from error
-    return OutRecord(
-        frame.key,
-        frame.value,
-        headers,
-        envelope.event_id,
-        envelope.event_type,
-        envelope.tenant_id,
-        envelope.session_id,
-        envelope.producer_id,
-        envelope.producer_seq,
-        frame.traceparent,
-    )
 
 
 class _InFlight:
@@ -103,6 +82,8 @@ class SpoolTransport(DirectTransport):
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over
+        self._new_events: deque[tuple[OutRecord, FramePosition]] = deque()  # all that are behind the cursor, or none
+        self._looks_left = 0  # 0: the sender sleeps, or does other work
         self._work = threading.Condition(self._lock)
         self._report_damages()
         self._sender = threading.Thread(target=self._run_sender, name="sessionary-spool", daemon=True)
@@ -126,24 +107,30 @@ class SpoolTransport(DirectTransport):
             return not self._closed and self._spool.may_take_over
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
-        """Append one record to the file, and queue it unless earlier ones wait. Never blocks."""
+        """Append one record to the file; it is queued soon, behind earlier ones. Never blocks."""
         frame = Frame(time.time_ns() // 1_000_000, record.key, record.traceparent, record.value)
+        spool = self._spool
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
-            direct = not self._broken and self._spool.may_send(record.key)
+            follows = bool(self._new_events) and not spool.is_held(record.key)
+            direct = not self._broken and (follows or spool.may_send(record.key))
+            if not direct:
+                self._queue_new_events()  # so that none of them is behind one that waits in the file
             try:
-                position = self._spool.append_frame(frame, on_receipt)
+                position = spool.append_frame(frame, on_receipt)
             except OSError as error:
                 full: OSError | None = error
             else:
                 full = None
                 self._full = False
                 self._counts.sent += 1
-                disk_error = self._spool.disk_error
+                disk_error = spool.disk_error
                 if disk_error is not None:
                     self._counts.errors["not_on_disk"] += 1
-                if not direct or not self._queue_record(record, position):
+                if direct:
+                    self._note_new_event(record, position)
+                else:
                     self._counts.spooled += 1
                     self._work.notify()
         if full is None and (disk_error is not None) != self._in_memory:
@@ -156,6 +143,32 @@ class SpoolTransport(DirectTransport):
             if not self._full:
                 self._full = True
                 self._on_error(Unavailable(f"events are dropped: {full}", _REPLACE_PAUSE_S))
+
+    def send_heartbeat(self, record: OutRecord) -> None:
+        """Queue a heartbeat behind all events, or drop it if there is no room. Never blocks."""
+        with self._lock:
+            self._queue_new_events()
+        super().send_heartbeat(record)
+
+    def _note_new_event(self, record: OutRecord, position: FramePosition) -> None:
+        """Leave an event to the sender, which looks for it soon. Hold the lock."""
+        self._new_events.append((record, position))
+        if len(self._new_events) >= _NEW_EVENTS_MAX:
+            self._queue_new_events()
+        elif not self._looks_left:
+            self._looks_left = _LOOKS_MAX
+            self._work.notify()
+
+    def _queue_new_events(self) -> None:
+        """Queue the new events in librdkafka, as far as it has room. Hold the lock."""
+        while self._new_events and not self._closed:
+            waiting = len(self._new_events)
+            if not self._queue_record(*self._new_events[0]):
+                self._counts.spooled += waiting  # from now on they are read from the file
+                self._new_events.clear()
+                self._work.notify()
+                return
+            self._new_events.popleft()
 
     def _settle_reports(self) -> None:
         """Settle one round of delivery reports. Takes the lock briefly: the agent needs it."""
@@ -202,9 +215,14 @@ class SpoolTransport(DirectTransport):
                 return
             self._generation += 1
             self._broken = True
-            self._spool.rewind_cursor()
-            self._work.notify()
+            self._rewind()
         self._kafka.report_error(error)
+
+    def _rewind(self) -> None:
+        """Let the sender read all events that are not acknowledged from the file. Hold the lock."""
+        self._new_events.clear()
+        self._spool.rewind_cursor()
+        self._work.notify()
 
     def _queue_record(self, record: OutRecord, position: FramePosition) -> bool:
         """Queue a record in librdkafka; False if it has no room or failed. Hold the lock."""
@@ -216,8 +234,7 @@ class SpoolTransport(DirectTransport):
             self._generation += 1
             self._broken = True
             self._produce_error = error.args[0]
-            self._spool.rewind_cursor()
-            self._work.notify()
+            self._rewind()
             return False
         self._spool.mark_sent(position)
         return True
@@ -233,13 +250,34 @@ class SpoolTransport(DirectTransport):
                 with self._lock:
                     self._work.wait_for(lambda: self._closed, _REPLACE_PAUSE_S)
 
+    @property
+    def _has_work(self) -> bool:
+        """True if the sender has more to do than to queue new events. Hold the lock."""
+        spool = self._spool
+        own_wait = not self._new_events and not spool.own_at_end
+        return self._broken or own_wait or spool.orphans_wait or spool.may_take_over
+
+    def _look_for_new_events(self) -> None:
+        """Queue new events as they come, until there are none for a while, or other work."""
+        while self._looks_left:
+            with self._lock:
+                if self._closed or self._has_work:
+                    self._looks_left = 0
+                    return
+                self._looks_left = _LOOKS_MAX if self._new_events else self._looks_left - 1
+                self._queue_new_events()
+            time.sleep(_LOOK_PAUSE_S)
+
     def _send_until_closed(self) -> None:
         while True:
+            self._look_for_new_events()
             with self._lock:
-                while not self._closed and not self._broken and self._spool.at_end and not self._spool.may_take_over:
+                while not self._closed and not self._has_work and not self._looks_left:
                     self._work.wait()
                 if self._closed:
                     return
+                if not self._has_work:
+                    continue
                 broken, produce_error, self._produce_error = self._broken, self._produce_error, None
             if produce_error is not None:
                 self._kafka.report_error(produce_error)
@@ -259,6 +297,7 @@ class SpoolTransport(DirectTransport):
 
     def _send_waiting(self) -> None:
         with self._lock:
+            self._queue_new_events()
             if self._closed:
                 return
             found = self._spool.read_frames(_FRAMES_PER_READ)
@@ -354,4 +393,4 @@ class SpoolTransport(DirectTransport):
                 on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))
 
 
-__all__ = ["SpoolTransport", "record_from_frame"]
+__all__ = ["SpoolTransport"]

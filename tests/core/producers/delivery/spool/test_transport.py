@@ -323,6 +323,8 @@ def test_an_acknowledgement_wakes_the_sender_only_if_events_wait(
 
         monkeypatch.setattr(transport._work, "notify", note_and_wake)
         kafka = cast("FakeKafka", transport._kafka)
+        wait_until(lambda: len(kafka.queued[-1]) == 4, 60, "four events in the queue")
+        woken.clear()
         kafka.deliver()
         assert (made.counters.delivered, made.counters.sent) == (4, 4)
         assert woken == []
