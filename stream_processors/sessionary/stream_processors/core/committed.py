@@ -73,7 +73,7 @@ def arrange_families(machines: Sequence[AnyMachine]) -> Families:
     children = frozenset(kind.row_class for kind in kinds if kind.is_child)
     openings = {kind.row_class: kind.open_since_ms for kind in kinds if kind.open_since_ms is not None}
     fates = {kind.row_class: kind.fate for kind in kinds}
-    unpacked = frozenset(by_row_class) - live - expiries_ms.keys() - children
+    unpacked = frozenset(by_row_class) - live - frozenset(expiries_ms) - children
     foreign = frozenset(kind.row_class for machine in machines[1:] for kind in machine.row_kinds)
     return Families(
         machines[0],

@@ -264,7 +264,7 @@ def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> Rej
         appended_at=record.timestamp_ms * 1000,
         key=record.key,
         value=record.value,
-        headers=dict(record.headers),
+        headers=dict(record.list_headers()),
     )
 
 

@@ -28,7 +28,8 @@ _UUID = rb"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
 _PARENT = re.compile(rb"([A-Za-z0-9._-]+):%b(?::%b:)?" % (_UUID, _UUID))
 _CHILD = re.compile(rb"\0[a-z][0-9a-f]{32}(%b)?" % re.escape(CONTENT_SUFFIX))
 _ID_BYTES, _CHILD_BYTES = 16, 17
-# More than the keys of a batch of each of four partitions: with fewer, each key is gone when it is asked for again.
+# More than a batch of each of four partitions writes: with fewer, a key is gone before it is asked
+# for again.
 _PARENTS_CACHED, _KEYS_CACHED = 4_096, 16_384
 
 _NEVER: Final = struct.pack(">q", NEVER_MS)

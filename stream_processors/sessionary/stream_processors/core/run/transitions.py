@@ -205,7 +205,7 @@ BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
     for source in transition.sources
 }
 # Those that need a run.
-RUN_EVENTS: Final = frozenset(event_type for _, event_type in BY_EVENT) | _PLANS.keys()
+RUN_EVENTS: Final = frozenset((*(event_type for _, event_type in BY_EVENT), *_PLANS))
 # Those that are looked at for the run that they name.
 EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS | {"checkpoint_saved"}) - {"session_activity"}
 

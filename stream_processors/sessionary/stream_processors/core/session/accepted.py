@@ -107,7 +107,9 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
     is_message = isinstance(event.payload, MessageAppended)
     if arrival.child_key is not None and not is_message:
         return None  # a reservation that is applied is one that is granted
-    if not any(name == REPLAYED_FROM for name, _ in arrival.record.headers) or invalid_payload(event, arrival.rules):
+    if not any(name == REPLAYED_FROM for name, _ in arrival.record.list_headers()) or invalid_payload(
+        event, arrival.rules
+    ):
         return None
     producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
     if producers is None:

@@ -28,13 +28,17 @@ class LazyRecord(LogRecord):
 
     __slots__ = ()
 
-    @property
-    def headers(self) -> Sequence[tuple[str, bytes]]:
-        """The record's headers, in order; a header without a value is empty.
+    def list_headers(self) -> Sequence[tuple[str, bytes]]:
+        """Return the record's headers, in order; a header without a value is empty.
 
         `UNREADABLE_HEADERS` if they cannot be read.
         """
         return header_pairs(read_headers(cast(Message, self[4])))
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The record's headers, as `list_headers` returns them."""
+        return self.list_headers()
 
     @property
     def leader_epoch(self) -> int | None:

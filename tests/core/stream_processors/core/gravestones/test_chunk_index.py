@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessionary.schemas.records import GravestoneChunk
+from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.gravestones.chunk_index import (
     CHUNK_PREFIX,
     DAY_MS,
@@ -51,7 +52,7 @@ def test_a_removed_or_replaced_chunk_is_no_longer_searched() -> None:
     assert [index.holds(key, 0) for key in (b"a", b"b", b"c")] == [False, False, True]
     assert index.earliest_ms == DAY + DAY_MS
     index.put_chunk(second, None)
-    assert index.earliest_ms == float("inf")
+    assert index.earliest_ms == NEVER_MS
 
 
 def test_a_number_is_above_those_of_the_same_day() -> None:
