@@ -11,7 +11,7 @@ MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
 
-.PHONY: help install demo bench test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install demo bench native native-remove test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -47,6 +47,14 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 # Start the local stack on a temporary folder, play agent runs, print what came of them.
 demo: $(LOCAL)
 	@$(BIN)/sessionary demo $(ARGS)
+
+# Compile the core in place, if there is a C compiler: the same rules, faster. Everything runs without.
+native: $(DEV)
+	@$(BIN)/python -m native
+
+# Remove the compiled core, so that the Python runs again.
+native-remove: $(BIN)/python
+	@$(BIN)/python -m native --remove
 
 # More workers than cores: a test of the integration waits for two fifths of its time.
 test: WORKERS = 3

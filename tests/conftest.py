@@ -16,9 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from native.tree import find_stale_modules
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.style.project import ROOT
 from tests.support.groups import Groups
 from tests.support.logs import log_folder, start_run
 from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
@@ -50,6 +52,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_STACK] = stack = Stack()
     if hasattr(config, "workerinput"):
         return  # the controlling process has started the servers and exported their addresses
+    if stale := find_stale_modules(ROOT):
+        names = ", ".join(map(str, stale[:3]))
+        pytest.exit(f"{len(stale)} compiled modules are older than their sources ({names}, …): make native", 4)
     start_run()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if config.getoption("groups") and reporter is not None:

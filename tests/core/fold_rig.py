@@ -19,14 +19,14 @@ from tests.core.oracle_rig import START_MS, outcome_text
 from tests.support.event_factory import TICK, EventFactory
 
 _SETTINGS = ProcessorSettings(partitions=1)
-_JOB = processor_job(_SETTINGS)
+JOB = processor_job(_SETTINGS)
 FINISHED_RUN_MS = FINISHED_RUN_DAYS * DAY_MS
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in _SETTINGS.topics._asdict().items()}
 
 
 def write_outcome(outcome: Outcome) -> list[PlainProduced]:
     """Return a transaction's records; fail if a topic would refuse one."""
-    written = list(_JOB.transaction(0, outcome, 0).records)
+    written = list(JOB.transaction(0, outcome, 0).records)
     for topic, key, value, headers in written:
         named = sum(len(name) + len(content or b"") + 10 for name, content in headers or ())
         assert batch_bytes(key, value) + named <= LIMITS[topic], topic
@@ -42,7 +42,7 @@ class FoldRig:
     """A fold of one partition; `at` is the next record's append time in ms."""
 
     def __init__(self) -> None:
-        self.fold: PartitionState = _JOB.new_state(0)
+        self.fold: PartitionState = JOB.new_state(0)
         self.fold.finish_loading()
         self.at = START_MS
         self.offset = 0

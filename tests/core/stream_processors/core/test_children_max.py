@@ -56,6 +56,7 @@ def test_a_full_session_goes_on_with_its_conversation() -> None:
     assert rig.row_of(rig.agent).turns == CONVERSATION_TURNS_MAX + 1
 
 
+@pytest.mark.interpreted
 def test_both_judges_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependants, "CHILDREN_MAX", 3)
     monkeypatch.setattr(child_model, "CHILDREN_MAX", 3)

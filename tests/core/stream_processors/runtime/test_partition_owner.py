@@ -107,6 +107,7 @@ class HaltedWriter(RefusedWriter):
         raise Halted("log_gap", "told so")
 
 
+@pytest.mark.interpreted  # a compiled object has no weak references
 @pytest.mark.usefixtures("no_collection")
 def test_a_halted_owner_keeps_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_owner, "TransactionWriter", HaltedWriter)

@@ -1,0 +1,11 @@
+"""Builds the compiled core: the same Python modules, as extensions of the interpreter.
+
+    modules      which modules are compiled
+    toolchain    what a build needs, and what of it is missing
+    compile      makes the extensions, in a process of its own
+    tree         where extensions lie in a tree of sources, and which are older than their source
+    __main__     python -m native
+
+An extension lies beside the module that it was made of, and the interpreter prefers it. Without one
+the Python runs: it does the same, slower. Nothing but speed may depend on which of the two runs.
+"""

@@ -1,0 +1,62 @@
+"""Where extensions lie in a tree of sources: each beside its module, and one that all share."""
+
+import shutil
+from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Final
+
+from native.modules import ROOMS
+
+# The extension that has all the code; those beside the modules are doors to it.
+SHARED: Final = "sessionary_core__mypyc"
+_NAMESPACE: Final = "sessionary"
+_SUFFIX: Final = EXTENSION_SUFFIXES[0]
+
+
+def copy_sources(root: Path, tree: Path) -> None:
+    """Make `tree` a copy of the rooms' sources, without extensions."""
+    shutil.rmtree(tree, ignore_errors=True)
+    for room in ROOMS:
+        shutil.copytree(root / room, tree / room, ignore=shutil.ignore_patterns("*.so", "*.pyd", "__pycache__"))
+
+
+def find_extensions(tree: Path) -> Iterator[Path]:
+    """Yield the extensions that lie in a tree."""
+    for room in ROOMS:
+        yield from (tree / room).rglob(f"*{_SUFFIX}")
+
+
+def remove_extensions(tree: Path) -> None:
+    """Remove all extensions from a tree, so that its Python runs."""
+    for path in list(find_extensions(tree)):
+        path.unlink()
+
+
+def place_extensions(built: Path, tree: Path) -> int:
+    """Copy what was built into a tree; return how many modules it has extensions of."""
+    modules = 0
+    for path in built.rglob(f"*{_SUFFIX}"):
+        place = path.relative_to(built)
+        if place.parts[0] == _NAMESPACE:
+            modules += 1
+            place = Path(place.parts[1], place)
+        else:
+            place = Path("schemas", place)  # the room that every role has
+        shutil.copy2(path, tree / place)
+    return modules
+
+
+def find_stale_modules(tree: Path) -> list[Path]:
+    """Return the sources that changed after their extensions were built, relative to `tree`."""
+    stale = []
+    for extension in find_extensions(tree):
+        source = extension.with_name(extension.name.removesuffix(_SUFFIX) + ".py")
+        if source.name.removesuffix(".py") == SHARED:
+            continue
+        if not source.is_file() or source.stat().st_mtime > extension.stat().st_mtime:
+            stale.append(source.relative_to(tree))
+    return sorted(stale)
+
+
+__all__ = ["SHARED", "copy_sources", "find_extensions", "find_stale_modules", "place_extensions", "remove_extensions"]

@@ -1,0 +1,49 @@
+"""Folds a log with the core that is found first, and prints what came of it as JSON.
+
+    python fold_log.py LOG RULES
+
+LOG is a pickled list of records of one partition. The answer names the build of the core, and has a
+digest of all records that the transactions write, in order.
+"""
+
+import hashlib
+import json
+import pickle
+import sys
+from pathlib import Path
+
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core_build import core_build
+from tests.core.fold_rig import JOB, FoldRig
+
+_BATCH = 500
+
+
+def main(path: str, rules: str) -> None:
+    """Fold and print."""
+    rig = FoldRig()
+    if int(rules) == NEWEST_RULES.version:
+        rig.activate(NEWEST_RULES)
+    log = [
+        LogRecord(rig.offset + n, rig.at + n // 4, key, value, headers)
+        for n, (key, value, headers) in enumerate(pickle.loads(Path(path).read_bytes()))
+    ]
+    digest, records, refused = hashlib.sha256(), 0, 0
+    for start in range(0, len(log), _BATCH):
+        batch = rig.fold.begin()
+        for record in log[start : start + _BATCH]:
+            assert batch.apply(record)
+        outcome = batch.finish()
+        refused += outcome.counts.refused
+        for produced in JOB.transaction(0, outcome, 0).records:
+            digest.update(repr(tuple(produced)).encode())
+            records += 1
+        rig.fold.merge(batch)
+    sys.stdout.write(
+        json.dumps({"core": core_build(), "digest": digest.hexdigest(), "records": records, "refused": refused})
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,75 @@
+"""What a build of the compiled core says and leaves, without a compiler."""
+
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import native.__main__ as program
+from native import toolchain
+from native.modules import compiled_modules
+from native.tree import SHARED, find_extensions, find_stale_modules, place_extensions, remove_extensions
+from sessionary.stream_processors.core_build import core_build
+from tests.style.project import ROOT
+
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+
+
+def test_every_module_of_the_rules_is_compiled_but_machines_and_maps() -> None:
+    modules = compiled_modules(ROOT)
+    assert len(modules) == len(set(modules))
+    assert all((ROOT / module).is_file() for module in modules)
+    core = Path("stream_processors/sessionary/stream_processors/core")
+    left = {path.relative_to(ROOT) for path in (ROOT / core).rglob("*.py")} - set(modules)
+    assert {path.name for path in left} == {"__init__.py", "machine.py"}
+    assert core / "machine.py" not in left
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [("gcc", "there is no C compiler"), ("headers", "Python.h"), ("setuptools", "there is no setuptools")],
+)
+def test_what_is_missing_is_told_in_a_line(
+    part: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None if part == "gcc" else name)
+    (tmp_path / "Python.h").touch()
+    include = tmp_path / "none" if part == "headers" else tmp_path
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(include))
+    monkeypatch.setattr(toolchain, "find_spec", lambda name: None if name == part else object())
+    assert program.main([]) == 1
+    line = capsys.readouterr().err
+    assert told in line
+    assert line.count("\n") == 1
+
+
+def test_an_extension_lies_beside_its_module_and_is_stale_after_a_change(tmp_path: Path) -> None:
+    built, tree = tmp_path / "built", tmp_path / "tree"
+    for folder in (built / "sessionary/schemas", tree / "schemas/sessionary/schemas"):
+        folder.mkdir(parents=True)
+    (built / f"sessionary/schemas/ids{SUFFIX}").touch()
+    (built / f"{SHARED}{SUFFIX}").touch()
+    source = tree / "schemas/sessionary/schemas/ids.py"
+    source.touch()
+    os.utime(source, (1, 1))
+    assert place_extensions(built, tree) == 1
+    assert {path.relative_to(tree).as_posix() for path in find_extensions(tree)} == {
+        f"schemas/{SHARED}{SUFFIX}",
+        f"schemas/sessionary/schemas/ids{SUFFIX}",
+    }
+    assert find_stale_modules(tree) == []
+    source.touch()
+    later_s = source.stat().st_mtime + 10
+    os.utime(source, (later_s, later_s))
+    assert find_stale_modules(tree) == [source.relative_to(tree)]
+    source.unlink()
+    assert find_stale_modules(tree) == [source.relative_to(tree)]
+    remove_extensions(tree)
+    assert list(find_extensions(tree)) == []
+
+
+def test_the_build_that_runs_is_told() -> None:
+    in_place = any(path.name.startswith("overlay.") for path in find_extensions(ROOT))
+    assert core_build() == ("native" if in_place else "python")

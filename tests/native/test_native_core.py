@@ -1,0 +1,95 @@
+"""The compiled core passes the core's tests, and writes the same bytes as the Python."""
+
+import json
+import os
+import pickle
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.workload.events import Workload, agent_runs
+from native.modules import ROOMS, compiled_modules
+from native.tree import find_extensions
+from tests.style.project import ROOT
+
+pytestmark = pytest.mark.long
+
+TREE = ROOT / "build" / "native" / "tree"
+TESTED = ("tests/core/stream_processors", "tests/core/schemas", "tests/recorded", "tests/simulation")
+EVENTS, SESSIONS = 20_000, 500
+Raw = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
+
+
+@pytest.fixture(scope="module")
+def native_path() -> str:
+    """A PYTHONPATH with which a compiled copy of the core is found before the Python."""
+    built = _run([sys.executable, "-m", "native", "--tree", str(TREE)], {})
+    assert built.returncode == 0, built.stderr
+    modules = len(compiled_modules(ROOT))
+    assert f"compiled {modules} modules" in built.stderr
+    assert len(list(find_extensions(TREE))) == modules + 1
+    return os.pathsep.join(str(TREE / room) for room in ROOMS)
+
+
+def _run(words: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def _fold(log: Path, rules: int, path: str) -> dict[str, Any]:
+    program = str(Path(__file__).with_name("fold_log.py"))
+    done = _run(
+        [sys.executable, program, str(log), f"{rules}"],
+        {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)])), "SESSIONARY_INSTANCE": "w1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _damaged(records: list[Raw], rng: random.Random) -> list[Raw]:
+    """Return the records with some of them repeated, cut, changed or under another's key."""
+    damaged: list[Raw] = []
+    for key, value, headers in records:
+        damaged.append((key, value, headers))
+        match rng.randrange(40):
+            case 0:
+                damaged.append((key, value, headers))
+            case 1 if value:
+                damaged.append((key, value[: rng.randrange(len(value))], headers))
+            case 2 if value:
+                place = rng.randrange(10, len(value))
+                damaged.append((key, value[:place] + rng.randbytes(1) + value[place + 1 :], headers))
+            case 3:
+                damaged.append((rng.choice(damaged)[0], value, headers))
+            case _:
+                pass
+    return damaged
+
+
+def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> None:
+    for rules in (1, 2):
+        workload = Workload(agent_runs(), concurrent=SESSIONS, rules=rules)
+        records: list[Raw] = [(event.key, event.value, ()) for event in workload.event_stream(EVENTS)]
+        log = tmp_path / f"log-{rules}"
+        log.write_bytes(pickle.dumps(_damaged(records, random.Random(rules))))
+        native, python = _fold(log, rules, native_path), _fold(log, rules, "")
+        assert (native.pop("core"), python.pop("core")) == ("native", "python")
+        assert native == python
+        assert native["records"] > EVENTS / 10
+        assert native["refused"] > EVENTS / 100
+
+
+def test_the_compiled_core_passes_the_core_s_tests(native_path: str) -> None:
+    options = ["-q", "-m", "not long and not interpreted", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=600"]
+    done = _run([sys.executable, "-m", "pytest", *options, *TESTED], {"PYTHONPATH": native_path})
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
+    assert (found := re.search(r"^(\d+) passed", done.stdout, re.M)), done.stdout[-2_000:]
+    assert int(found[1]) > 1_000
