@@ -84,9 +84,10 @@ def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
 
 
 def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]) -> str:
-    """Return releases and rules of the workers beside each other, in a line."""
+    """Return releases, rules and builds of the workers beside each other, in a line."""
     told = ", ".join(
-        f"{worker['instance']} {worker.get('release') or 'of an unknown release'} (rules up to {worker['newest']})"
+        f"{worker['instance']} {worker.get('release') or 'of an unknown release'} "
+        f"(rules up to {worker['newest']}, {worker.get('core') or 'unknown'} core)"
         for worker in workers
     )
     in_force = sorted({found["rules"] for found in partitions if found["rules"] is not None})

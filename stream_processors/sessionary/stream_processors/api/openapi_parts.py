@@ -178,6 +178,7 @@ WORKER_RULES: Final = object_schema(
     newest={**NUMBER_OR_NULL, "description": "the newest rules that it knows; null if it does not say"},
     detail={**TEXT_OR_NULL, "description": "why it does not say"},
     release={**TEXT_OR_NULL, "description": "the release of sessionary that it runs"},
+    core={**TEXT_OR_NULL, "description": "which build of the rules it runs: `native` is compiled, or `python`"},
     time_ms={**NUMBER_OR_NULL, "description": "its clock, in ms since the epoch"},
     state_dir={**TEXT_OR_NULL, "description": "its folder for RocksDB; null if it has none of its own"},
     state_free_bytes={**NUMBER_OR_NULL, "description": "free bytes on the disk of that folder"},

@@ -36,7 +36,9 @@ _PARTITION_FIELDS = (
     *("partition", "state", "instance", "rules", "finished_run_days"),
     *("announced", "principal", "detail"),
 )
-_WORKER_FIELDS = ("instance", "url", "newest", "detail", "release", "time_ms", "state_dir", "state_free_bytes")
+_WORKER_FIELDS = (
+    *("instance", "url", "newest", "detail", "release", "core", "time_ms", "state_dir", "state_free_bytes"),
+)
 
 
 class _Listing(NamedTuple):
