@@ -269,8 +269,9 @@ class WaitingWriter(TransactionWriter):
         self,
         records: Iterable[PlainProduced],
         on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
+        partition: int | None = None,
     ) -> int:
-        size = super()._produce(records, on_delivery)
+        size = super()._produce(records, on_delivery, partition)
         wait_until(lambda: self._producer.poll(0.01) == 0 and len(self._producer) == 0, WAIT_S, "the broker's answers")
         return size
 

@@ -28,6 +28,7 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
+from sessionary.schemas.quota_types import QuotaClaim, RunQuota
 
 
 class ErrorInfo(NamedTuple):
@@ -291,6 +292,7 @@ class RuleSet(NamedTuple):
         output_bytes_max: An audit record, or a request to a service, as a batch of its own; what is
             longer is cut.
         rejected_bytes_max: A rejected record, in the same way.
+        quotas: Whether runs that begin ask for their tenant's quota.
     """
 
     version: int
@@ -298,17 +300,13 @@ class RuleSet(NamedTuple):
     finished_run_days: int
     output_bytes_max: int
     rejected_bytes_max: int
+    quotas: bool = False
 
 
 class AnnouncedRules(NamedTuple):
-    """Rules that begin with the partition's next record of `RulesActivation`.
+    """Rules (see `RuleSet`) that begin with the partition's next record of `RulesActivation`.
 
     Attributes:
-        version: See `RuleSet`.
-        row_bytes_max: See `RuleSet`.
-        finished_run_days: See `RuleSet`.
-        output_bytes_max: See `RuleSet`.
-        rejected_bytes_max: See `RuleSet`.
         from_offset: Where the partition was at the announcement; they begin there or later.
         principal: Who activated them.
     """
@@ -318,15 +316,14 @@ class AnnouncedRules(NamedTuple):
     finished_run_days: int
     output_bytes_max: int
     rejected_bytes_max: int
+    quotas: bool
     from_offset: int
     principal: str
 
     @property
     def rules(self) -> RuleSet:
         """What begins."""
-        return RuleSet(
-            self.version, self.row_bytes_max, self.finished_run_days, self.output_bytes_max, self.rejected_bytes_max
-        )
+        return RuleSet._make(self[: len(RuleSet._fields)])
 
 
 class ClockRepair(NamedTuple):
@@ -382,10 +379,12 @@ __all__ = [
     "PauseKind",
     "Phase",
     "ProducerLedger",
+    "QuotaClaim",
     "Refusal",
     "RefusalReason",
     "RuleSet",
     "RunMode",
+    "RunQuota",
     "RunStateName",
     "SeqRange",
     "SessionLimits",
