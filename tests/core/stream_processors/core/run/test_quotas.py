@@ -106,7 +106,7 @@ def test_a_verdict_counts_once_and_for_its_claim_only() -> None:
     for granted in (True, False):
         assert rig.decide(asked, granted=granted) == "tick"
         assert rig.found() == before[1]
-        assert rig.notices() == rig.changes() == []
+        assert (rig.notices(), rig.changes()) == ([], [])
     assert rig.say("run_cancelled") == "applied"
     assert rig.notices() == [("released", "r1", asked)]
     assert rig.decide(asked) == "tick"
