@@ -3,28 +3,52 @@
 from collections import Counter
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import QuotaVerdict, RunState
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import ErrorInfo
 from tests.core.oracle_rig import FIRST_POSITION
 from tests.core.random_agents import RandomAgents
 from tests.core.run_moves import RUN_IDS
 from tests.core.stream_processors.core.test_partition import all_outputs, check_consistency, fold_again
+from tests.support.event_factory import EventFactory
 
-RUNS, STEPS = 6, 600
+RUNS, STEPS = 5, 500
+STORY: list[tuple[str, dict[str, Any]]] = [
+    ("run_started", {"mode": "detached", "plan_json": None}),
+    ("run_running", {"progress": None}),
+    ("run_failed", {"error": ErrorInfo("retryable", "e", "e")}),
+    ("run_resumed", {}),
+]
 POSITION = FIRST_POSITION._replace(rules=NEWEST_RULES._replace(quotas=True))
 
 
 class QuotaAgents(RandomAgents):
-    """Random agents whose runs get verdicts: right ones, late ones, and such as nobody asked for."""
+    """Random agents whose runs get verdicts: right ones, late ones, and such as nobody needs."""
 
     def weighted_actions(self) -> list[tuple[int, Callable[[], None]]]:
-        return [*super().weighted_actions(), (80, self.send_verdict), (150, self.send_run_event)]
+        return [
+            *super().weighted_actions(),
+            (60, self.send_verdict),
+            (40, self.send_run_event),
+            (8, self.resume_failed),
+        ]
+
+    def resume_failed(self) -> None:
+        """Let a run work, fail and be resumed, which chance alone rarely does."""
+        agent = self.pick_active_agent()
+        for event_type, fields in STORY:
+            self.send(agent, event_type, fields, run_id="story")
+            self.decide(agent, "story")
 
     def send_verdict(self) -> None:
-        agent, run_id, rng = self.pick_agent(), self.rng.choice(RUN_IDS), self.rng
+        self.decide(self.pick_agent(), self.rng.choice(RUN_IDS))
+
+    def decide(self, agent: EventFactory, run_id: str) -> None:
+        rng = self.rng
         row = self.rig.fold.rows.get(run_key(*agent.key, run_id))
         asked = row.quota.offset if isinstance(row, RunState) and row.quota is not None else rng.randrange(1_000)
         offset = asked if rng.random() < 0.9 else rng.randrange(1 + self.rig.next_offset)
