@@ -7,7 +7,7 @@ from typing import Final
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded, RunOver
 from sessionary.producers.durable.flow import Do, Flow, Wait
-from sessionary.producers.durable.recorder import Judged, Recorder
+from sessionary.producers.durable.recorder import Judged, Recorder, wait_recorded
 from sessionary.producers.errors import Refused, Unavailable
 from sessionary.producers.run_ports import FINISHED_STATES, LogPosition, RunView
 from sessionary.schemas.events import RunCancelled, RunStarted
@@ -33,11 +33,24 @@ def begin_admitted(
             raise Refused("run_started", judged.refusal)
         recorder.keep_refusal(judged.event_id, judged.refusal)
         raise QuotaExceeded(run_id, LIMIT, recorder.key.tenant_id)
-    yield from wait_admitted(recorder, run_id, fields, wait_s, judged.event_id)
+    if judged.record is not None:
+        yield from wait_admitted(recorder, run_id, fields, wait_s, judged.event_id)
 
 
 def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeFields) -> Judged:
-    return recorder.ask(started, fields, _fetch_of(recorder, run_id))
+    """Begin a run, and return it as judged. No record and no refusal: there are no quotas yet."""
+    sent = recorder.send(started, fields)
+    place = wait_recorded(sent, sent.event_type, recorder.timeout_s)
+    run = _fetch_of(recorder, run_id)(place)
+    if run is not None and (run.verdict is None or run.verdict.applied):
+        return Judged(run, sent.event_id, None)
+    session = recorder.control.fetch_session(recorder.key.session_id, place, recorder.timeout_s)
+    verdict = session.verdict if run is None or run.verdict is None or not run.verdict.kept else run.verdict
+    if verdict is not None and verdict.reason is not None:
+        return Judged(run, sent.event_id, verdict.reason)
+    if run is None and session.quotas:
+        return Judged(None, sent.event_id, _REASON)  # it was there, and is gone
+    return Judged(run, sent.event_id, None)
 
 
 def _fetch_of(recorder: Recorder, run_id: str) -> Callable[[LogPosition | None], RunView | None]:
