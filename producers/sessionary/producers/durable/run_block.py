@@ -10,7 +10,7 @@ from sessionary.producers.context.reported_block import ReportedBlock
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.admission import begin_admitted, wait_admitted
+from sessionary.producers.durable.quotas.admission import begin_admitted, wait_admitted
 from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value

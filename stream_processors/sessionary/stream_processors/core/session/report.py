@@ -334,17 +334,14 @@ def _report_rejected_run(
 ) -> list[AuditRecord]:
     """Report that a run is over its tenant's quota; the event that asked is refused by that."""
     record = _session_record(session, after, arrival, place, "run")
-    return [
-        record._replace(
-            event_type="run_rejected",
-            reason_code=QUOTA_EXCEEDED,
-            reason=fact.reason,
-            user_id=after.user_id,
-            run_id=fact.run_id,
-            from_run_state="queued",
-            to_run_state="rejected",
-        )
-    ]
+    states = {"run_id": fact.run_id, "from_run_state": "queued", "to_run_state": "rejected"}
+    told = {
+        "event_type": "run_rejected",
+        "reason_code": QUOTA_EXCEEDED,
+        "reason": fact.reason,
+        "user_id": after.user_id,
+    }
+    return [record._replace(**told, **states)]
 
 
 def _envelope_of(arrival: Arrival) -> Envelope:

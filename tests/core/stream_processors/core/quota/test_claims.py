@@ -44,7 +44,7 @@ def take(limits: TenantLimits, *told: tuple[QuotaStep, str]) -> TenantQuota | No
             QUEUED,
             "r:a r:b r:c t:c x:a",
             "b=granted c=taken",
-        ),  # it took what nobody granted: it holds a slot all the same
+        ),  # a forged grant: it holds a slot all the same
         (TenantLimits(0, "queue"), "r:a", "a=waiting"),
         (TenantLimits(0, "reject"), "r:a", "a=rejected"),
     ],

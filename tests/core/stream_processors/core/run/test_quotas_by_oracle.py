@@ -27,7 +27,7 @@ POSITION = FIRST_POSITION._replace(rules=NEWEST_RULES._replace(quotas=True))
 
 
 class QuotaAgents(RandomAgents):
-    """Random agents whose runs get verdicts: right ones, late ones, and such as nobody needs."""
+    """Random agents whose runs get verdicts: right ones, late ones and idle ones."""
 
     def weighted_actions(self) -> list[tuple[int, Callable[[], None]]]:
         return [

@@ -1,0 +1,4 @@
+"""Runs that ask for their tenant's quota.
+
+admission    a run begins, or goes on, once it is admitted
+"""
