@@ -10,10 +10,10 @@ from sessionary.producers.context.reported_block import ReportedBlock
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.durable.quotas.admission import begin_admitted, wait_admitted
 from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
+from sessionary.producers.durable.quotas.admission import begin_admitted, wait_admitted
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.run_items import ListSteps, RunItems
