@@ -28,7 +28,7 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
-from sessionary.schemas.quota_types import QuotaClaim, RunQuota
+from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
 
 
 class ErrorInfo(NamedTuple):
@@ -289,8 +289,7 @@ class RuleSet(NamedTuple):
         version: From 1; each version is described in ARCHITECTURE.md.
         row_bytes_max: A row's key and value; what would make it larger is refused.
         finished_run_days: For so long a run that begins by these rules can be read after its end.
-        output_bytes_max: An audit record, or a request to a service, as a batch of its own; what is
-            longer is cut.
+        output_bytes_max: An audit record, or a request to a service; what is longer is cut.
         rejected_bytes_max: A rejected record, in the same way.
         quotas: Whether runs that begin ask for their tenant's quota.
     """
@@ -304,7 +303,7 @@ class RuleSet(NamedTuple):
 
 
 class AnnouncedRules(NamedTuple):
-    """Rules (see `RuleSet`) that begin with the partition's next record of `RulesActivation`.
+    """Rules that begin with the partition's next record of `RulesActivation`.
 
     Attributes:
         from_offset: Where the partition was at the announcement; they begin there or later.
@@ -334,8 +333,7 @@ class ClockRepair(NamedTuple):
         until_offset: Records below it do not move the clock: the repair is later than they.
         clock_ms: What the clock was set to.
         shift_ms: How far it was set forward; the times of older rows move with it.
-        back_ms: How far it was set back; times of older rows that lie after clock_ms become
-            clock_ms.
+        back_ms: How far it was set back; later times of older rows become clock_ms.
     """
 
     number: int
@@ -380,6 +378,9 @@ __all__ = [
     "Phase",
     "ProducerLedger",
     "QuotaClaim",
+    "QuotaClaimState",
+    "QuotaName",
+    "QuotaStep",
     "Refusal",
     "RefusalReason",
     "RuleSet",

@@ -116,7 +116,8 @@ def memory_client(
     if memory is None:
         memory = InMemoryTransport(rules=NEWEST_RULES.version if rules is None else rules, quota=quota)
     elif rules is not None or quota is not None:
-        raise Invalid("invalid_value", "rules and quota are those of the memory: pass only one of both")
+        name = "quota" if rules is None else "rules"
+        raise Invalid("invalid_value", f"{name} are those of the memory: pass only one of both")
     settings = settings or ProducerSettings.from_env({})
     if memory.has_quota:
         settings = settings.model_copy(update={"quotas": True})

@@ -334,14 +334,9 @@ def _report_rejected_run(
 ) -> list[AuditRecord]:
     """Report that a run is over its tenant's quota; the event that asked is refused by that."""
     record = _session_record(session, after, arrival, place, "run")
-    states = {"run_id": fact.run_id, "from_run_state": "queued", "to_run_state": "rejected"}
-    told = {
-        "event_type": "run_rejected",
-        "reason_code": QUOTA_EXCEEDED,
-        "reason": fact.reason,
-        "user_id": after.user_id,
-    }
-    return [record._replace(**told, **states)]
+    record = record._replace(run_id=fact.run_id, from_run_state="queued", to_run_state="rejected")
+    told = record._replace(event_type="run_rejected", reason_code=QUOTA_EXCEEDED, reason=fact.reason)
+    return [told._replace(user_id=after.user_id)]
 
 
 def _envelope_of(arrival: Arrival) -> Envelope:
