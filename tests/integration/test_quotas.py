@@ -16,7 +16,7 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import AuditRecord, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import COMMAND, TENANT, PipelineRig
 from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
@@ -30,12 +30,19 @@ LIMIT = 3
 class QuotaRig:
     """A processor whose runs ask for quotas, a worker of quotas, and a client."""
 
-    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path, over: str) -> None:
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        processes: Processes,
+        folder: Path,
+        over: str,
+        clickhouse: ClickHouseSettings | None = None,
+    ) -> None:
         begin_with(kafka, NEWEST_RULES._replace(quotas=True))
         self.kafka, self.folder, self._processes = kafka, folder, processes
         self.limits = folder / "quotas.json"
         self.limits.write_text(json.dumps({"tenants": {TENANT: {"concurrent_runs": LIMIT, "over": over}}}))
-        self.pipeline = PipelineRig(kafka, None, processes)
+        self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.processor = self.pipeline.start_processor()
         self.quotas = self.start_quotas()
 
@@ -155,3 +162,39 @@ def test_a_run_over_the_limit_is_rejected_with_its_record_and_reason(
     assert (rejected.run_id, rejected.event_type, rejected.reason_code) == (
         *(fourth.run_id, "run_rejected", "quota_exceeded"),
     )
+
+
+def test_a_waiting_run_is_queued_in_clickhouse_and_a_rejected_one_is_rejected(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = QuotaRig(kafka, processes, tmp_path, "queue", clickhouse)
+    rig.pipeline.start_sinks(("audit", "history", "batches"))
+    with rig.client() as client, ExitStack() as last:
+        first, second = two_sessions(client, kafka.partitions)
+        for session in (first, first, second):
+            last.enter_context(session.run("report", mode="detached"))
+        waiting = EnteringRun(second.run("report", run_id="waits"))
+        wait_until(lambda: rig.claims()["waiting"] == 1, 120, "the fourth run to wait")
+        rig.pipeline.wait_landed(kinds=("audit", "history"))
+        query = "SELECT run_id, status, reason_code FROM {db}.v_runs WHERE run_id = 'waits' OR status != 'running'"
+        assert rig.pipeline.sql(query) == [["waits", "queued", "quota_requested"]]
+        by_tenant = "SELECT tenant_id, runs, oldest_session_id, oldest_run_id FROM {db}.v_waiting_runs"
+        assert rig.pipeline.sql(by_tenant) == [[TENANT, "1", second.session_id, "waits"]]
+        rig.limits.write_text(json.dumps({"default": {"concurrent_runs": LIMIT, "over": "reject"}}))
+        last.close()
+        wait_until(lambda: waiting.is_over, 120, "the waiting run to begin")
+        rig.limits.write_text(json.dumps({"default": {"concurrent_runs": 0, "over": "reject"}}))
+
+        def is_rejected() -> bool:
+            try:
+                with first.run("report", run_id="rejected"):
+                    return False
+            except QuotaExceeded:
+                return True
+
+        wait_until(is_rejected, 120, "a run to be rejected by the new limit")
+        waiting.run.__exit__(None, None, None)
+        rig.pipeline.wait_landed(kinds=("audit", "history"))
+        states = {row[0]: row[1] for row in rig.pipeline.sql("SELECT run_id, status FROM {db}.v_runs")}
+        assert (states["waits"], states["rejected"]) == ("completed", "rejected")
+        assert rig.pipeline.sql(by_tenant) == []

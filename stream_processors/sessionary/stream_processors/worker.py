@@ -362,16 +362,16 @@ async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job |
     await processor.run()
 
 
-def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
+def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str = "processor") -> None:
     """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call in the main thread.
 
-    `job`: what is done with partitions; default: `processor_job`.
+    `job`: what is done with partitions; default: `processor_job`. `role` is its name in the log.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
     settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
     on.
     """
-    configure_role_logs("processor", settings.instance)
+    configure_role_logs(role, settings.instance)
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
         asyncio.run(_run_until_signal(settings, folder, job))

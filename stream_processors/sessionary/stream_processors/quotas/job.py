@@ -53,7 +53,7 @@ def quotas_job(settings: QuotaSettings) -> Job:
 
 def run_quotas(settings: QuotaSettings) -> None:
     """Run a worker until SIGTERM or SIGINT. Blocks, and raises, as `run_processor`."""
-    run_processor(settings, quotas_job(settings))
+    run_processor(settings, quotas_job(settings), "quotas")
 
 
 __all__ = ["QuotaPartition", "quotas_job", "run_quotas"]
