@@ -185,16 +185,16 @@ def test_a_waiting_run_is_queued_in_clickhouse_and_a_rejected_one_is_rejected(
         wait_until(lambda: waiting.is_over, 120, "the waiting run to begin")
         rig.limits.write_text(json.dumps({"default": {"concurrent_runs": 0, "over": "reject"}}))
 
-        def is_rejected() -> bool:
+        def rejected_id() -> str:
             try:
-                with first.run("report", run_id="rejected"):
-                    return False
-            except QuotaExceeded:
-                return True
+                with first.run("report"):
+                    return ""
+            except QuotaExceeded as error:
+                return error.run_id
 
-        wait_until(is_rejected, 120, "a run to be rejected by the new limit")
+        rejected = wait_until(rejected_id, 120, "a run to be rejected by the new limit")
         waiting.run.__exit__(None, None, None)
         rig.pipeline.wait_landed(kinds=("audit", "history"))
         states = {row[0]: row[1] for row in rig.pipeline.sql("SELECT run_id, status FROM {db}.v_runs")}
-        assert (states["waits"], states["rejected"]) == ("completed", "rejected")
+        assert (states["waits"], states[rejected]) == ("completed", "rejected")
         assert rig.pipeline.sql(by_tenant) == []
