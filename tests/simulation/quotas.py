@@ -13,7 +13,7 @@ from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, T
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.quota.machine import QuotaMachine
-from sessionary.stream_processors.quotas.job import QuotaPartition
+from sessionary.stream_processors.core.quota.partition import QuotaPartition
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
 from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import DECODER, LogRecord, PartitionSettings, RulesRequest

@@ -6,7 +6,8 @@ from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
+from sessionary.stream_processors.core.quota.machine import QuotaMachine
+from sessionary.stream_processors.core.quota.partition import QuotaPartition
 from sessionary.stream_processors.quotas.limits_file import LimitsFile
 from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.quotas.verdict_sender import VerdictSender
@@ -15,19 +16,11 @@ from sessionary.stream_processors.store.packed_rows import MachineRows, StoredLo
 from sessionary.stream_processors.worker import run_processor
 
 
-class QuotaPartition(PartitionState):
-    """A partition of the topic of quotas.
-
-    Its rules are the newest from the start: no former release had it.
-    """
-
-    read_arrival = staticmethod(read_quota_arrival)
-
-
 def quotas_job(settings: QuotaSettings) -> Job:
     """Return the job of the role quotas.
 
-    Raises `SettingsError` if the file of limits cannot be used.
+    Its rules are the newest from the start: no former release had this log. Raises
+    `SettingsError` if the file of limits cannot be used.
     """
     limits = LimitsFile(settings.quotas_file)
     machines = (QuotaMachine(limits.limits_of),)
@@ -56,4 +49,4 @@ def run_quotas(settings: QuotaSettings) -> None:
     run_processor(settings, quotas_job(settings), "quotas")
 
 
-__all__ = ["QuotaPartition", "quotas_job", "run_quotas"]
+__all__ = ["quotas_job", "run_quotas"]

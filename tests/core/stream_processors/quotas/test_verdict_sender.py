@@ -73,9 +73,9 @@ class SenderRig:
         batch = self.state.begin()
         assert batch.apply(LogRecord(self.offset, int(self.now_ms), KEY, value))
         self.offset += 1
-        outcome = batch.finish()
+        self.outcome = batch.finish()
         self.state.merge(batch)
-        self.sender.note_commit(0, outcome)
+        self.sender.note_commit(0, self.outcome)
 
     def attend(self, later_ms: float = 0) -> list[tuple[str, bool]]:
         """Let time pass; return the verdicts that are sent: run, and if it is granted."""
@@ -145,3 +145,12 @@ def test_a_producer_that_fails_is_replaced_and_nothing_is_lost(monkeypatch: pyte
     assert len(FakeProducer.made) == 2  # the first one is older than the shortest life of a producer
     assert rig.attend(REPEAT_MS) == [("a", True)]
     assert RENEW_MS < NOW_MS
+
+
+def test_a_transaction_writes_rows_alone_to_a_changelog_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.tell("requested", "a")
+    transaction = rig.job.transaction(0, rig.outcome, 0)
+    assert [(record[0], record[1]) for record in transaction.records] == [("sessionary.quotas-changelog", KEY)]
+    assert list(transaction.rows) == [KEY]
+    assert transaction.elsewhere == ()

@@ -4,7 +4,6 @@ import pytest
 
 from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState, QuotaStep
 from sessionary.schemas.records import QuotaNotice, TenantQuota
-from sessionary.stream_processors.core.quota import claims as claims_module
 from sessionary.stream_processors.core.quota.claims import admit_waiting, count_holders, take_notice
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 
@@ -86,12 +85,3 @@ def test_a_new_claim_overtakes_none_that_waits() -> None:
     row = take(QUEUED, *(("requested", run_id) for run_id in "abc"))
     row = take_notice(row, notice("requested", "d"), TenantLimits(3), 9)
     assert states(row) == {"a": "granted", "b": "granted", "c": "granted", "d": "waiting"}
-
-
-def test_the_row_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims_module, "WAITING_MAX", 1)
-    monkeypatch.setattr(claims_module, "CLAIMS_MAX", 4)
-    row = take(QUEUED, *(("requested", run_id) for run_id in "abcd"))
-    assert states(row) == {"a": "granted", "b": "granted", "c": "waiting", "d": "rejected"}
-    with pytest.raises(OverflowError, match="tenant acme has 4 claims"):
-        take_notice(row, notice("requested", "e"), QUEUED, 9)

@@ -5,12 +5,13 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import quota_key
 from sessionary.schemas.quota_types import QuotaStep
-from sessionary.schemas.records import QuotaNotice, TenantQuota
+from sessionary.schemas.records import Position, QuotaNotice, TenantQuota
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.quota.machine import LOOK_MS
-from sessionary.stream_processors.quotas.job import quotas_job
-from sessionary.stream_processors.quotas.settings import QuotaSettings
+from sessionary.stream_processors.core.quota.machine import LOOK_MS, QuotaMachine
+from sessionary.stream_processors.core.quota.partition import QuotaPartition
+from tests.core.oracle_rig import DECODER, SETTINGS
 from tests.support.event_factory import TICK
 
 KEY = quota_key("acme", "concurrent_runs")
@@ -20,11 +21,10 @@ START_MS = 1_790_000_000_000
 class ClaimsRig:
     """A partition of the topic of quotas."""
 
-    def __init__(self, limits: TenantLimits, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.job = quotas_job(QuotaSettings(partitions=1))
+    def __init__(self, limits: TenantLimits) -> None:
         self.limits = limits
-        self.state = self.job.new_state(0)
-        monkeypatch.setattr(self.state.families.home, "_limits_of", lambda _: self.limits)
+        self.state = QuotaPartition(0, SETTINGS, DECODER, [QuotaMachine(lambda _: self.limits)])
+        self.state.load_position(Position(0, 0, 0, 0, 0, rules=NEWEST_RULES))
         self.state.finish_loading()
         self.at, self.offset = START_MS, 0
 
@@ -44,8 +44,8 @@ class ClaimsRig:
         return {claim.run_id: claim.state for claim in row.claims} if isinstance(row, TenantQuota) else {}
 
 
-def test_a_raised_limit_is_found_while_a_claim_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = ClaimsRig(TenantLimits(1), monkeypatch)
+def test_a_raised_limit_is_found_while_a_claim_waits() -> None:
+    rig = ClaimsRig(TenantLimits(1))
     rig.tell("requested", "a")
     assert rig.state.next_deadline_ms is not None
     assert rig.state.next_deadline_ms > START_MS + 10**12  # nothing waits, so the limit does not matter
@@ -60,22 +60,14 @@ def test_a_raised_limit_is_found_while_a_claim_waits(monkeypatch: pytest.MonkeyP
     assert rig.claims() == {"a": "granted", "b": "granted"}
 
 
-def test_a_row_goes_with_its_last_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = ClaimsRig(TenantLimits(1), monkeypatch)
+def test_a_row_goes_with_its_last_claim() -> None:
+    rig = ClaimsRig(TenantLimits(1))
     rig.tell("requested", "a")
     outcome = rig.tell("released", "a")
     assert dict(outcome.rows) == {KEY: None}
     assert rig.state.rows == {}
     assert rig.state.live == 0
     assert rig.state.next_deadline_ms is None
-
-
-def test_a_transaction_writes_rows_alone_to_a_changelog_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = ClaimsRig(TenantLimits(1), monkeypatch)
-    transaction = rig.job.transaction(0, rig.tell("requested", "a"), 0)
-    assert [(record[0], record[1]) for record in transaction.records] == [("sessionary.quotas-changelog", KEY)]
-    assert list(transaction.rows) == [KEY]
-    assert transaction.elsewhere == ()
 
 
 @pytest.mark.parametrize(
@@ -97,9 +89,7 @@ def test_a_transaction_writes_rows_alone_to_a_changelog_of_its_own(monkeypatch: 
         ),
     ],
 )
-def test_what_is_no_notice_is_refused_and_changes_nothing(
-    key: bytes | None, value: bytes | None, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = ClaimsRig(TenantLimits(1), monkeypatch)
+def test_what_is_no_notice_is_refused_and_changes_nothing(key: bytes | None, value: bytes | None, reason: str) -> None:
+    rig = ClaimsRig(TenantLimits(1))
     outcome = rig.append(key, value)
     assert (list(outcome.refusals), dict(outcome.rows)) == ([reason], {})

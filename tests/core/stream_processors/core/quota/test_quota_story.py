@@ -14,7 +14,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
-from sessionary.stream_processors.quotas.job import QuotaPartition
+from sessionary.stream_processors.core.quota.partition import QuotaPartition
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS
