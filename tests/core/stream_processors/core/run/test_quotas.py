@@ -236,3 +236,36 @@ def test_a_verdict_on_an_unknown_session_or_by_rules_1_changes_nothing() -> None
     rig = QuotaRig()
     verdict = encode_record(QuotaVerdict("concurrent_runs", "r1", 0, granted=True, limit=1, instance="q1"))
     assert rig.append(SessionKey("acme", "other").encoded(), verdict) in ("tick", "refused bad_key")
+
+
+def test_a_verdict_on_a_run_that_never_asked_changes_nothing() -> None:
+    rig = QuotaRig()
+    rig.activate(NEWEST_RULES)
+    asked = rig.offset
+    assert rig.say("run_started", **STARTED) == "applied"
+    before = rig.found()
+    for granted in (False, True):
+        assert rig.decide(asked, granted=granted) == "tick"
+        assert rig.found() == before
+
+
+def test_an_attached_run_that_was_queued_is_no_task_once_it_is_granted_its_slot() -> None:
+    rig = QuotaRig()
+    rig.decide(rig.ask(event_type="run_queued", mode="attached"))
+    assert _tasks(rig) == []
+    assert rig.state() == "queued"
+    assert rig.say("run_started", **{**STARTED, "plan_json": None}) == "applied"
+    assert rig.state() == "started"
+
+
+def test_what_is_told_of_a_run_names_its_last_checkpoint() -> None:
+    rig = QuotaRig()
+    rig.decide(rig.ask())
+    assert rig.say("run_running", progress=None) == "applied"
+    assert rig.say("checkpoint_saved", checkpoint_id="c1") == "applied"
+    assert rig.say("run_failed", error=RETRYABLE) == "applied"
+    asked = rig.offset
+    assert rig.say("run_resumed") == "applied"
+    assert [one.checkpoint_id for one in rig.told()] == ["c1"]
+    rig.decide(asked, granted=False)
+    assert rig.state() == "failed"
