@@ -5,7 +5,7 @@ import pytest
 from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState, QuotaStep
 from sessionary.schemas.records import QuotaNotice, TenantQuota
 from sessionary.stream_processors.core.quota.claims import admit_waiting, count_holders, take_notice
-from sessionary.stream_processors.core.quota.limits import TenantLimits
+from sessionary.stream_processors.core.quota.limits import CLAIMS_MAX, HOLDERS_MAX, WAITING_MAX, TenantLimits
 
 QUEUED, REJECTED = TenantLimits(2, "queue"), TenantLimits(2, "reject")
 
@@ -85,3 +85,29 @@ def test_a_new_claim_overtakes_none_that_waits() -> None:
     row = take(QUEUED, *(("requested", run_id) for run_id in "abc"))
     row = take_notice(row, notice("requested", "d"), TenantLimits(3), 9)
     assert states(row) == {"a": "granted", "b": "granted", "c": "granted", "d": "waiting"}
+
+
+def full_row(**states: int) -> TenantQuota:
+    """Return a row with so many claims in each state."""
+    claims = [QuotaClaim("s2", f"{state}-{n}", n, state) for state, number in states.items() for n in range(number)]  # type: ignore[arg-type]
+    return TenantQuota("acme", "concurrent_runs", 2, 7, tuple(claims))
+
+
+def test_so_many_claims_wait_and_no_more() -> None:
+    row = take_notice(full_row(taken=2, waiting=WAITING_MAX - 1), notice("requested", "a"), QUEUED, 9)
+    row = take_notice(row, notice("requested", "b"), QUEUED, 9)
+    assert (states(row)["a"], states(row)["b"]) == ("waiting", "rejected")
+
+
+def test_a_tenant_without_a_limit_has_a_bound() -> None:
+    row = take_notice(full_row(taken=HOLDERS_MAX - 1), notice("requested", "a"), TenantLimits(10**9), 9)
+    row = take_notice(row, notice("requested", "b"), TenantLimits(10**9), 9)
+    assert (states(row)["a"], states(row)["b"]) == ("granted", "waiting")
+
+
+def test_the_row_has_a_bound() -> None:
+    row = take_notice(full_row(rejected=CLAIMS_MAX - 1), notice("requested", "a"), QUEUED, 9)
+    assert row is not None
+    assert len(row.claims) == CLAIMS_MAX
+    with pytest.raises(OverflowError, match="tenant acme has 15000 claims"):
+        take_notice(row, notice("requested", "b"), QUEUED, 9)
