@@ -66,6 +66,7 @@ def partition_of(key: bytes, partitions: int) -> int:
 
 
 ACTIVATION = "rules_activation"  # the type of the record with which rules begin
+VERDICT = "quota_verdict"
 
 
 # Operators' decisions that leave records unfolded.
@@ -91,6 +92,7 @@ class Decision(NamedTuple):
     last: int = -1
     output_bytes: int = OUTPUT_BYTES
     rejected_bytes: int = REJECTED_BYTES
+    quotas: bool = False
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
@@ -108,6 +110,7 @@ def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
             assert match is not None, line["reason"]
             version, output_bytes, rejected_bytes = map(int, match.groups())
             decision = Decision(*place, kind, version, output_bytes=output_bytes, rejected_bytes=rejected_bytes)
+            decision = decision._replace(quotas="runs ask for quotas" in line["reason"])
         else:
             match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
             assert match is not None, line["reason"]
@@ -150,9 +153,9 @@ def read_event(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
     full_name, fields = decode_record(value, rules)
     _, family, name = full_name.split(".")
     if family == "records":
-        if name not in ("Tick", "RulesActivation"):
+        if name not in ("Tick", "RulesActivation", "QuotaVerdict"):
             raise Refusal("unknown_event_type")
-        return ("tick" if name == "Tick" else ACTIVATION), fields
+        return {"Tick": "tick", "RulesActivation": ACTIVATION}.get(name, VERDICT), fields
     event_type = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     if fields["envelope"]["event_type"] != event_type:
         raise Refusal("unknown_event_type")
@@ -254,7 +257,7 @@ def numbered_events(log: list[LogEntry]) -> Iterator[Line]:
             kind, fields = read_event(entry.value)
         except Refusal:
             continue
-        if kind in ("tick", ACTIVATION, "heartbeat"):
+        if kind in ("tick", ACTIVATION, VERDICT, "heartbeat"):
             continue
         envelope = fields["envelope"]
         if f"{envelope['tenant_id']}:{envelope['session_id']}".encode() == entry.key:
@@ -266,6 +269,7 @@ __all__ = [
     "ACTIVATION",
     "NAME",
     "SKIPS",
+    "VERDICT",
     "Decision",
     "Line",
     "LogEntry",

@@ -66,7 +66,7 @@ class PartitionModel(SkipModel, ChildModel):
         """Begin the announced rules if the record says so."""
         decision = self.announced
         if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
-            self.rules, self.announced = decision.version, None
+            self.rules, self.quotas, self.announced = decision.version, decision.quotas, None
             self.begun.append((entry.offset, decision))
 
     def take_decisions(self, offset: int) -> None:

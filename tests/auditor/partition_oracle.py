@@ -2,6 +2,7 @@
 
 from tests.auditor.decoding import (
     ACTIVATION,
+    VERDICT,
     LogEntry,
     Refusal,
     Row,
@@ -66,7 +67,10 @@ class PartitionOracle(PartitionModel):
                 raise
             if event_type == "tick" and key is None:
                 return "tick"
-            if key is None or event_type in ("tick", ACTIVATION) or not key_parts(key)[0]:
+            if event_type == VERDICT and key is not None and key_parts(key)[0]:
+                self.judge_verdict(key, fields)
+                return "tick"
+            if key is None or event_type in ("tick", ACTIVATION, VERDICT) or not key_parts(key)[0]:
                 # The key is judged before the bytes: rules 2 know heartbeats only.
                 is_beat = event_type == "heartbeat" and self.rules >= 2 and not has_long_text(fields["envelope"])
                 event_type = event_type if is_beat else ""
@@ -134,6 +138,7 @@ class PartitionOracle(PartitionModel):
             self.check_context_size(row, envelope)
         self.follow_calls(key, row)
         self.follow_session(key, row)
+        self.follow_quota(row)
         return "applied"
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 from tests.auditor.artifact_model import DELETIONS
 from tests.auditor.call_model import is_reserved
 from tests.auditor.decoding import LogEntry, Refusal, Row, run_key_of
+from tests.auditor.quota_model import QuotaModel
 from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, GRAVESTONE_MS
 
 NEVER = 1 << 61
@@ -21,7 +22,7 @@ def is_open(run: Row) -> bool:
     return run["state"] not in FINISHED
 
 
-class RunModel:
+class RunModel(QuotaModel):
     """The runs of a partition's sessions by key; a run's key begins with its session's."""
 
     entry: LogEntry
@@ -31,14 +32,10 @@ class RunModel:
     rules: int
 
     def __init__(self) -> None:
-        self.runs: dict[bytes, Row] = {}
+        super().__init__()
         self.run_graves: dict[bytes, int] = {}  # when the gravestones of vanished runs vanish
-        self.tasks: list[Row] = []  # the requests for the work of queued detached runs
         self.last_transition = ""  # of the record or deadline that is judged now
         self.last_reason = ""  # of that transition, if a deadline made it
-
-    def add_audit(self, row: Row | None, **details: Any) -> None:
-        raise NotImplementedError
 
     def judge_child(
         self, key: bytes, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row
@@ -126,7 +123,7 @@ class RunModel:
             raise Refusal("invalid_value")
         if len(row["open_runs"]) >= OPEN_MAX:
             raise Refusal("too_many_runs")
-        if kind == "run_queued" and fields["mode"] == "detached":
+        if kind == "run_queued" and fields["mode"] == "detached" and not self.quotas:
             self.tasks.append({"key": key, "run_id": envelope["run_id"], "task_type": fields["task_type"]})
         limit = row["limits"]["attached_run_ms"]
         row["open_runs"].append(name)
@@ -148,7 +145,10 @@ class RunModel:
             "unresolved_calls": 0,
             "held": False,  # paused until the outcomes of its calls are known
             "checkpoint": None,  # the last one's fields in their order, without its data
+            "task_type": fields["task_type"],
+            "claim": None,
         }
+        self.ask_quota(name, kind, None)
 
     def check_run(self, run: Row, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Raise `Refusal` if an event may not happen to a known run."""
@@ -172,6 +172,8 @@ class RunModel:
             raise Refusal("illegal_transition")
         if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
             raise Refusal("illegal_transition")
+        if kind == "run_started" and self.waits_for_quota(run):
+            raise Refusal("quota_exceeded")
         if kind == "run_started" and fields["mode"] != run["mode"]:
             raise Refusal("invalid_value")
         if kind == "run_running" and fields["progress"] is not None and not 0 <= fields["progress"] <= 1:
@@ -202,8 +204,12 @@ class RunModel:
                 if run["state"] == "failed":
                     run["due_at"] = self.now + run["limit"]
                     run["resumes"] += 1
-                    run["error_class"] = None
                     self.rows[key]["open_runs"].append(name)
+                    if self.quotas:
+                        run["entered_at"] = self.now
+                        self.ask_quota(name, kind, "failed")
+                        return
+                    run["error_class"] = None
                 self.enter_run_state(key, name, "running")
             case "run_failed":
                 run["error_class"] = fields["error"]["error_class"]
@@ -223,6 +229,7 @@ class RunModel:
             run["state"], run["entered_at"], run["held"] = state, self.now, False
             if not is_open(run):
                 self.rows[key]["open_runs"].remove(name)
+                self.release_claim(run)
 
     def follow_session(self, key: bytes, row: Row) -> None:
         """Pause or fail the attached runs of a session after a transition, if there was one.

@@ -26,7 +26,8 @@ LIMITS = {topic: record_bytes_limits()[field] for field, topic in _SETTINGS.topi
 
 def write_outcome(outcome: Outcome) -> list[PlainProduced]:
     """Return a transaction's records; fail if a topic would refuse one."""
-    written = list(JOB.transaction(0, outcome, 0).records)
+    transaction = JOB.transaction(0, outcome, 0)
+    written = [*transaction.records, *transaction.elsewhere]
     for topic, key, value, headers in written:
         named = sum(len(name) + len(content or b"") + 10 for name, content in headers or ())
         assert batch_bytes(key, value) + named <= LIMITS[topic], topic

@@ -136,9 +136,11 @@ class OracleRig:
         self.fold.load_position(position)
         self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)
-        self.oracle.rules = position.rules.version
+        self.oracle.rules, self.oracle.quotas = position.rules.version, position.rules.quotas
         if (announced := position.announced) is not None:
-            self.oracle.announced = Decision(0, announced.from_offset, "rules_announced", announced.version)
+            self.oracle.announced = Decision(
+                0, announced.from_offset, "rules_announced", announced.version, quotas=announced.quotas
+            )
         self.log: list[LogRecord] = []
         self.missing = 0  # offsets that the log lost
         self.outcomes: list[Outcome] = []
@@ -162,7 +164,7 @@ class OracleRig:
         outcome = batch.finish()
         self.fold.merge(batch)
         self.outcomes.append(outcome)
-        for lines in ("audits", "rejected", "cleanups", "tasks"):
+        for lines in ("audits", "rejected", "cleanups", "tasks", "notices"):
             getattr(self.oracle, lines).clear()
         expected = self.all_partitions.apply_record(
             LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, "replayed_from" in dict(headers))
@@ -171,6 +173,8 @@ class OracleRig:
         written = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
         found = find_differences(self.all_partitions, *written)
         assert not found, found
+        told = [line[1:] for _, line in outcome.records_on("quotas")]
+        assert sorted(told) == sorted(self.oracle.notices)
         self._compare_rows(outcome)
         return expected
 

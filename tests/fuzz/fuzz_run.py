@@ -62,8 +62,8 @@ _OTHER_BUILDERS = tuple(BUILDERS.values())
 ACCEPTABLE = set().union(
     *ACCEPTED.values(), (transition.event_type for transition in TRANSITIONS if transition.by != "processor")
 )
-# By the version of the rules. `bad_row` is a sink's.
-_ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}
+# By the version of the rules. `bad_row` is a sink's; the rules of these runs have no quotas.
+_ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row", "quota_exceeded"}
 REASONS: Mapping[int, frozenset[str]] = {1: _ALL_REASONS - REASONS_OF_RULES_2, 2: _ALL_REASONS}
 # What else a run must reach by rules 2, and only by them.
 GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "gravestone packed", "chunks merged", "content kept apart"

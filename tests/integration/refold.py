@@ -18,7 +18,7 @@ from tests.support.row_differences import row_differences, row_key
 
 _ANNOUNCED = re.compile(
     r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
-    r"finished runs are kept for (\d+) days?$"
+    r"finished runs are kept for (\d+) days?(?:; runs ask for quotas)?$"
 )
 _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]] = {
     "records_skipped": "records_skipped",
@@ -105,7 +105,8 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     assert decision.source_n == 0, "rules are announced before a record, not among its outcomes"
     assert decision.actor is not None
     version, row_bytes, output_bytes, rejected_bytes, days = map(int, match.groups())
-    batch.announce_rules(RuleSet(version, row_bytes, days, output_bytes, rejected_bytes), decision.actor)
+    quotas = decision.reason.endswith("; runs ask for quotas")
+    batch.announce_rules(RuleSet(version, row_bytes, days, output_bytes, rejected_bytes, quotas), decision.actor)
 
 
 def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:

@@ -7,9 +7,10 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.kafka.broker import LocalBroker
@@ -265,13 +266,9 @@ def test_a_returning_partition_reads_only_what_is_new_in_the_changelog(
 class WaitingWriter(TransactionWriter):
     """Waits for the broker's answer to all records before it produces the position."""
 
-    def _produce(
-        self,
-        records: Iterable[PlainProduced],
-        on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
-    ) -> int:
-        size = super()._produce(records, on_delivery)
-        wait_until(lambda: self._producer.poll(0.01) == 0 and len(self._producer) == 0, WAIT_S, "the broker's answers")
+    def _produce(self, records: Iterable[PlainProduced], *rest: Any, **named: Any) -> int:
+        size = super()._produce(records, *rest, **named)
+        wait_until(lambda: not (self._producer.poll(0.01) or len(self._producer)), WAIT_S, "the broker's answers")
         return size
 
 

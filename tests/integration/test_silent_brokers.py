@@ -37,6 +37,7 @@ ENDING = (
 # They go on trying, and say so in their logs.
 LASTING = {
     "processor": "no broker answers at",
+    "quotas": "no broker answers at",
     "sink audit": "no broker answers yet",
     "lag-exporter": "no lag is known",
     "task-worker --module some_tasks --tenant acme --service billing": "no broker answers yet",

@@ -362,7 +362,7 @@ def test_each_partition_s_rules_are_listed_from_the_offset_at_which_they_begin(
         source_offset=20,
     )
     insert(migrated, [decided], "decisions")
-    activation = encode_record(RulesActivation(2, 1, 30, 1, 1, "mallory", "w1"))
+    activation = encode_record(RulesActivation(2, 1, 30, 1, 1, False, "mallory", "w1"))
     for offset in (19, 21):  # the first one is a client's: rules had not been announced
         _insert_history(migrated, RawRecord("t.events", 0, offset, NOW_US // 1_000 + offset, None, activation))
     at = datetime.fromtimestamp((NOW_US // 1_000 + 21) / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -36,7 +36,8 @@ def main(path: str, rules: str) -> None:
             assert batch.apply(record)
         outcome = batch.finish()
         refused += outcome.counts.refused
-        for produced in JOB.transaction(0, outcome, 0).records:
+        transaction = JOB.transaction(0, outcome, 0)
+        for produced in (*transaction.records, *transaction.elsewhere):
             digest.update(repr(tuple(produced)).encode())
             records += 1
         rig.fold.merge(batch)

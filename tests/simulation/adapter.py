@@ -5,9 +5,9 @@ is read of it.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_position, encode_record
+from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position, RulesActivation
+from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
@@ -18,14 +18,12 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
 from tests.auditor.decoding import SKIPS
-from tests.integration.refold import set_clock_again, skip_again
+from tests.integration.refold import announce_again, set_clock_again, skip_again
 from tests.support.machines import MACHINES
 from tests.support.row_differences import row_differences
 
 DECODER = Decoder()
 Stored = tuple[bytes, bytes | None]
-REQUEST = RulesRequest(NEWEST_RULES, "operator")
-ACTIVATION = encode_record(RulesActivation(*NEWEST_RULES, "operator", "w1"))
 
 
 class Folded(NamedTuple):
@@ -168,7 +166,7 @@ def folded(
             elif decision.event_type == "clock_repaired":
                 set_clock_again(batch, decision)
             else:
-                batch.announce_rules(*REQUEST)
+                announce_again(batch, decision)
         else:
             stop = decided[-1].source_offset if decided else 1 << 62
             while waiting and waiting[-1].offset < stop and batch.apply(waiting[-1]):
@@ -181,11 +179,9 @@ def folded(
 
 
 __all__ = [
-    "ACTIVATION",
     "DECODER",
     "MACHINES",
     "POSITION_KEY",
-    "REQUEST",
     "AnyMachine",
     "ChunkSizes",
     "ClockSetting",

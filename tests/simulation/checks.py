@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 from sessionary.schemas.records import ArtifactState, AuditRecord, MessageState
-from tests.auditor.decoding import SKIPS, Decision, LogEntry, Refusal, decisions_of, read_event
+from tests.auditor.decoding import SKIPS, VERDICT, Decision, LogEntry, Refusal, decisions_of, read_event
 from tests.auditor.oracle import Oracle, find_differences
 from tests.core.oracle_rig import compared_children
 from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
@@ -28,6 +28,7 @@ class Written(NamedTuple):
     rejected: list[tuple[bytes | None, Any]]
     cleanups: list[tuple[bytes, Any]]
     tasks: list[tuple[bytes, Any]]
+    quotas: list[tuple[bytes, Any]]
 
 
 def outputs_of(outcomes: list[Outcome]) -> Written:
@@ -37,6 +38,7 @@ def outputs_of(outcomes: list[Outcome]) -> Written:
         [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
         [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
         [pair for outcome in outcomes for pair in outcome.records_on("tasks")],
+        [pair for outcome in outcomes for pair in outcome.records_on("quotas")],
     )
 
 
@@ -60,6 +62,7 @@ def find_faults(world: World) -> list[str]:
         count_tallies(world, outputs.outcomes)
     found += check_clickhouse(world)
     found += check_steady_agents(world)
+    found += world.quotas.find_faults()
     return found
 
 
@@ -73,7 +76,7 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
         yield f"the decisions in the audit trail cannot be repeated: {error}"
         return
     wanted = outputs_of(whole.outcomes)
-    for name in ("audits", "rejected", "cleanups", "tasks"):
+    for name in ("audits", "rejected", "cleanups", "tasks", "quotas"):
         ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
         if ours != theirs:
             first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
@@ -133,6 +136,8 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
         )
     ]
     oracle = whole.partitions[partition]
+    if sorted(line[1:] for _, line in outputs.quotas) != sorted(oracle.notices):
+        found.append("the quotas were told something else")
     verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
     for name, field in (("applied", "applied"), ("duplicate", "duplicate"), ("refused", "refused"), ("tick", "ticks")):
         ours = sum(getattr(outcome.counts, field) for outcome in outputs.outcomes)
@@ -299,7 +304,7 @@ def _signs_of_life(
             event_type, fields = read_event(record.value if record.key else None)
         except Refusal:
             continue
-        if event_type == "tick" or record.key is None:
+        if event_type in ("tick", VERDICT) or record.key is None:
             continue
         if record.offset in births:
             heard[record.key] = set()

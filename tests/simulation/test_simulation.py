@@ -62,8 +62,14 @@ ARTIFACTS_AND_TURNS = {
     *("refused: unknown_artifact", "turn: in the row of an older one"),
     *(f"recovery: of a {name}" for name in ("ArtifactState", "MessageState")),
 }
+QUOTAS = {
+    *("crash: worker of quotas", "quota: granted", "quota: rejected"),
+    "run: None to queued, quota_requested",
+    *(f"run: queued to {state}, quota_granted" for state in ("queued", "started")),
+    "run: queued to rejected, quota_exceeded",
+}
 EXPECTED = {
-    *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | ARTIFACTS_AND_TURNS),
+    *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | ARTIFACTS_AND_TURNS | QUOTAS),
     *(f"fired: {name}" for name in FIRED),
     *(f"audit: {kind}" for kind in KINDS),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from tests.simulation.adapter import (
-    REQUEST,
     ClockSetting,
     Outcome,
     Overlay,
@@ -281,7 +280,7 @@ class Cluster:
         """Ask an owner to announce rules; a zombie may be asked too."""
         if owners := self.ready_owners():
             owner = self.world.rng.choice(owners)
-            owner.request = REQUEST
+            owner.request = self.world.quotas.request
             for _ in range(self.world.rng.choice((0, 1, 3, 4))):
                 owner.step()
 
@@ -291,7 +290,7 @@ class Cluster:
             self.world.broker.append(partition, None, TICK, self.world.now_ms)  # without a time, none can begin
             self.work(9, partition)
             owner = self.owner(partition)
-            owner.request = REQUEST
+            owner.request = self.world.quotas.request
             for _ in range(4):
                 owner.step()
         self.world.begin_rules()

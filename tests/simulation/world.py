@@ -11,10 +11,11 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import ACTIVATION, MACHINES, AnyMachine, ChunkSizes, PartitionSettings
+from tests.simulation.adapter import MACHINES, AnyMachine, ChunkSizes, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
+from tests.simulation.quotas import QuotaWorker
 from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
 from tests.support.event_factory import TICK
@@ -69,6 +70,7 @@ class World:
         self.shape = draw_shape(rng)
         self.settings = PartitionSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
         self.broker = Broker(rng, self.shape.partitions, self.mark, machines)
+        self.quotas = QuotaWorker(self)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)
         self.sinks = SinkGroup(self)
@@ -138,7 +140,7 @@ class World:
             partitions |= {self.rng.randrange(self.shape.partitions)}
             self.mark("rules: a client's record")
         for partition in sorted(partitions) if self.broker.up else ():
-            self.log(Sent("rules begin", partition, None, ACTIVATION))
+            self.log(Sent("rules begin", partition, None, self.quotas.activation))
             self.sent_records.pop()
 
     def pass_ms(self, ms: int, slice_ms: int, *, ticks: bool = True) -> None:
@@ -271,6 +273,7 @@ class World:
         act = self.rng.choices(self.acts, self.weights)[0]
         if act != self.stop_broker or self.broker.up:
             act()
+        self.quotas.step()
 
     def run(self) -> None:
         """Do all steps; then stop all faults, deliver all queues and let everything catch up."""
@@ -287,6 +290,7 @@ class World:
             self.cluster.finish()
             self.jump_to_deadline()
         self.cluster.finish()
+        self.quotas.finish()
         self.sinks.finish()
 
     def _extra(self) -> None:

@@ -14,6 +14,7 @@ from sessionary.schemas import limits
 from sessionary.schemas.rules import ROW_BYTES_MAX
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Limits
+from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, WAITING_MAX
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX
 from tests.support.clock_effects import CLOCKS
 from tests.support.clock_picture import LIMITS_OF_CLOCKS, amount_of, clock_picture, default_ms
@@ -32,6 +33,7 @@ _BOUNDS = (
     ("a session's content as JSON, and a whole event", f"{VALUE_BYTES_MAX:,} bytes"),
     ("all that the processor keeps of a session", f"{ROW_BYTES_MAX:,} bytes"),
     ("open runs of a session", f"{limits.RUNS_OPEN_MAX}"),
+    ("runs at once of a tenant, if runs ask for quotas; runs of it that wait", f"{HOLDERS_MAX:,}; {WAITING_MAX:,}"),
     ("steps, reserved calls, artifacts and turns of a run, or of a session itself", f"{limits.CHILDREN_MAX:,}"),
     ("recoveries of a session", f"{RECOVERY_ATTEMPTS_MAX}"),
 )

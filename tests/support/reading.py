@@ -8,7 +8,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.codec import Decoder, Event, Record
-from sessionary.schemas.records import BatchRecord, RulesActivation, Tick
+from sessionary.schemas.records import BatchRecord, QuotaVerdict, RulesActivation, Tick
 from sessionary.schemas.settings import KafkaSettings
 from tests.support.waiting import wait_until
 
@@ -105,7 +105,7 @@ def read_batches(kafka: KafkaSettings) -> list[BatchRecord]:
     return [record for record in read_records(kafka, kafka.topics.batches) if isinstance(record, BatchRecord)]
 
 
-def read_events(kafka: KafkaSettings) -> list[Event | Tick | RulesActivation]:
+def read_events(kafka: KafkaSettings) -> list[Event | Tick | RulesActivation | QuotaVerdict]:
     """Return the decoded events and ticks of the events topic; other bytes raise DecodeError."""
     decoder = Decoder()
     return [decoder.decode_event(stored.value) for stored in read_topic(kafka, kafka.topics.events)]

@@ -30,7 +30,13 @@ def run_table(transitions: Sequence[RunTransition] = RUN_TRANSITIONS) -> str:
 
 def _run_row(transition: RunTransition) -> str:
     sources = ", ".join(source or "-" for source in transition.sources)
-    by = {"client": "client", "session": "its session", "clock": "its clock", "call": "its calls"}[transition.by]
+    by = {
+        "client": "client",
+        "session": "its session",
+        "clock": "its clock",
+        "call": "its calls",
+        "quota": "its quota",
+    }[transition.by]
     return f"| {transition.id} | {sources} | `{transition.event_type}` | {transition.target or '-'} | {by} |"
 
 

@@ -41,7 +41,9 @@ Any other event that names a run is refused, but for the outcome of a reserved t
 end of an artifact: these are taken of a finished run too. R15 and R16 are what an unknown call with
 a side effect is for its run; R12's reason is `connection_lost` if nothing was heard of the
 session's agent, else `session_timed_out`. R07 and R11 are refused as `call_unresolved` while there
-is such a call.
+is such a call. If the rules have quotas, R17 and R18 take the place of R01, R02 and R11: the run
+waits until its tenant's quota decides (R19 to R23), and until then R04 is refused as
+`quota_exceeded`.
 
 """
 

@@ -23,7 +23,7 @@ REASONS_OF_RULES_2 = frozenset(
         *("producer_conflict", "owner_alive", "too_old"),
         *("unknown_run", "too_many_runs", "resume_expired"),
         *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
-        *("unknown_artifact", "too_many_children"),
+        *("unknown_artifact", "too_many_children", "quota_exceeded"),
     }
 )
 UNIONS = (UnionType, Union)

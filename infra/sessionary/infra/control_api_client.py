@@ -51,14 +51,18 @@ class ControlApiClient:
         """Return the rules of every partition and those that each worker knows: a `RulesList`."""
         return self._send_request("GET", "/v1/rules")
 
-    def activate_rules(self, version: int, finished_run_days: int | None = None) -> dict[str, Json]:
+    def activate_rules(
+        self, version: int, finished_run_days: int | None = None, quotas: bool | None = None
+    ) -> dict[str, Json]:
         """Let rules begin; return the `RulesList` as it is after a few seconds.
 
         `finished_run_days`: for how many days runs can be read after their end; None: as in force.
-        Raises `Invalid` if a worker does not know them, or a partition is not open.
+        `quotas`: whether runs that begin ask for their tenant's quota; None: as in force. Raises
+        `Invalid` if a worker does not know them, or a partition is not open.
         """
-        setting = {} if finished_run_days is None else {"finished_run_days": finished_run_days}
-        return self._send_request("POST", "/v1/rules", {"version": version, **setting})
+        found = {"finished_run_days": finished_run_days, "quotas": quotas}
+        wanted = {name: value for name, value in found.items() if value is not None}
+        return self._send_request("POST", "/v1/rules", {"version": version, **wanted})
 
     def accept_gap(self, partition: int, reason: str) -> dict[str, Json]:
         """Give up events that were deleted before a halted partition read them; else as a retry."""

@@ -38,6 +38,7 @@ from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.durable.errors import (
+    QuotaExceeded,
     ResultTooLarge,
     RunNotFound,
     RunOver,
@@ -187,6 +188,7 @@ __all__ = [
     "ProducerError",
     "ProducerSettings",
     "QueueFull",
+    "QuotaExceeded",
     "Refusal",
     "RefusalReason",
     "Refused",

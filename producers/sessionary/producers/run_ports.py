@@ -37,6 +37,7 @@ class RunView(NamedTuple):
     artifact_id: str | None = None
     verdict: Verdict | None = None  # Only if one was asked for
     checkpoint: Checkpoint | None = None  # The last one
+    reason_code: str | None = None  # Why it is in its state
 
 
 class StepView(NamedTuple):

@@ -28,6 +28,7 @@ class SessionView(NamedTuple):
     holder: str | None = None  # The producer id of that client; None by rules 1
     refusals: Sequence[Refusal] = ()  # The session's last ones
     reason_code: str | None = None  # Why it is in its state, if the processor says so
+    quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known
 
 
 class Control(Protocol):

@@ -100,6 +100,14 @@ class ProducerSettings(KafkaSettings):
         "Raise it after these rules were activated. A session that asked the control API goes by its answer",
         ge=1,
     )
+    quotas: bool = Field(
+        default=False,
+        description="let runs wait until their tenant's quota admits them; needs the control API. Turn it on where "
+        "runs ask for quotas (`sessionary rules list`). A session that asked the control API goes by its answer",
+    )
+    quota_wait_s: float = Field(
+        600.0, description="longest wait of a run for its tenant's quota; then it is cancelled", ge=0
+    )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
     artifacts_url: str | None = Field(
         None,

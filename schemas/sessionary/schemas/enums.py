@@ -79,6 +79,15 @@ StepStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "skipped"]
 ToolCallStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "unknown"]
 """A tool call's state; docs/transitions.md has the transitions."""
 
+QuotaName = Literal["UNKNOWN", "concurrent_runs"]
+"""What a tenant's quota bounds."""
+
+QuotaStep = Literal["UNKNOWN", "requested", "taken", "released"]
+"""What became of a claim to a tenant's quota, as its session tells it."""
+
+QuotaClaimState = Literal["UNKNOWN", "waiting", "granted", "taken", "rejected"]
+"""How a claim to a tenant's quota stands."""
+
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
 """How an unknown tool call was resolved."""
 
@@ -157,6 +166,7 @@ RefusalReason = Literal[
     "call_unresolved",
     "unknown_artifact",
     "too_many_children",
+    "quota_exceeded",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -170,6 +180,9 @@ __all__ = [
     "ErrorClass",
     "PauseKind",
     "Phase",
+    "QuotaClaimState",
+    "QuotaName",
+    "QuotaStep",
     "RefusalReason",
     "RunMode",
     "RunStateName",

@@ -97,6 +97,11 @@ def task_key(tenant_id: str, task_id: str) -> bytes:
     return b"\xfftask:" + f"{tenant_id}:{task_id}".encode()
 
 
+def quota_key(tenant_id: str, quota: str) -> bytes:
+    """Return the key of the row of a tenant's quota, and of the records about it."""
+    return f"{tenant_id}/{quota}".encode()
+
+
 def is_run_key(key: bytes) -> bool:
     """Return whether a row's key is that of a run."""
     return key.endswith(b":")
@@ -241,6 +246,7 @@ __all__ = [
     "parse_key",
     "partition_of",
     "partition_of_task",
+    "quota_key",
     "run_key",
     "split_child_key",
     "split_run_key",

@@ -56,6 +56,8 @@ class TopicNames(NamedTuple):
     tasks: str
     batches: str
     changelog: str
+    quotas: str
+    quotas_changelog: str
     sink_rejected: str
 
     @classmethod
@@ -112,10 +114,11 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
         **written,
         names.events: {**stamped, "max.message.bytes": str(EVENT_BYTES_MAX)},
         names.changelog: compacted,
+        names.quotas_changelog: compacted,
         names.sink_rejected: {**stamped, "max.message.bytes": str(REJECTED_BYTES_MAX)},
     }
-    # Elsewhere the broker's stamp only serves measurements.
-    required = {names.events: _REQUIRED | {"message.timestamp.type"}}
+    # Elsewhere the broker's stamp only serves measurements: these two logs are folded.
+    required = dict.fromkeys((names.events, names.quotas), _REQUIRED | {"message.timestamp.type"})
     return [
         TopicSpec(name, partitions, config, required.get(name, _REQUIRED) & config.keys())
         for name, config in configs.items()
@@ -136,6 +139,8 @@ def bytes_limits(rules: RuleSet) -> dict[str, int]:
         "tasks": output,
         "batches": output,
         "changelog": rules.row_bytes_max + _BEYOND_ROW_BYTES,
+        "quotas": output,
+        "quotas_changelog": rules.row_bytes_max + _BEYOND_ROW_BYTES,
     }
 
 

@@ -28,6 +28,7 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
+from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
 
 
 class ErrorInfo(NamedTuple):
@@ -288,9 +289,9 @@ class RuleSet(NamedTuple):
         version: From 1; each version is described in ARCHITECTURE.md.
         row_bytes_max: A row's key and value; what would make it larger is refused.
         finished_run_days: For so long a run that begins by these rules can be read after its end.
-        output_bytes_max: An audit record, or a request to a service, as a batch of its own; what is
-            longer is cut.
+        output_bytes_max: An audit record, or a request to a service; what is longer is cut.
         rejected_bytes_max: A rejected record, in the same way.
+        quotas: Whether runs that begin ask for their tenant's quota.
     """
 
     version: int
@@ -298,17 +299,13 @@ class RuleSet(NamedTuple):
     finished_run_days: int
     output_bytes_max: int
     rejected_bytes_max: int
+    quotas: bool = False
 
 
 class AnnouncedRules(NamedTuple):
     """Rules that begin with the partition's next record of `RulesActivation`.
 
     Attributes:
-        version: See `RuleSet`.
-        row_bytes_max: See `RuleSet`.
-        finished_run_days: See `RuleSet`.
-        output_bytes_max: See `RuleSet`.
-        rejected_bytes_max: See `RuleSet`.
         from_offset: Where the partition was at the announcement; they begin there or later.
         principal: Who activated them.
     """
@@ -318,15 +315,14 @@ class AnnouncedRules(NamedTuple):
     finished_run_days: int
     output_bytes_max: int
     rejected_bytes_max: int
+    quotas: bool
     from_offset: int
     principal: str
 
     @property
     def rules(self) -> RuleSet:
         """What begins."""
-        return RuleSet(
-            self.version, self.row_bytes_max, self.finished_run_days, self.output_bytes_max, self.rejected_bytes_max
-        )
+        return RuleSet._make(self[: len(RuleSet._fields)])
 
 
 class ClockRepair(NamedTuple):
@@ -337,8 +333,7 @@ class ClockRepair(NamedTuple):
         until_offset: Records below it do not move the clock: the repair is later than they.
         clock_ms: What the clock was set to.
         shift_ms: How far it was set forward; the times of older rows move with it.
-        back_ms: How far it was set back; times of older rows that lie after clock_ms become
-            clock_ms.
+        back_ms: How far it was set back; later times of older rows become clock_ms.
     """
 
     number: int
@@ -382,10 +377,15 @@ __all__ = [
     "PauseKind",
     "Phase",
     "ProducerLedger",
+    "QuotaClaim",
+    "QuotaClaimState",
+    "QuotaName",
+    "QuotaStep",
     "Refusal",
     "RefusalReason",
     "RuleSet",
     "RunMode",
+    "RunQuota",
     "RunStateName",
     "SeqRange",
     "SessionLimits",

@@ -107,6 +107,10 @@ class Processor:
             self.assignment, stores, self._fetcher, self._ticker, lambda: transport.heartbeat_s, folder_of_state
         )
         self._gauges.serve(self._metrics)
+        self._follower = job.follower
+        if job.follower is not None:
+            for name, read in job.follower.gauges.items():
+                self._metrics.read_at_scrape(name, read)
         self.sessions = SessionsTable(self.app, self.assignment, settings.partitions)
         self._agent_topics = load_agents(settings, self.app, self.sessions)
         # Without an agent or a stream: records do not pass through Faust.
@@ -173,6 +177,8 @@ class Processor:
             self._fetcher.close()
             self._ticker.send_acknowledgements(time.time() * 1_000, self._context.acknowledged, idle_ms=0)
             self._ticker.close()
+            if self._follower is not None:
+                self._follower.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
         if self._failure is not None:
@@ -227,6 +233,8 @@ class Processor:
             self._ticker.send_due_activations(now_ms, announced)
             self._ticker.send_acknowledgements(now_ms, self._context.acknowledged)
             self._ticker.send_due_ticks(now_ms, deadlines)
+            if self._follower is not None:
+                self._follower.attend(now_ms, {owner.partition: owner.state for owner in opened})
             await asyncio.sleep(look_pause_s(len(opened)))
 
     async def _report_offsets(self) -> None:
@@ -354,16 +362,16 @@ async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job |
     await processor.run()
 
 
-def run_processor(settings: ProcessorSettings, job: Job | None = None) -> None:
+def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str = "processor") -> None:
     """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call in the main thread.
 
-    `job`: what is done with partitions; default: `processor_job`.
+    `job`: what is done with partitions; default: `processor_job`. `role` is its name in the log.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
     settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
     on.
     """
-    configure_role_logs("processor", settings.instance)
+    configure_role_logs(role, settings.instance)
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
         asyncio.run(_run_until_signal(settings, folder, job))

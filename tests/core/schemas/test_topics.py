@@ -22,8 +22,10 @@ def test_every_topic_names_what_its_correctness_needs() -> None:
         assert int(spec.config["max.message.bytes"]) > 1_048_588, f"Kafka's default is too small for {spec.name}"
         assert {"cleanup.policy", "unclean.leader.election.enable", "max.message.bytes"} <= spec.required
     assert SPECS[NAMES.events].config["message.timestamp.type"] == "LogAppendTime"
-    assert {name for name, spec in SPECS.items() if "message.timestamp.type" in spec.required} == {NAMES.events}
-    assert {name for name, spec in SPECS.items() if "delete.retention.ms" in spec.required} == {NAMES.changelog}
+    assert SPECS[NAMES.quotas].config["message.timestamp.type"] == "LogAppendTime"
+    folded, compacted = {NAMES.events, NAMES.quotas}, {NAMES.changelog, NAMES.quotas_changelog}
+    assert {name for name, spec in SPECS.items() if "message.timestamp.type" in spec.required} == folded
+    assert {name for name, spec in SPECS.items() if "delete.retention.ms" in spec.required} == compacted
 
 
 def test_every_topic_has_an_end_of_its_records() -> None:

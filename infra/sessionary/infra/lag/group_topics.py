@@ -10,6 +10,8 @@ def topic_of_group(prefix: str, group: str) -> str | None:
     names = TopicNames.with_prefix(prefix)
     if group == f"{prefix}.processor":
         return names.events
+    if group == f"{prefix}.quotas":
+        return names.quotas
     if group.startswith(f"{prefix}.cleanup."):
         return names.cleanup
     if group.startswith(f"{prefix}.task-workers."):

@@ -288,6 +288,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         holder=body.get("holder"),
         refusals=_parse_refusals(body.get("refusals") or ()),
         reason_code=body.get("reason_code"),
+        quotas=body.get("quotas"),
     )
 
 

@@ -108,6 +108,7 @@ def parse_run(body: dict[str, Any]) -> RunView:
         artifact_id=body["artifact_id"],
         verdict=parse_verdict(body.get("verdict")),
         checkpoint=parse_checkpoint(body.get("checkpoint")),
+        reason_code=body.get("reason_code"),
     )
 
 

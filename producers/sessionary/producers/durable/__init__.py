@@ -3,6 +3,7 @@
 First what users see, then what it is made of:
 
     run_block        `session.run`: one run of a task
+    quotas/          runs that wait for their tenant's quota
     run_items        checkpoints, and lists that a run works through
     run_steps        the steps of one run, each recorded
     run_resume       how a run that was interrupted goes on

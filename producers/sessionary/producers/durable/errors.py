@@ -6,6 +6,7 @@ SessionaryError
 └── ProducerError
     ├── RunNotFound(run_id)        a run that is to be resumed does not exist
     ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
+    ├── QuotaExceeded(limit, tenant_id)  a run is over its tenant's quota; it may be tried again
     └── ToolCallError(idem_key)    a recorded tool call was not made
         ├── ToolCallInProgress     another process makes it
         ├── ToolCallUnresolved     it may have taken effect: a person must decide
@@ -66,6 +67,27 @@ class RunOver(ProducerError):
         self.run_id = run_id
         self.state = state
         self.error = error
+
+
+class QuotaExceeded(ProducerError):
+    """A run did not begin, or does not go on: its tenant has as many runs as it may have.
+
+    Attributes:
+        run_id: The run.
+        limit: The name of the limit: `concurrent_runs`.
+        tenant_id: The tenant.
+        waited_s: How long the run waited in vain, in seconds; None if it was rejected.
+    """
+
+    retryable = True
+
+    def __init__(self, run_id: str, limit: str, tenant_id: str, waited_s: float | None = None) -> None:
+        why = "was rejected" if waited_s is None else f"waited {waited_s:g} s in vain, and was cancelled"
+        super().__init__(f"run {run_id} {why}: tenant {tenant_id} is at its limit of {limit}; try again later")
+        self.run_id = run_id
+        self.limit = limit
+        self.tenant_id = tenant_id
+        self.waited_s = waited_s
 
 
 class ToolCallError(ProducerError):
@@ -130,6 +152,7 @@ class ToolCallFailed(ToolCallError):
 
 
 __all__ = [
+    "QuotaExceeded",
     "ResultTooLarge",
     "RunNotFound",
     "RunOver",

@@ -57,6 +57,7 @@ class Recorder(NamedTuple):
         rules: Tells the version of the rules by which events are judged, as far as is known.
         limits: Tells the session's limits.
         artifacts: Keeps values that are too large for events; None: such ones are refused.
+        quotas: Tells whether runs wait for their tenant's quota, as far as is known.
     """
 
     key: SessionKey
@@ -72,6 +73,7 @@ class Recorder(NamedTuple):
     rules: Callable[[], int]
     limits: Callable[[], SessionLimits]
     artifacts: "ArtifactLibrary | None" = None
+    quotas: Callable[[], bool] = lambda: False
 
     @property
     def known(self) -> RunReads:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeVar, overload
 
 from sessionary.producers.context.error_info import error_message, to_error_info
@@ -12,6 +13,7 @@ from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
+from sessionary.producers.durable.quotas.admission import begin_admitted, wait_admitted
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.run_items import ListSteps, RunItems
@@ -45,12 +47,14 @@ class RunStart(NamedTuple):
     """How a run begins: its id, its first event, and the fields of all of its events.
 
     `started` is None for a run that has begun before; one that `may_resume` is resumed if it has.
+    It waits for its tenant's quota for `quota_wait_s` at most.
     """
 
     run_id: str
     started: RunStarted | None
     fields: EnvelopeFields
     may_resume: bool = False
+    quota_wait_s: float = 0.0
 
 
 def check_expected(mode: RunMode, expected_ms: int | None, limits: SessionLimits) -> None:
@@ -73,11 +77,10 @@ class Run(ReportedBlock):
 
     A run that is resumed goes on: its steps that succeeded before are not run again. If it was
     complete, the block sends nothing, `result` is the stored one, and steps return their outputs.
-    A block that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
 
-    The verbs of a run take no marks. Their events have what `Session.marks` and the current span
-    give to all events of the block, and the run's id; `report_progress`, `record_plan` and
-    `checkpoint` also have the marks that `Session.run` was given.
+    The verbs of a run take no marks. Their events have those of `Session.marks`, of the
+    current span and the run's id; `report_progress`, `record_plan` and `checkpoint` also the marks
+    that `Session.run` was given.
 
     Attributes:
         result: What the run comes to, as JSON can hold it; it goes with the run's last event. If
@@ -237,8 +240,6 @@ class Run(ReportedBlock):
     ) -> str:
         """Say how far the run got, so that it can go on there. Returns the checkpoint's id.
 
-        `items` and tools with an effect save checkpoints by themselves.
-
         Args:
             kind: What the run has reached, if it is one of the usual points: `plan_made`,
                 `sources_fetched`, `tool_calls_done`, `draft_made`, `published`.
@@ -294,17 +295,17 @@ class Run(ReportedBlock):
         return EnvelopeFields(run_id=self.run_id, actor=self._start.fields.actor if self._start.may_resume else None)
 
     def __enter__(self) -> Self:
-        if not self._start.may_resume:
+        if not self._start.may_resume and not self._recorder.quotas():
             return super().__enter__()
-        run_flow(self._resume(), self._recorder.waits.pause)
+        run_flow(self._enter_judged(), self._recorder.waits.pause)
         self._enter_marks()
         return self
 
     async def __aenter__(self) -> Self:
-        if not self._start.may_resume:
+        if not self._start.may_resume and not self._recorder.quotas():
             return await super().__aenter__()
         try:
-            await run_flow_async(self._resume(), self._recorder.waits.pause)
+            await run_flow_async(self._enter_judged(), self._recorder.waits.pause)
         except BaseException:
             self._beats.stop()  # a thread may be about to begin: the run may be resumed, and does not beat
             raise
@@ -315,21 +316,29 @@ class Run(ReportedBlock):
         self._marks = added_marks(self._reporter.session_id, self._inner_marks(), self._steps.place())
         self._marks.__enter__()
 
-    def _resume(self) -> Flow[None]:
-        """Begin the run, or let it go on if it has begun."""
+    def _enter_judged(self) -> Flow[None]:
+        """Begin the run, or let it go on if it has begun, once that was judged."""
+        run_id, started, fields, may_resume, wait_s = self._start
+        recorder, known = self._recorder, None
         try:
-            known = yield Do(self._read_known)
+            known = (yield Do(self._read_known)) if may_resume else known
         except RunNotFound:
-            if self._start.started is None:
+            if started is None:
                 raise
+        if known is not None:
+            known = yield from resume_run(recorder, known, fields)
+            if recorder.quotas() and known.run.state != "completed":
+                yield from wait_admitted(recorder, run_id, fields, wait_s)
+            self._adopt(known)
+            if self.is_complete:
+                self.result = yield Do(partial(load_value, recorder.artifacts, known.run.result_json))
+                return
+        elif started is not None and recorder.quotas():
+            yield from begin_admitted(recorder, run_id, started, fields, wait_s)
+        else:
             yield Do(self._report_start)
             return
-        known = yield from resume_run(self._recorder, known, self._start.fields)
-        self._adopt(known)
-        if self.is_complete:
-            self.result = yield Do(lambda: load_value(self._recorder.artifacts, known.run.result_json))
-        else:
-            yield Do(self._begin)
+        yield Do(self._begin)
 
     def _read_known(self) -> KnownRun:
         known = read_run(self._recorder, self.run_id)

@@ -98,6 +98,8 @@ class ProcessBoundClient:
             self._ports.waits,
             self._settings.rules,
             self._artifacts,
+            self._settings.quotas,
+            self._settings.quota_wait_s,
         )
 
     def _outside_ports(self) -> Ports:

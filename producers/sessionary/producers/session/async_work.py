@@ -236,6 +236,7 @@ class AsyncSessionWork:
         input: Json = None,
         plan: Json = None,
         resume: bool = False,
+        quota_wait_s: float | None = None,
         **marks: Unpack[Marks],
     ) -> Run:
         """Return a run of a task, to be used in `async with`: events in the block belong to it.
@@ -245,7 +246,7 @@ class AsyncSessionWork:
 
         Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
         `run_cancelled`. Entering and leaving raise as `emit` does, but never hide what the block
-        raised.
+        raised. With quotas, entering waits for the tenant's: `QuotaExceeded` if that rejects it.
 
         Args:
             task_type: What kind of task it is.
@@ -258,10 +259,18 @@ class AsyncSessionWork:
             input: What the run is given, as JSON can hold it.
             plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
             resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
             marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
         return self.sync_session.run(
-            task_type, mode=mode, expected_ms=expected_ms, input=input, plan=plan, resume=resume, **marks
+            task_type,
+            mode=mode,
+            expected_ms=expected_ms,
+            input=input,
+            plan=plan,
+            resume=resume,
+            quota_wait_s=quota_wait_s,
+            **marks,
         )
 
     def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:

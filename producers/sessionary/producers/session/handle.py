@@ -63,6 +63,8 @@ class SharedServices(NamedTuple):
     waits: Waits | None = None  # None: real time
     rules: int = 1  # version of the rules by which events are judged, as far as the client knows
     artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
+    quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
+    quota_wait_s: float = 0.0
 
 
 class SessionHandle(BeatingHandle):
@@ -87,7 +89,7 @@ class SessionHandle(BeatingHandle):
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"
         self._phase: str | None = None
-        self._rules = services.rules
+        self._rules, self._quotas = services.rules, services.quotas
         self._sends_phases = True  # only the owning service may change the phase
         self._version = 1
         self._snapshot_id: str | None = None
@@ -332,6 +334,7 @@ class SessionHandle(BeatingHandle):
         self._version = view.version
         self._phase = view.phase
         self._rules = self._rules if view.rules is None else view.rules
+        self._quotas = self._quotas if view.quotas is None else view.quotas
         self._sends_phases = view.owner_service == self._emitter.service_id
         self._state_json = view.state_json
         self._schema_version = view.state_schema_version

@@ -226,6 +226,7 @@ class SessionWork(SessionHandle):
         input: Json = None,
         plan: Json = None,
         resume: bool = False,
+        quota_wait_s: float | None = None,
         **marks: Unpack[Marks],
     ) -> Run:
         """Return a run of a task, to be used in `with`: events in the block belong to it.
@@ -235,20 +236,20 @@ class SessionWork(SessionHandle):
                 run.result = {"pages": 12}
 
         Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
-        `run_cancelled`. Entering and leaving raise as `emit` does, but never hide what the block
-        raised.
+        `run_cancelled`. Entering (`QuotaExceeded` if the tenant's quota rejects it) and leaving
+        raise as `emit` does, but never hide what the block raised.
 
         Args:
             task_type: What kind of task it is.
             mode: An `attached` run lives with its session: it is paused if the session times out,
-                fails if the session ends, and may take `attached_run_ms`. A `detached` one goes on
-                while the session is held or has timed out, and the session is not archived before
-                the run ends. An attached run that is silent sends a heartbeat every five seconds.
-            expected_ms: How long the run is expected to take. Raises `Invalid` if that is more than
-                an attached run may take.
+                fails if it ends, and may take `attached_run_ms`; one that is silent sends a
+                heartbeat every five seconds. A `detached` one goes on while the session is held or
+                has timed out, and the session is not archived before the run ends.
+            expected_ms: How long it is expected to take; `Invalid` if that is more than it may.
             input: What the run is given, as JSON can hold it.
             plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
             resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
             marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
         if resume and not marks.get("run_id"):
@@ -258,7 +259,7 @@ class SessionWork(SessionHandle):
         input_json = None if input is None else to_json_text(input, "input")
         plan_json = None if plan is None else to_json_text(plan, "plan")
         started = RunStarted(mode, task_type, input_json, plan_json)
-        return self._new_run(run_id, started, marks, resume=resume)
+        return self._new_run(run_id, started, marks, resume=resume, wait_s=quota_wait_s)
 
     def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
         """Return a run of this session that has begun before, to be used in `with`: it goes on.
@@ -266,10 +267,8 @@ class SessionWork(SessionHandle):
             with session.resume_run("report-7") as run:
                 facts = run.step("collect", collect_facts)  # not run again if it has succeeded
 
-        Entering the block reads the run, its steps and its tool calls. Calls that may have taken
-        effect are resolved by asking their tools. Then a run that is paused or has failed is
-        resumed; one that is complete stays as it is, and its block sends nothing. What is left to
-        do can be read before: `Run.resume_plan`.
+        Entering reads the run, its steps and its tool calls. Calls that may have taken effect are
+        resolved by asking their tools. Then a run that is paused or has failed is resumed.
 
         Args:
             run_id: The run's id.
@@ -280,37 +279,37 @@ class SessionWork(SessionHandle):
             RunNotFound: There is no such run.
             RunOver: It has failed for good, or was cancelled.
             ToolCallUnresolved: A tool call may have taken effect; a person must decide.
-            Refused: The processor does not let it go on.
-
-        Otherwise entering raises as `sync` and `emit` do.
+            Refused: The processor does not let it go on; else as `sync` and `emit`.
         """
         return self._new_run(run_id, None, marks, resume=True)
 
-    def _new_run(self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool) -> Run:
+    def _new_run(
+        self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool, wait_s: float | None = None
+    ) -> Run:
         fields = envelope_fields(marks)._replace(run_id=run_id)
         recorder = self._recorder()
         beats = RunBeats(
             self._services.heartbeats, self._send_run_beat, lambda: self._emitter.last_seq, recorder.waits.now_s
         )
-        return Run(self._call_reporter(), recorder, RunStart(run_id, started, fields, may_resume=resume), beats)
+        wait_s = self._services.quota_wait_s if wait_s is None else wait_s
+        return Run(self._call_reporter(), recorder, RunStart(run_id, started, fields, resume, wait_s), beats)
 
     def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
         """Ask the workers of this session's service to carry out a task; return the task's id.
 
             task_id = session.start_task("model_training", {"model": "m1", "epochs": 10})
 
-        The task is a detached run: it goes on without this client and without its session. Its id
-        is all that `SessionClient.check_task_status` and its kin need, in any process.
+        The task is a detached run: it goes on without this client and its session. Its id is all
+        that `SessionClient.check_task_status` and its kin need. With quotas it may have to wait.
 
         Args:
             task_type: Name of the function, as the workers know it.
-            input: What the function is given, as JSON can hold it.
+            input: What it is given, as JSON can hold it.
             timeout_s: How long Kafka may take to acknowledge the request.
             marks: As in `emit`, but for `run_id`.
 
         Raises:
-            Unavailable: Kafka has not acknowledged the request. It stays queued as other events do,
-                so the task may begin all the same; the message has its id.
+            Unavailable: Kafka has not acknowledged the request. It stays queued as other events do.
             DeliveryFailed: The request is lost.
         """
         return self._await_task(self._ask_task(task_type, input, marks), timeout_s)
@@ -390,6 +389,7 @@ class SessionWork(SessionHandle):
             lambda: self._rules,
             lambda: with_defaults(self._limits),
             services.artifacts,
+            lambda: self._quotas,
         )
 
 

@@ -14,6 +14,7 @@ The modules:
     memory_runs      its runs, steps and tool calls, as the control API tells them
     memory_follows   the streams of its followed sessions
     judged_log       the events in the order of the log, with their verdicts; imported lazily
+    quotas           the quotas of a memory's tenants; imported lazily
     judge            the processor's rules over partitions in memory; imported lazily
     fake_heartbeats  the heartbeats of a client's sessions on that clock
     fake_polls       when clients ask about their sessions on that clock
@@ -22,7 +23,7 @@ The modules:
 
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing.clients import memory_client, memory_ports
-from sessionary.producers.testing.judged_event import JudgedEvent, Outcome
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, Outcome
 from sessionary.producers.testing.memory import InMemoryTransport, NamedSession
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState
@@ -32,6 +33,7 @@ __all__ = [
     "Event",
     "InMemoryTransport",
     "JudgedEvent",
+    "MemoryQuota",
     "NamedSession",
     "OutRecord",
     "Outcome",

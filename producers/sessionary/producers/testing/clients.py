@@ -9,6 +9,7 @@ from sessionary.producers.ports import OnCleanupRequest, OnError, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
+from sessionary.producers.testing.judged_event import MemoryQuota
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.producers.testing.memory_follows import MemoryFollows
 from sessionary.producers.testing.memory_runs import MemoryRuns
@@ -81,6 +82,7 @@ def memory_client(
     *,
     memory: InMemoryTransport | None = None,
     rules: int | None = None,
+    quota: MemoryQuota | None = None,
     on_error: OnError = log_error,
     on_refused: OnRefused | None = None,
     on_timed_out: OnTimedOut | None = None,
@@ -98,6 +100,7 @@ def memory_client(
         settings: Default: the defaults of `ProducerSettings`.
         memory: Memory of another client, to share its sessions; default: a new one.
         rules: Version of the rules by which a new memory judges; default: the newest.
+        quota: Of each tenant of a new memory; default: runs ask for none. The client then waits.
         on_error: As in `SessionClient`, and so are the next three. `memory.advance` calls them.
         on_refused: Called with each event that was refused; default: `on_error`.
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
@@ -111,14 +114,18 @@ def memory_client(
         Invalid: A name is not allowed, or the rules are unknown.
     """
     if memory is None:
-        memory = InMemoryTransport(rules=NEWEST_RULES.version if rules is None else rules)
-    elif rules is not None:
-        raise Invalid("invalid_value", "rules are those of the memory: pass only one of both")
+        memory = InMemoryTransport(rules=NEWEST_RULES.version if rules is None else rules, quota=quota)
+    elif rules is not None or quota is not None:
+        name = "quota" if rules is None else "rules"
+        raise Invalid("invalid_value", f"{name} are those of the memory: pass only one of both")
+    settings = settings or ProducerSettings.from_env({})
+    if memory.has_quota:
+        settings = settings.model_copy(update={"quotas": True})
     client = SessionClient(
         tenant_id=tenant_id,
         service_id=service_id,
         agent_id=agent_id,
-        settings=settings or ProducerSettings.from_env({}),
+        settings=settings,
         on_error=on_error,
         on_refused=on_refused,
         on_timed_out=on_timed_out,

@@ -7,15 +7,17 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sessionary.producers.testing.quotas import Quotas
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.ids import partition_of_task, run_key, task_key
+from sessionary.schemas.ids import partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import (
     AuditRecord,
     CleanupRequest,
     FinishedRun,
     Gravestone,
     Position,
+    QuotaNotice,
     RejectedEvent,
     RunGravestone,
     RunState,
@@ -32,6 +34,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.message.machine import MessageMachine
 from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.step.machine import StepMachine
@@ -57,18 +60,20 @@ class Judge:
     written for one record, the audit record is last in `audits`.
     """
 
-    def __init__(self, partitions: int, rules: int, now_ms: int) -> None:
+    def __init__(self, partitions: int, rules: int, now_ms: int, limits: TenantLimits | None = None) -> None:
         """Begin with empty partitions. Raises `Invalid` for a version of the rules that is unknown.
 
         Args:
             partitions: Number of partitions.
             rules: Version of the rules that are in force.
             now_ms: The clock, ms since the epoch.
+            limits: Of each tenant; None: runs ask for no quota.
         """
         if rules not in _RULES:
             raise Invalid("invalid_value", f"rules {rules} are unknown: use one of {', '.join(map(str, _RULES))}")
         settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, hole_ms=_NO_HOLE_MS)
         self.rules = rules
+        self.quotas = Quotas(limits)
         self.now_ms = now_ms
         self.audits: list[AuditRecord] = []
         self.rejections: list[RejectedEvent] = []
@@ -81,7 +86,8 @@ class Judge:
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
         machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), ArtifactMachine(), MessageMachine()
         state = PartitionState(partition, settings, Decoder(), machines)
-        state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=_RULES[self.rules]))
+        judged_by = _RULES[self.rules]._replace(quotas=self.quotas.limits is not None)
+        state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=judged_by))
         state.finish_loading()
         return state
 
@@ -97,6 +103,7 @@ class Judge:
         """Judge one record at the clock's time. Due timers fire first."""
         offset = self.next_offset(partition)
         judged = self._append(partition, LogRecord(offset, self.now_ms, key, value, headers)).judged
+        self._tell_verdicts()
         return JudgedRecord(offset, judged.refusals.get(offset), judged.duplicates.get(offset))
 
     def skip_record(self, partition: int) -> int:
@@ -114,6 +121,14 @@ class Judge:
             ends_ms = min(state.chunks.earliest_ms, *vanishing)
             if ends_ms <= self.now_ms or (deadline_ms is not None and deadline_ms <= self.now_ms):
                 self._append(partition, LogRecord(self.next_offset(partition), self.now_ms, None, _TICK))
+        self._tell_verdicts()
+
+    def _tell_verdicts(self) -> None:
+        """Append the verdicts on claims to the partitions of their sessions."""
+        while (told := self.quotas.next_verdict(self.now_ms)) is not None:
+            partition = partition_of(told.key, len(self._states))
+            offset = self.next_offset(partition)
+            self._append(partition, LogRecord(offset, self.now_ms, told.key, told.value))
 
     def find_row(self, partition: int, key: bytes) -> SessionState | Gravestone | None:
         """Return a session as the processor knows it, what remains of one, or None."""
@@ -186,6 +201,8 @@ class Judge:
             self.cleanups.append(record)
         elif isinstance(record, TaskRequest):
             self.tasks.append(record)
+        elif isinstance(record, QuotaNotice):
+            self.quotas.notices.append(record)
 
 
 __all__ = ["Judge", "JudgedRecord"]

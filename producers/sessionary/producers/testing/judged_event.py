@@ -10,6 +10,13 @@ Outcome = Literal["applied", "refused", "duplicate"]
 """What became of an event. A duplicate repeats an event that was judged before."""
 
 
+class MemoryQuota(NamedTuple):
+    """The quota of each tenant of a memory: how many runs at once; what becomes of further ones."""
+
+    concurrent_runs: int
+    over: Literal["queue", "reject"] = "queue"
+
+
 class JudgedEvent(NamedTuple):
     """One event with its place in the log and the judge's verdict.
 
@@ -46,4 +53,4 @@ class JudgedEvent(NamedTuple):
         return Verdict(applied=self.outcome != "refused", reason=self.reason)
 
 
-__all__ = ["JudgedEvent", "Outcome"]
+__all__ = ["JudgedEvent", "MemoryQuota", "Outcome"]

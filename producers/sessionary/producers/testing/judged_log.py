@@ -17,12 +17,13 @@ from sessionary.producers.ports import (
 )
 from sessionary.producers.session_ports import FollowedState
 from sessionary.producers.testing.judge import Judge
-from sessionary.producers.testing.judged_event import JudgedEvent
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import SessionRecovered, SessionResumed, SessionTakenOver
 from sessionary.schemas.ids import message_key, partition_of, run_key
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Limits, RefusalReason
+from sessionary.stream_processors.core.quota.limits import TenantLimits
 
 _NOT_KEPT = Verdict(applied=False, reason=None, kept=False)
 
@@ -35,9 +36,10 @@ class JudgedLog:
     take-overs are refused.
     """
 
-    def __init__(self, partitions: int, rules: int, now_ms: int) -> None:
+    def __init__(self, partitions: int, rules: int, now_ms: int, quota: MemoryQuota | None = None) -> None:
         """Begin empty. The arguments are those of `Judge`; raises `Invalid` as it does."""
-        self.judge = Judge(partitions, rules, now_ms)
+        limits = None if quota is None else TenantLimits(*quota)
+        self.judge = Judge(partitions, rules, now_ms, limits)
         self.records: list[OutRecord] = []
         self.judged: list[JudgedEvent] = []
         self.heartbeats: list[Event] = []
@@ -97,6 +99,7 @@ class JudgedLog:
             holder=row.holder or None,
             refusals=row.refusals,
             reason_code=row.reason_code,
+            quotas=self.judge.quotas.limits is not None,
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:

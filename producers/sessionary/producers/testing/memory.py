@@ -21,7 +21,7 @@ from sessionary.producers.ports import (
 )
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
 from sessionary.producers.testing.fake_polls import FakePolls
-from sessionary.producers.testing.judged_event import JudgedEvent
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
@@ -58,25 +58,25 @@ class InMemoryTransport:
     """What clients send, judged at once by the processor's own rules. Thread-safe.
 
     Time stands still until a test calls `advance`. Each event is acknowledged at once, whatever the
-    verdict, as by Kafka. Several clients may share one memory (`memory_client(memory=...)`): other
-    agents, or a second process of the same one.
+    verdict. Several clients may share one memory: other agents, or a second process of one.
     """
 
-    def __init__(self, partitions: int = 4, rules: int = NEWEST_RULES.version) -> None:
+    def __init__(
+        self, partitions: int = 4, rules: int = NEWEST_RULES.version, quota: MemoryQuota | None = None
+    ) -> None:
         """Begin empty, at the present time.
 
         Args:
-            partitions: Number of partitions of the imaginary events topic.
-            rules: Version of the rules by which events are judged. Raises `Invalid` for one that
-                this release does not know.
+            partitions: Of the events topic.
+            rules: Version of the rules that judge. Raises `Invalid` if it is unknown.
+            quota: Each tenant's; None: runs ask for none.
         """
-        # Here, as importing the client must load nothing of the processor.
-        from sessionary.producers.testing.judged_log import JudgedLog
+        from sessionary.producers.testing.judged_log import JudgedLog  # loads the processor's rules
 
         self._lock = threading.RLock()
         self._advancing = threading.Lock()
         self._pausing = threading.Lock()
-        self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000)
+        self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000, quota)
         self._judge = self._log.judge
         self._silenced: set[str] = set()
         self._subscriptions: list[CleanupSubscription] = []
@@ -85,7 +85,7 @@ class InMemoryTransport:
         self._polls = FakePolls()
         self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
         self._cleanups_seen = 0
-        self._silent = False
+        self._silent, self.has_quota = False, quota is not None
 
     # What happened, for tests
 

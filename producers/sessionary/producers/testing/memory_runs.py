@@ -147,7 +147,9 @@ def _run_at_work(log: "JudgedLog", session_id: str, run_id: str) -> RunAtWork | 
 
 def _run_view(row: RunState | FinishedRun) -> RunView:
     contents = (row.input_json, row.plan_json, row.result_json, row.artifact_id)
-    return RunView(row.run_id, row.mode, row.task_type, row.state, row.error, *contents, None, row.checkpoint)
+    return RunView(
+        row.run_id, row.mode, row.task_type, row.state, row.error, *contents, None, row.checkpoint, row.reason_code
+    )
 
 
 def _message_view(row: MessageState) -> MessageView:

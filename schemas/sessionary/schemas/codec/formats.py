@@ -31,6 +31,8 @@ from sessionary.schemas.records import (
     MessageContent,
     MessageState,
     Position,
+    QuotaNotice,
+    QuotaVerdict,
     RejectedEvent,
     RulesActivation,
     RunContent,
@@ -41,6 +43,7 @@ from sessionary.schemas.records import (
     StepContent,
     StepState,
     TaskRequest,
+    TenantQuota,
     Tick,
     TimedStep,
     ToolCallContent,
@@ -64,6 +67,8 @@ Record = (
     | MessageContent
     | MessageState
     | Position
+    | QuotaNotice
+    | QuotaVerdict
     | RejectedEvent
     | RulesActivation
     | RunContent
@@ -74,6 +79,7 @@ Record = (
     | StepContent
     | StepState
     | TaskRequest
+    | TenantQuota
     | Tick
     | TimedStep
     | ToolCallContent

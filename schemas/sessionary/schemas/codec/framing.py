@@ -52,7 +52,7 @@ from sessionary.schemas.codec.mapping import find_wrong_field
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import EventIdentity
-from sessionary.schemas.records import Position, RulesActivation, Tick
+from sessionary.schemas.records import Position, QuotaVerdict, RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
 CONFLUENT = b"\x00"
@@ -269,13 +269,13 @@ class Decoder:
             self._by_rules[rules] = found
         return found
 
-    def decode_event(self, value: bytes | None) -> Event | Tick | RulesActivation:
+    def decode_event(self, value: bytes | None) -> Event | Tick | RulesActivation | QuotaVerdict:
         """Read a value of the events topic; may block on the registry, once per schema.
 
         Raises `DecodeError`, `Unavailable`.
         """
         decoded = self._decode(value)
-        if isinstance(decoded, Event | Tick | RulesActivation):
+        if isinstance(decoded, Event | Tick | RulesActivation | QuotaVerdict):
             return decoded
         raise DecodeError("unknown_event_type", f"a {type(decoded).__name__} is no event")
 

@@ -5,6 +5,7 @@
     session    the changelog's sessions, gravestones and positions
     run        the changelog's runs, steps and tool calls
     children   the changelog's artifacts and turns of conversations
+    quota      the quotas of tenants: notices, verdicts and rows
 
 Times of outputs are µs since the epoch; in the changelog's records they are ms of log time.
 """
@@ -19,6 +20,7 @@ from sessionary.schemas.records.outputs import (
     RejectedEvent,
     TaskRequest,
 )
+from sessionary.schemas.records.quota import QuotaNotice, QuotaVerdict, TenantQuota
 from sessionary.schemas.records.run import (
     EndedToolCall,
     FinishedRun,
@@ -46,6 +48,8 @@ __all__ = [
     "MessageContent",
     "MessageState",
     "Position",
+    "QuotaNotice",
+    "QuotaVerdict",
     "RejectedEvent",
     "RulesActivation",
     "RunContent",
@@ -56,6 +60,7 @@ __all__ = [
     "StepContent",
     "StepState",
     "TaskRequest",
+    "TenantQuota",
     "Tick",
     "TimedStep",
     "ToolCallContent",

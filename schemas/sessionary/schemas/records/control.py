@@ -20,12 +20,9 @@ class RulesActivation(NamedTuple):
 
     It counts only if the partition's owner announced it in the changelog.
 
+    The first attributes are those of `RuleSet`.
+
     Attributes:
-        version: See `RuleSet`.
-        row_bytes_max: See `RuleSet`.
-        finished_run_days: See `RuleSet`.
-        output_bytes_max: See `RuleSet`.
-        rejected_bytes_max: See `RuleSet`.
         principal: Who activated them.
         instance: The processor that sent it.
     """
@@ -35,15 +32,14 @@ class RulesActivation(NamedTuple):
     finished_run_days: int
     output_bytes_max: int
     rejected_bytes_max: int
+    quotas: bool
     principal: str
     instance: str
 
     @property
     def rules(self) -> RuleSet:
         """What begins."""
-        return RuleSet(
-            self.version, self.row_bytes_max, self.finished_run_days, self.output_bytes_max, self.rejected_bytes_max
-        )
+        return RuleSet._make(self[: len(RuleSet._fields)])
 
 
 __all__ = ["RulesActivation", "Tick"]

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from sessionary.schemas.limits import FINISHED_RUN_DAYS
+from sessionary.schemas.quota_types import RunQuota
 from sessionary.schemas.types import Checkpoint, ErrorInfo, RunMode, RunStateName, StepStateName, ToolCallStateName
 
 
@@ -36,6 +37,7 @@ class RunState(NamedTuple):
     unresolved_calls: int = 0  # How many of its calls with a side effect have an unknown outcome
     checkpoint: Checkpoint | None = None  # The last one that was saved
     kept_days: int = FINISHED_RUN_DAYS  # For so long it can be read after its end
+    quota: RunQuota | None = None  # The claim that it waits with, or holds; None if it needs none
 
 
 class FinishedRun(NamedTuple):

@@ -164,6 +164,11 @@ DOCUMENT: Final[dict[str, Any]] = {
                         "description": "days for which a run that begins by them can be read after its end, "
                         f"1 to {FINISHED_RUN_DAYS_MAX:,}; by default as it is in force",
                     },
+                    quotas={
+                        "type": ["boolean", "null"],
+                        "description": "whether runs that begin by them ask for their tenant's quota; by default as "
+                        "it is in force",
+                    },
                 ),
                 "required": ["version"],
             },

@@ -69,6 +69,7 @@ SESSION: Final = object_schema(
     },
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
     rules={**NUMBER, "description": "version of the rules by which its events are judged"},
+    quotas={"type": "boolean", "description": "whether its runs ask for their tenant's quota"},
 )
 _AFTER: Final = {**TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
 KNOWN_SESSION: Final = {
@@ -168,6 +169,10 @@ PARTITION_RULES: Final = object_schema(
         **NUMBER_OR_NULL,
         "description": "days for which a run that begins now can be read after its end; null if it is not known",
     },
+    quotas={
+        "type": ["boolean", "null"],
+        "description": "whether runs that begin now ask for their tenant's quota; null if it is not known",
+    },
     announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
     principal={**TEXT_OR_NULL, "description": "who activated the announced rules"},
     detail={**TEXT_OR_NULL, "description": "why it is not open"},
@@ -215,6 +220,7 @@ LOG_PLACE: Final = {
     "verdict": {**_VERDICT, "description": "as in `Session`"},
     "position": object_schema(partition=NUMBER, next_offset=NUMBER),
     "rules": {**NUMBER, "description": "as in `Session`"},
+    "quotas": {"type": "boolean", "description": "as in `Session`"},
 }
 SESSION_PARAMETERS: Final = [
     {"name": "session_id", "in": "path", "required": True, "schema": {**TEXT, "format": "uuid"}},

@@ -158,7 +158,7 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
     """Return what every answer about a session says of the log.
 
     The verdict on the record at `after`, None if the request had none; the position that the state
-    includes; and the version of the rules in force there.
+    includes; the version of the rules in force there, and whether they have quotas.
     """
     question, owner = asked
     verdict, key = None, question.key.encoded()
@@ -171,6 +171,7 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
         "verdict": verdict,
         "position": {"partition": question.partition, "next_offset": position.next_offset},
         "rules": position.rules.version,
+        "quotas": position.rules.quotas,
     }
 
 

@@ -15,6 +15,7 @@ from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import EventLog, RowFate
 from sessionary.stream_processors.core.run.task_index import TaskIndex
 from sessionary.stream_processors.core.timers import Timers
+from sessionary.stream_processors.core.verdict import ReadArrival, read_arrival
 
 
 class PartitionSettings(NamedTuple):
@@ -177,8 +178,10 @@ class CommittedState:
     gravestones that are packed, `child_index` the keys of the rows that vanish with others, `tasks`
     the sessions of the tasks. `live` and `vanishing` are the numbers of rows that fire and that
     only vanish, without chunks and children that are not live; `unpacked` of these that are never
-    packed. `tally` counts rows by their labels.
+    packed. `tally` counts rows by their labels. `read_arrival` reads the log's records.
     """
+
+    read_arrival: ReadArrival = staticmethod(read_arrival)
 
     def __init__(
         self,

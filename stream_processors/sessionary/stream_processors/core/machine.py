@@ -22,6 +22,7 @@ from sessionary.schemas.records import (
     EndedToolCall,
     FinishedRun,
     MessageState,
+    QuotaVerdict,
     RunState,
     StepState,
     TimedStep,
@@ -72,6 +73,8 @@ class Arrival(NamedTuple):
     rules know no runs. `child` is the row under `child_key`: the step, the reserved call or the
     artifact that the event names, or the turn whose row a message takes; the key is None if it
     names none. `siblings` is how many children the parent of a child that is not there has.
+    `quota` is set, and `event` and `fault` are None, if the record is a processor's verdict on a
+    claim to a quota.
     """
 
     record: LogRecord
@@ -87,6 +90,7 @@ class Arrival(NamedTuple):
     child_key: bytes | None = None
     child: ChildRow | None = None
     siblings: int = 0
+    quota: QuotaVerdict | None = None
 
 
 class ForRow(NamedTuple):

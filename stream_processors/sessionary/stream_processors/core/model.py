@@ -26,7 +26,7 @@ WORK = (
 ) | {"session_activity"}
 
 # A topic that machines write to; the name of its field in `TopicNames`.
-Stream = Literal["audit", "rejected", "cleanup", "tasks"]
+Stream = Literal["audit", "rejected", "cleanup", "tasks", "quotas"]
 
 
 class Row(Protocol):
@@ -157,7 +157,8 @@ class DueRows(NamedTuple):
 class Counts(NamedTuple):
     """What became of a batch's records; applied + duplicate + refused + ticks = records.
 
-    `ticks` counts the records of processors: a record that begins other rules is one of them.
+    `ticks` counts the records of processors: those that begin other rules, and verdicts on quotas,
+    are among them.
     """
 
     applied: int

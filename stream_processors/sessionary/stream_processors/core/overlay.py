@@ -41,7 +41,7 @@ from sessionary.stream_processors.core.trail import (
     rules_record,
     skip_record,
 )
-from sessionary.stream_processors.core.verdict import begins_rules, read_arrival, unread_arrival
+from sessionary.stream_processors.core.verdict import begins_rules, unread_arrival
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
 
@@ -347,7 +347,7 @@ class Overlay(BatchRows):
         if type(row) in families.foreign_classes or is_run_key(key):
             row = None  # a record's key is never that of another family's row
         known = None if row is REMAINS else row
-        arrival = read_arrival(
+        arrival = committed.read_arrival(
             record, known, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
         )
         if arrival is None:
@@ -362,7 +362,6 @@ class Overlay(BatchRows):
             arrival = self._load_named_rows(arrival, event)
         if self._repairs:
             arrival = arrival._replace(clock_repair=self._repairs[-1].number)
-        hashed = hash(key)
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
@@ -372,7 +371,7 @@ class Overlay(BatchRows):
         decision = machine.decide(row, arrival)
         if decision.duplicate:
             self._add_offset(record.offset)
-            self._add_key(hashed)
+            self._add_key(hash(record.key or b""))
             self._duplicate += 1
             assert arrival.event is not None  # what cannot be read repeats nothing
             self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
@@ -386,9 +385,10 @@ class Overlay(BatchRows):
             self._put_row(machine, key, row, after)
         # Nothing raises from here on.
         self._add_offset(record.offset)
-        self._add_key(hashed)
+        self._add_key(hash(record.key or b""))
+        self._ticks += arrival.quota is not None
         if decision.refusal is None:
-            self._applied += 1
+            self._applied += arrival.quota is None
         else:
             self._refusals.append(decision.refusal)
             self._judged.refusals[record.offset] = decision.refusal

@@ -165,6 +165,8 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) 
         f"outputs {rules.output_bytes_max}, rejected records {rules.rejected_bytes_max}; finished runs are kept for "
         f"{days}"
     )
+    if rules.quotas:
+        reason += "; runs ask for quotas"
     return decision_record("rules_announced", reason, principal, place)
 
 

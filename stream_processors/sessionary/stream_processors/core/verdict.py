@@ -6,14 +6,20 @@ What fails here is a `Fault`; the machine turns it into a refusal, so that it is
 and kept like every other one.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.codec.value_bounds import find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey, parse_key
-from sessionary.schemas.records import RulesActivation, Tick
+from sessionary.schemas.records import QuotaVerdict, RulesActivation, Tick
 from sessionary.schemas.types import AnnouncedRules, RuleSet
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Fault
 from sessionary.stream_processors.core.model import EventLog, LogRecord, Row
+
+# Record, row under its key, decoder, log, clock (ms), rules, end of the last hole (ms).
+ReadArrival = Callable[[LogRecord, Any, Decoder, EventLog, int, RuleSet, int], Arrival | None]
 
 
 def read_arrival(
@@ -43,6 +49,8 @@ def read_arrival(
         event = decoder.decode_event(record.value)
     except DecodeError as error:
         return Arrival(record, session, None, Fault(error.reason, error.detail), log, now_ms, rules)
+    if isinstance(event, QuotaVerdict):
+        return Arrival(record, session, None, None, log, now_ms, rules, quota=event)
     if not isinstance(event, Event):
         return Arrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms, rules)
     envelope, fault = event.envelope, None
@@ -78,7 +86,7 @@ def _heartbeat_of(record: LogRecord, decoder: Decoder) -> Event | None:
     return event
 
 
-def _is_control(value: Event | Tick | RulesActivation, rules: RuleSet) -> bool:
+def _is_control(value: Event | Tick | RulesActivation | QuotaVerdict, rules: RuleSet) -> bool:
     """Return whether a record without a key is a tick, or repeats that rules have begun."""
     return isinstance(value, Tick) or (isinstance(value, RulesActivation) and value.version <= rules.version)
 
@@ -97,4 +105,4 @@ def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder)
     return isinstance(value, RulesActivation) and value.rules == announced.rules
 
 
-__all__ = ["begins_rules", "read_arrival", "unread_arrival"]
+__all__ = ["ReadArrival", "begins_rules", "read_arrival", "unread_arrival"]

@@ -4,7 +4,7 @@ The loop (`partition_owner.py`) and the transaction (`transaction.py`) are the s
 The job of a processor is `machines_job`. A job is made once per worker and called without a lock.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from sessionary.schemas.codec import encode_record
@@ -19,6 +19,7 @@ from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import Emitted, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.trail import event_offset
+from sessionary.stream_processors.metrics import MetricName, ReadGauge
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import (
     DUE_HEADER,
@@ -50,10 +51,12 @@ class Transaction(NamedTuple):
     """What one transaction writes besides the position, and the rows as a store keeps them.
 
     `records` are read once, in order, while the transaction is open; they may be an iterator.
+    `elsewhere` go to the partitions that their keys name, all others to the source's.
     """
 
     records: Iterable[PlainProduced]
     rows: Mapping[bytes, bytes | None]
+    elsewhere: Sequence[PlainProduced] = ()
 
 
 class MakeTransaction(Protocol):
@@ -69,6 +72,27 @@ class MakeTransaction(Protocol):
         ...
 
 
+class CommitFollower(Protocol):
+    """Acts on what a worker has committed. Belongs to the event loop; nothing blocks."""
+
+    @property
+    def gauges(self) -> Mapping[MetricName, ReadGauge]:
+        """What the worker's metrics show of it."""
+        ...
+
+    def note_commit(self, partition: int, outcome: Outcome) -> None:
+        """Take a committed outcome."""
+        ...
+
+    def attend(self, now_ms: float, states: Mapping[int, PartitionState]) -> None:
+        """Do what is due; `states`: of the open partitions. Called many times a second."""
+        ...
+
+    def close(self) -> None:
+        """Wait at most 1 s for what is under way."""
+        ...
+
+
 class Job(NamedTuple):
     """A partition's state, what is written of an outcome, and the form of the rows."""
 
@@ -77,6 +101,7 @@ class Job(NamedTuple):
     row_codec: RowCodec
     # partition, position, when its transaction was acknowledged (µs); None if nothing reports that
     acknowledgement: Callable[[int, Position, int], BatchAcknowledged | None] = lambda *_: None
+    follower: CommitFollower | None = None
 
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
@@ -119,12 +144,19 @@ def _make_transaction(
         bytes_limits(outcome.position.rules),
     )
     batch = make_batch_record(settings, partition, outcome, started_at)
+    written = [_emitted_record(topics, emitted, rules, limits, outcome.traceparents) for emitted in outcome.emitted]
     records = [
-        *(_changelog_record(topics.changelog, key, packed) for key, packed in rows.items()),
-        *(_emitted_record(topics, emitted, rules, limits, outcome.traceparents) for emitted in outcome.emitted),
+        *changelog_records(topics.changelog, rows),
+        *(record for record in written if record.topic != topics.quotas),
         Produced(topics.batches, None, encode_record(batch, rules)),
     ]
-    return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()})
+    elsewhere = [record for record in written if record.topic == topics.quotas]
+    return Transaction(records, {key: packed and packed.stored for key, packed in rows.items()}, elsewhere)
+
+
+def changelog_records(topic: str, rows: Mapping[bytes, PackedRow | None]) -> Iterator[Produced]:
+    """Yield the changelog's records of packed rows; None is a tombstone."""
+    return (_changelog_record(topic, key, packed) for key, packed in rows.items())
 
 
 def _emitted_record(
@@ -168,12 +200,14 @@ def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outc
 
 
 __all__ = [
+    "CommitFollower",
     "Headers",
     "Job",
     "MakeTransaction",
     "PlainProduced",
     "Produced",
     "Transaction",
+    "changelog_records",
     "machines_job",
     "make_batch_record",
     "partition_settings",

@@ -2,6 +2,7 @@
 
     changelog   one record per touched session, contents that changed, and the position
     audit, rejected, cleanup, batches
+    quotas      notices of claims, each in its tenant's partition
 
 The transactional id names group, topic and partition: opening a partition fences its former owner.
 Everything here blocks and runs in an executor, in one thread at a time.
@@ -35,6 +36,7 @@ _PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
 _RECORD_BYTES_MAX = 1_000_000_000  # librdkafka's largest: the rules in force bound a record, and its topic
 _FULL_PAUSE_S = 0.01
+_BY_KEY = -1  # the partition is that of the key
 # The share of a batch's bounds after lost transactions: at least 19 records; it grows per commit.
 _SHARE_MIN = 1 / 256
 _SHARE_STEP = 1 / 128
@@ -156,11 +158,13 @@ class TransactionWriter:
         `Lost` or `Halted`.
         """
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
-        records, rows = self._make_transaction(outcome, started_at, stored)
+        records, rows, elsewhere = self._make_transaction(outcome, started_at, stored)
         position = seal(outcome.position, rows)
         try:
             self._retry_in_place(self._producer.begin_transaction)
             written_bytes = self._produce(records)
+            if elsewhere:
+                written_bytes += self._produce(elsewhere, partition=_BY_KEY)
             self._position_offset = None
             sealed = Produced(self._topics.changelog, POSITION_KEY, encode_position(position))
             position_bytes = self._produce([sealed], self._on_position_delivered)
@@ -206,9 +210,11 @@ class TransactionWriter:
         self,
         records: Iterable[PlainProduced],
         on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
+        partition: int | None = None,
     ) -> int:
-        """Produce records; return the bytes of their keys and values."""
-        produce, partition, size = self._producer.produce, self._partition, 0
+        """Produce records, by default to the source's partition; return their bytes."""
+        produce, size = self._producer.produce, 0
+        partition = self._partition if partition is None else partition
         for topic, key, value, headers in records:
             while True:
                 try:

@@ -140,6 +140,8 @@ class WorkerContext:
             _log_refusals(partition, outcome)
         if outcome.counts.audited:
             _log_failed_cleanups(partition, outcome)
+        if self.job.follower is not None:
+            self.job.follower.note_commit(partition, outcome)
         told = self.job.acknowledgement(partition, written.position, written.acknowledged_at)
         if told is not None:
             self.acknowledged[partition] = told

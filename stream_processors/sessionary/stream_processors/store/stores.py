@@ -334,7 +334,8 @@ class PartitionStores:
         self._folder = folder
         self._codec = row_codec
         self._rocks = settings.store == "rocksdb"
-        self._prefix = settings.topic_prefix
+        # The role quotas has stores beside those of a processor.
+        self._prefix = settings.topics.changelog.removesuffix(".changelog")
         self._partitions = settings.partitions
         self._stores: dict[int, Store] = {}
         self._memory: RocksMemory | None = None  # of all databases, once there is one

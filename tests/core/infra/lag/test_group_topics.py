@@ -4,6 +4,7 @@ from sessionary.infra.lag.group_topics import is_service_group, pipeline_groups,
 from sessionary.schemas.topics import TopicNames
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
+from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.settings import ProcessorSettings
 
 NAMES = TopicNames.with_prefix("p")
@@ -22,13 +23,15 @@ def test_extra_pipelines_and_clean_up_handlers_are_found() -> None:
         extra,
         "p.cleanup.acme:billing",
         "p.task-workers.acme:billing",
+        "p.quotas",
         "p.lag",
         "p.sink.unknown",
         "q.processor",
         "p.processor.reader",
     ]
     found = pipeline_groups("p", known)
-    assert list(found)[5:] == ["p.cleanup.acme:billing", extra, "p.task-workers.acme:billing"]
+    assert list(found)[5:] == ["p.cleanup.acme:billing", "p.quotas", extra, "p.task-workers.acme:billing"]
+    assert found[QuotaSettings(topic_prefix="p").group_id] == NAMES.quotas
     assert (found[extra], found["p.cleanup.acme:billing"]) == (NAMES.events, NAMES.cleanup)
     assert found["p.task-workers.acme:billing"] == NAMES.tasks
     assert topic_of_group("p", "p.processor") == NAMES.events

@@ -92,6 +92,7 @@ def test_a_run_is_told_with_its_contents_and_its_last_checkpoint(
     assert found == RunView(
         *("r/1", "attached", "report", "failed", BROKEN, '{"month":1}', '["collect","write"]', None, None, None),
         Checkpoint(found.checkpoint.checkpoint_id, "report", at, "draft_made", None, 3, "i", 7),
+        "ValueError",
     )
     assert abs(at - memory.now_ms) < 60_000
 
@@ -201,7 +202,8 @@ def test_what_a_session_is_at_is_told_without_contents(client: SessionClient, re
             run.step("send", send, "x")
             found = reads.fetch_execution(session.session_id, None, TIMEOUT_S)
     in_run, outside = (CallView("send", key, "succeeded", 1, side_effect=True) for key in ("x", "k"))
-    at_work = RunAtWork(RunView("r/2", "attached", "report", "running"), [StepView("send", "succeeded", 1)], [in_run])
+    run_view = RunView("r/2", "attached", "report", "running", reason_code="running")
+    at_work = RunAtWork(run_view, [StepView("send", "succeeded", 1)], [in_run])
     (told,) = found.runs
     assert told.run.checkpoint is not None
     assert told._replace(run=told.run._replace(checkpoint=None)) == at_work

@@ -13,6 +13,7 @@ from sessionary.stream_processors.core.model import Counts, LogRecord
 from tests.core.fold_rig import FoldRig, activation_bytes
 from tests.core.oracle_rig import START_MS
 from tests.core.stream_processors.core.test_overlay import open_fold, tick
+from tests.integration.refold import announce_again
 from tests.support.event_factory import EventFactory
 
 
@@ -55,6 +56,22 @@ def test_a_setting_of_the_rules_in_force_is_changed_by_announcing_them_again() -
         rig.announce(longer)
     with pytest.raises(ValueError, match="are in force"):
         rig.announce(FIRST_RULES)
+
+
+def test_quotas_begin_and_end_with_the_rules_and_the_audit_trail_tells() -> None:
+    rig, quotas = FoldRig(), NEWEST_RULES._replace(quotas=True)
+    for rules, says in ((quotas, True), (NEWEST_RULES, False), (quotas, True)):
+        rig.announce(rules, "on-call")
+        (decision,) = rig.audits()
+        assert decision.reason.endswith("; runs ask for quotas") == says
+        again = rig.fold.begin()
+        announced = rig.fold.position.announced
+        assert announced is not None
+        assert announced.rules == rules
+        announce_again(again, decision)
+        assert again.final_position.announced == announced
+        assert rig.append(None, activation_bytes(rules, "on-call")) == "tick"
+        assert rig.fold.position.rules == rules
 
 
 def test_a_batch_is_judged_by_one_version_of_the_rules() -> None:

@@ -93,6 +93,20 @@ def processor_command(
     run_processor(settings)
 
 
+def quotas_command() -> None:
+    """Run a worker of quotas: it admits, queues or rejects runs by their tenants' limits.
+
+    SESSIONARY_QUOTAS_FILE names the limits. `sessionary rules activate --quotas` lets runs ask.
+    """
+    from sessionary.schemas.telemetry.role_logs import configure_role_logs
+    from sessionary.stream_processors.quotas.job import run_quotas
+    from sessionary.stream_processors.quotas.settings import QuotaSettings
+
+    settings = QuotaSettings.from_env()
+    configure_role_logs("quotas", settings.instance)
+    run_quotas(settings)
+
+
 def sink_command(kind: Annotated[SinkName, typer.Argument(help="The topic to write to ClickHouse.")]) -> None:
     """Run a sink: write one topic to ClickHouse, each row exactly once."""
     from sessionary.schemas.telemetry.role_logs import configure_role_logs

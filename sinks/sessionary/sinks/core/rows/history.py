@@ -8,7 +8,7 @@ from typing import Final
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers, headers_beyond_envelope, read_headers
-from sessionary.schemas.records import RulesActivation, Tick
+from sessionary.schemas.records import QuotaVerdict, RulesActivation, Tick
 from sessionary.schemas.retention import PERSONAL_TAG, retention_of, unknown_retention
 from sessionary.schemas.types import Envelope
 from sessionary.sinks.core.column_times import (
@@ -31,7 +31,11 @@ HISTORY_COLUMNS: Final = (
 _CLASS: Final = HISTORY_COLUMNS.index("retention_class")
 _PERSONAL_UNTIL: Final = HISTORY_COLUMNS.index("personal_until")
 # The processors' own records on the events topic.
-_RECORD_TYPES: Final[dict[type[Tick | RulesActivation], str]] = {Tick: "tick", RulesActivation: "rules_activation"}
+_RECORD_TYPES: Final[dict[type[Tick | RulesActivation | QuotaVerdict], str]] = {
+    Tick: "tick",
+    RulesActivation: "rules_activation",
+    QuotaVerdict: "quota_verdict",
+}
 
 # Ticks and heartbeats are kept for a shorter time, unless a law says how long.
 _IDLE_CLASS: Final = "idle"

@@ -33,7 +33,7 @@ _log = role_logger(__name__)
 _BEGIN_S = 5.0
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 _PARTITION_FIELDS = (
-    *("partition", "state", "instance", "rules", "finished_run_days"),
+    *("partition", "state", "instance", "rules", "finished_run_days", "quotas"),
     *("announced", "principal", "detail"),
 )
 _WORKER_FIELDS = (
@@ -59,12 +59,16 @@ class _Wanted(NamedTuple):
 
     version: int
     finished_run_days: int | None  # None: as it is in each partition
+    quotas: bool | None  # the same
     principal: str
 
     def begun_in(self, position: Position) -> RulesRequest:
         """Return what the owner of a partition at `position` is asked for."""
-        days = self.finished_run_days or last_decided(position).finished_run_days
-        return RulesRequest(_RULES[self.version]._replace(finished_run_days=days), self.principal)
+        decided = last_decided(position)
+        days = self.finished_run_days or decided.finished_run_days
+        quotas = decided.quotas if self.quotas is None else self.quotas
+        rules = _RULES[self.version]._replace(finished_run_days=days, quotas=quotas)
+        return RulesRequest(rules, self.principal)
 
 
 class RulesApi:
@@ -111,7 +115,7 @@ class RulesApi:
             rules=wanted.version,
             principal=wanted.principal,
         )
-        body = json.dumps({"version": wanted.version, "finished_run_days": wanted.finished_run_days}).encode()
+        body = json.dumps({name: value for name, value in wanted._asdict().items() if name != "principal"}).encode()
         answers, _ = await asyncio.gather(
             self._others.ask_all(request, urls, method="POST", body=body, timeout_s=2 * _BEGIN_S),
             self._announce(wanted),
@@ -167,6 +171,7 @@ def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> d
         "instance": settings.worker_name,
         "rules": position.rules.version if is_known else None,
         "finished_run_days": position.rules.finished_run_days if is_known else None,
+        "quotas": position.rules.quotas if is_known else None,
         "announced": announced and announced.version,
         "principal": announced and announced.principal,
         "detail": halted and str(halted),
@@ -192,10 +197,10 @@ def _no_answer_text(answer: Any) -> str:
 
 async def _parse_wanted(request: Request, principal: str) -> _Wanted:
     """Return what the body asks for. Raises `Problem`: 400 or, if the rules are unknown, 409."""
-    version = days = None
+    version = days = quotas = None
     try:
         body = json.loads(await request.read())
-        version, days = body["version"], body.get("finished_run_days")
+        version, days, quotas = body["version"], body.get("finished_run_days"), body.get("quotas")
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
     if type(version) is not int:
@@ -203,12 +208,14 @@ async def _parse_wanted(request: Request, principal: str) -> _Wanted:
     if days is not None and not (type(days) is int and 1 <= days <= FINISHED_RUN_DAYS_MAX):
         detail = f"finished_run_days is a number from 1 to {FINISHED_RUN_DAYS_MAX}, not {days!r}"
         raise Problem(400, "invalid_value", "Bad number of days", detail)
+    if quotas is not None and type(quotas) is not bool:
+        raise Problem(400, "invalid_value", "Bad setting", f"quotas is true or false, not {quotas!r}")
     if version not in _RULES:
         detail = f"this worker knows rules {', '.join(map(str, _RULES))}, not {version}: upgrade all workers first"
         raise Problem(409, "unknown_rules", "Unknown rules", detail)
-    if days is not None and version == FIRST_RULES.version:
+    if (days is not None or quotas is not None) and version == FIRST_RULES.version:
         raise Problem(400, "invalid_value", "No such setting", f"rules {version} know no runs")
-    return _Wanted(version, days, principal)
+    return _Wanted(version, days, quotas, principal)
 
 
 def _require_support(version: int, workers: Iterable[Mapping[str, Any]]) -> None:

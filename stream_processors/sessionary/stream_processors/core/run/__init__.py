@@ -3,6 +3,7 @@
     transitions    every transition of a run as one value
     clocks         when the clock of a run is due
     facts          what can happen to a run
+    claims         the claim of a run to its tenant's quota
     judge          the judgement of an event that names a run
     effects        what each fact does to the row
     task_index     which sessions the tasks of a partition belong to

@@ -7,6 +7,8 @@ from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.stream_processors.core.run.facts import (
     CallsCounted,
+    ClaimMoved,
+    RunAdmitted,
     RunBegun,
     RunFact,
     RunGivenUp,
@@ -15,8 +17,17 @@ from sessionary.stream_processors.core.run.facts import (
     RunMoved,
     RunReleased,
     RunRevived,
+    RunTurnedAway,
 )
-from sessionary.stream_processors.core.run.transitions import FINISHED, RunRow
+from sessionary.stream_processors.core.run.transitions import (
+    AT_WORK,
+    FINISHED,
+    QUOTA_EXCEEDED,
+    QUOTA_GRANTED,
+    QUOTA_REQUESTED,
+    STATES_ADMITTED,
+    RunRow,
+)
 
 _replace_heard = make_replacer(RunState, "run_seq", "last_event_at")
 
@@ -52,16 +63,17 @@ def _finish_run(row: RunState) -> FinishedRun:
 def _revive_run(row: FinishedRun, fact: RunRevived) -> RunState:
     revived = {
         **row._asdict(),
-        "state": "running",
+        "state": "running" if fact.quota is None else "queued",
         "run_seq": row.run_seq + 1,
         "entered_at": fact.at_ms,
         "last_event_at": fact.at_ms,
-        "reason_code": "resumed",
-        "error": None,
+        "reason_code": "resumed" if fact.quota is None else QUOTA_REQUESTED,
+        "error": None if fact.quota is None else row.error,  # it is failed again if it is turned away
         "resumes": row.resumes + 1,
-        "due_at": fact.at_ms + fact.attached_run_ms if row.mode == "attached" else None,
+        "due_at": fact.at_ms + fact.attached_run_ms if row.mode == "attached" and fact.quota is None else None,
         "attached_run_ms": fact.attached_run_ms,
         "clock_repair": fact.clock_repair,
+        "quota": fact.quota,
     }
     return RunState(**revived)
 
@@ -83,8 +95,36 @@ def _give_up_run(row: RunState, fact: RunGivenUp) -> FinishedRun:
     return _finish_run(row._replace(state="failed", entered_at=fact.at_ms, reason_code=error.code, error=error))
 
 
-_EFFECTS: dict[type[Any], Callable[[Any, Any], RunRow]] = {
+def _admit_run(row: RunState, fact: RunAdmitted) -> RunState:
+    assert row.quota is not None
+    target = STATES_ADMITTED.get(row.quota.event_type, "queued")
+    after = row._replace(
+        state=target,
+        entered_at=fact.at_ms,
+        last_event_at=fact.at_ms,
+        reason_code=QUOTA_GRANTED,
+        error=None,
+        quota=row.quota._replace(granted=True),
+    )
+    if row.mode == "attached" and target in AT_WORK:
+        return after._replace(due_at=fact.at_ms + row.attached_run_ms)
+    return after
+
+
+def _turn_away_run(row: RunState, fact: RunTurnedAway) -> FinishedRun | None:
+    if not row.resumes or row.error is None:
+        return None
+    return _finish_run(row._replace(state="failed", entered_at=fact.at_ms, reason_code=QUOTA_EXCEEDED))
+
+
+def _keep_run(row: RunRow | None, fact: ClaimMoved) -> RunRow | None:
+    return row
+
+
+_EFFECTS: dict[type[Any], Callable[[Any, Any], RunRow | None]] = {
     CallsCounted: _count_calls,
+    ClaimMoved: _keep_run,
+    RunAdmitted: _admit_run,
     RunBegun: _begin_run,
     RunGivenUp: _give_up_run,
     RunHeard: _hear_run,
@@ -92,11 +132,12 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], RunRow]] = {
     RunMoved: _move_run,
     RunReleased: _release_run,
     RunRevived: _revive_run,
+    RunTurnedAway: _turn_away_run,
 }
 
 
-def apply_run_fact(row: RunRow | None, fact: RunFact) -> RunRow:
-    """Return the row after a fact."""
+def apply_run_fact(row: RunRow | None, fact: RunFact) -> RunRow | None:
+    """Return the row after a fact; None if the run has none any more."""
     return _EFFECTS[type(fact)](row, fact)
 
 

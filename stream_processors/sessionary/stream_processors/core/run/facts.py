@@ -2,8 +2,9 @@
 
 from typing import NamedTuple
 
-from sessionary.schemas.records import RunState
-from sessionary.schemas.types import ErrorInfo, RunStateName
+from sessionary.schemas.quota_types import QuotaStep, RunQuota
+from sessionary.schemas.records import QuotaVerdict, RunState
+from sessionary.schemas.types import ErrorInfo, Refusal, RunStateName
 from sessionary.stream_processors.core.run.transitions import RunChange
 
 
@@ -28,11 +29,41 @@ class RunHeard(NamedTuple):
 
 
 class RunRevived(NamedTuple):
-    """A failed run goes on. What its session and the partition say of its limit is given again."""
+    """A failed run goes on. What its session and the partition say of its limit is given again.
+
+    With a claim to a quota it waits for that before.
+    """
 
     at_ms: int
     attached_run_ms: int
     clock_repair: int
+    quota: RunQuota | None = None
+
+
+class RunAdmitted(NamedTuple):
+    """The claim of a run was granted: it goes on as the event that asked wanted it to."""
+
+    at_ms: int
+
+
+class RunTurnedAway(NamedTuple):
+    """The claim of a run was rejected. A new run has no row any more; a resumed one is failed."""
+
+    at_ms: int
+
+
+class ClaimMoved(NamedTuple):
+    """What the quotas are told of the claim that a run has, or had."""
+
+    step: QuotaStep
+    claim: RunQuota
+
+
+class ClaimDecided(NamedTuple):
+    """Received by a run: a verdict on a claim, which may be an older one of the run's."""
+
+    at_ms: int
+    verdict: QuotaVerdict
 
 
 class RunHeld(NamedTuple):
@@ -102,12 +133,13 @@ class RunChanged(NamedTuple):
 
     By its clock, by the session itself, or by one of its calls.
 
-    `due_ms` is set if its clock did it. `checkpoint_id` is of its last checkpoint.
+    `due_ms` is set if its clock did it. `checkpoint_id` is of its last checkpoint. `from_state` is
+    None if the run begins.
     """
 
     run_id: str
     at_ms: int
-    from_state: RunStateName
+    from_state: RunStateName | None
     to_state: RunStateName
     reason_code: str
     reason: str
@@ -115,14 +147,48 @@ class RunChanged(NamedTuple):
     checkpoint_id: str | None = None
 
 
-RunFact = RunBegun | RunMoved | RunHeard | RunRevived | RunHeld | CallsCounted | RunReleased | RunGivenUp
-ReceivedFact = RunFact | SessionTimedOut | SessionEnded | CallUnresolved | CallSettled
+class RunRejected(NamedTuple):
+    """Tells a session that a run is over its tenant's quota.
+
+    `refusal` is of the event that asked.
+    """
+
+    run_id: str
+    at_ms: int
+    reason: str
+    refusal: Refusal
+
+
+class TaskAdmitted(NamedTuple):
+    """Tells a session that a task of it may be carried out."""
+
+    run: RunState
+    at_ms: int
+
+
+RunFact = (
+    RunBegun
+    | RunMoved
+    | RunHeard
+    | RunRevived
+    | RunHeld
+    | CallsCounted
+    | RunReleased
+    | RunGivenUp
+    | RunAdmitted
+    | RunTurnedAway
+    | ClaimMoved
+)
+ReceivedFact = RunFact | SessionTimedOut | SessionEnded | CallUnresolved | CallSettled | ClaimDecided
 
 __all__ = [
     "CallSettled",
     "CallUnresolved",
     "CallsCounted",
+    "ClaimDecided",
+    "ClaimMoved",
     "ReceivedFact",
+    "RunAdmitted",
     "RunBegun",
     "RunChanged",
     "RunFact",
@@ -130,8 +196,11 @@ __all__ = [
     "RunHeard",
     "RunHeld",
     "RunMoved",
+    "RunRejected",
     "RunReleased",
     "RunRevived",
+    "RunTurnedAway",
     "SessionEnded",
     "SessionTimedOut",
+    "TaskAdmitted",
 ]

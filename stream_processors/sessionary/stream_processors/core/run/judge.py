@@ -9,6 +9,7 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
+from sessionary.schemas.quota_types import RunQuota
 from sessionary.schemas.records import RunState, SessionState
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
@@ -20,6 +21,7 @@ from sessionary.stream_processors.core.run.transitions import (
     BY_EVENT,
     EVENTS_OF_RUNS,
     FINISHED,
+    QUOTA_REQUESTED,
     RUN_EVENTS,
     RunChange,
     RunMoment,
@@ -35,13 +37,14 @@ class RunJudgement(NamedTuple):
     """What an event comes to for its run: a fact for the run's row, if there is one.
 
     `opens` and `closes` say whether the run is among the session's open ones from now on;
-    `is_detached` is known if it opens.
+    `is_detached` is known if it opens; `asks_quota`: it then waits for its tenant's quota.
     """
 
     fact: RunFact | None
     opens: bool = False
     closes: bool = False
     is_detached: bool = False
+    asks_quota: bool = False
 
 
 def is_of_detached_run(event: Event, run: RunRow | None) -> bool:
@@ -71,6 +74,7 @@ def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudge
         return Objection("too_many_runs", f"the session has {len(session.open_runs)} open runs, which is the most")
     if judgement.fact is not None and type(judgement.fact) is not RunHeard:
         after = apply_run_fact(run, judgement.fact)
+        assert after is not None
         if objection := object_to_row_size(run_key(*arrival.session, run_id), after, arrival):
             return objection
     return judgement
@@ -88,7 +92,18 @@ def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> Run
         return RunJudgement(None)
     assert isinstance(payload, RunQueued | RunStarted)
     row = _new_run(session, event, payload, arrival, change)
-    return RunJudgement(RunBegun(row), opens=True, is_detached=row.mode == "detached")
+    quota = _claim_of(event, arrival)
+    if quota is not None:
+        row = row._replace(state="queued", reason_code=QUOTA_REQUESTED, due_at=None, quota=quota)
+    is_detached, asks_quota = row.mode == "detached", quota is not None
+    return RunJudgement(RunBegun(row), opens=True, is_detached=is_detached, asks_quota=asks_quota)
+
+
+def _claim_of(event: Event, arrival: Arrival) -> RunQuota | None:
+    """Return the claim of a run that an event opens; None if the rules have no quotas."""
+    if not arrival.rules.quotas:
+        return None
+    return RunQuota(arrival.record.offset, event.envelope.event_type, event.envelope.event_id, granted=False)
 
 
 def _new_run(
@@ -137,8 +152,10 @@ def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arri
     if isinstance(change, Objection):
         return change
     if run.state in FINISHED:
-        revived = RunRevived(moment.now_ms, session.limits.attached_run_ms, arrival.clock_repair)
-        return RunJudgement(revived, opens=True, is_detached=run.mode == "detached")
+        quota = _claim_of(event, arrival)
+        revived = RunRevived(moment.now_ms, session.limits.attached_run_ms, arrival.clock_repair, quota)
+        is_detached, asks_quota = run.mode == "detached", quota is not None
+        return RunJudgement(revived, opens=True, is_detached=is_detached, asks_quota=asks_quota)
     target = run.state if transition is None or transition.target is None else transition.target
     return RunJudgement(RunMoved(target, moment.now_ms, change), closes=target in FINISHED)
 

@@ -4,22 +4,32 @@ It decides on no event: the session's machine does (`judge`).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import encode_record, record_headers
-from sessionary.schemas.ids import SessionKey, run_key
-from sessionary.schemas.records import FinishedRun, RunContent, RunGravestone, RunState, SessionState
+from sessionary.schemas.ids import run_key
+from sessionary.schemas.records import FinishedRun, RunContent, RunGravestone, RunState
 from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
 from sessionary.stream_processors.core.dependants.machine import DependantMachine
 from sessionary.stream_processors.core.dependants.row_size import content_parts
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.machine import Arrival, ForRow, RowKind
+from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.run.claims import (
+    claim_notice,
+    receive_verdict,
+    released_claim,
+    tell_session,
+    with_claim,
+)
 from sessionary.stream_processors.core.run.clocks import attached_since_ms, repair_run_times, run_deadline, run_due_ms
 from sessionary.stream_processors.core.run.effects import apply_run_fact
 from sessionary.stream_processors.core.run.facts import (
     CallsCounted,
     CallSettled,
     CallUnresolved,
+    ClaimDecided,
+    ClaimMoved,
     ReceivedFact,
     RunChanged,
     RunFact,
@@ -96,24 +106,29 @@ class RunMachine(DependantMachine[RunRow | RunGravestone]):
         ),
     )
 
+    streams: frozenset[Stream] = frozenset({"quotas"})
+    reported_facts: frozenset[type[Any]] = frozenset({ClaimMoved})
+
     def row_key(self, arrival: Arrival) -> bytes:
         """Return the key of the run that an event names."""
         run_id = arrival.event.envelope.run_id if arrival.event is not None else None
         return run_key(*arrival.session, run_id or "")
 
-    def evolve(self, row: RunRow | RunGravestone | None, fact: RunFact) -> RunRow:
+    def evolve(self, row: RunRow | RunGravestone | None, fact: RunFact) -> RunRow | None:
         """Apply a fact. A gravestone counts as no row, so its id may be used again."""
         return apply_run_fact(None if isinstance(row, RunGravestone) else row, fact)
 
     def receive_fact(self, row: RunRow | RunGravestone | None, fact: ReceivedFact) -> Sequence[RunFact | ForRow]:
-        """Return what a fact of the session or of a call comes to for a run.
+        """Return what a fact of the session, of a call or of a quota comes to for a run.
 
         What happens to the run without an event of its own is told to the session.
         """
+        if isinstance(fact, ClaimDecided):
+            return receive_verdict(row, fact) if isinstance(row, RunState) else ()
         if isinstance(fact, CallUnresolved | CallSettled):
             return _receive_call(row, fact) if isinstance(row, RunState | FinishedRun) else ()
         if not isinstance(fact, SessionTimedOut | SessionEnded):
-            return (fact,)
+            return with_claim(row, fact)
         if not isinstance(row, RunState) or row.mode != "attached":
             return ()
         if isinstance(fact, SessionEnded):
@@ -124,7 +139,19 @@ class RunMachine(DependantMachine[RunRow | RunGravestone]):
         code = _PAUSED_BY_SILENCE if fact.is_silent else _PAUSED_BY_TIMEOUT
         reason = f"The session timed out: {fact.reason_code}"
         told = RunChanged(row.run_id, fact.at_ms, row.state, "paused", code, reason)
-        return RunHeld(fact.at_ms, code), _tell_session(row, told)
+        return RunHeld(fact.at_ms, code), tell_session(row, told)
+
+    def report(
+        self,
+        key: bytes,
+        row: RunRow | RunGravestone | None,
+        after: RunRow | RunGravestone | None,
+        fact: Any,
+        arrival: Arrival | None,
+        place: Place,
+    ) -> Sequence[Emitted]:
+        """Return what the quotas are told; all else the session reports."""
+        return (claim_notice(row, fact),) if isinstance(row, RunState | FinishedRun) else ()
 
     def due_ms(self, row: RunRow | RunGravestone, hole_end_ms: int = 0) -> int:
         """Return an open run's deadline, or when what is left of one vanishes (ms of log time)."""
@@ -156,7 +183,7 @@ def _receive_call(row: RunRow, fact: CallUnresolved | CallSettled) -> Sequence[R
             return (counted,)
         reason = f"Run paused: the outcome of {fact.tool_name} is unknown"
         told = RunChanged(row.run_id, at_ms, row.state, "paused", _PAUSED_BY_CALL, reason)
-        return counted, RunHeld(at_ms, _PAUSED_BY_CALL), _tell_session(row, told)
+        return counted, RunHeld(at_ms, _PAUSED_BY_CALL), tell_session(row, told)
     counted = CallsCounted(max(0, row.unresolved_calls - 1))
     is_held = isinstance(row, RunState) and row.state == "paused" and row.reason_code == _PAUSED_BY_CALL
     may_go_on = fact.is_active or row.mode == "detached"
@@ -164,18 +191,12 @@ def _receive_call(row: RunRow, fact: CallUnresolved | CallSettled) -> Sequence[R
         return (counted,)
     reason = "Run resumed: the outcome of all its calls is known"
     told = RunChanged(row.run_id, at_ms, row.state, "running", _RELEASED_BY_CALL, reason)
-    return counted, RunReleased(at_ms, _RELEASED_BY_CALL), _tell_session(row, told)
+    return counted, RunReleased(at_ms, _RELEASED_BY_CALL), tell_session(row, told)
 
 
 def _give_up(row: RunState, now_ms: int, error: ErrorInfo, due_ms: int | None = None) -> Sequence[RunFact | ForRow]:
     told = RunChanged(row.run_id, now_ms, row.state, "failed", error.code, error.message, due_ms)
-    return RunGivenUp(now_ms, error), _tell_session(row, told)
-
-
-def _tell_session(row: RunState, fact: RunChanged) -> ForRow:
-    if row.checkpoint is not None:
-        fact = fact._replace(checkpoint_id=row.checkpoint.checkpoint_id)
-    return ForRow(SessionKey(row.tenant_id, row.session_id).encoded(), SessionState, fact)
+    return RunGivenUp(now_ms, error), *released_claim(row), tell_session(row, told)
 
 
 __all__ = ["RUN_GRAVESTONE_MS", "RunLabel", "RunMachine", "run_end_ms"]

@@ -11,6 +11,10 @@
                           ▼                    ▼
                   failed, cancelled    completed, failed, cancelled
 
+If the rules have quotas, a run that begins or is resumed after a failure waits as queued until its
+tenant's quota admits it: a grant lets it go on to where the event wanted it, a rejection leaves no
+row (a resumed run is failed again).
+
 A transition says from which states and by which event, under which guard, to which state. An event
 of a run that is neither here nor in `ACCEPTED` leaves an open run in its state; a pair of an event
 that is here and another state is refused.
@@ -67,19 +71,27 @@ AT_WORK: Final[tuple[RunStateName, ...]] = ("started", "running")
 FINISHED: Final[frozenset[RunStateName]] = frozenset({"completed", "failed", "cancelled"})
 
 
+QUOTA_REQUESTED: Final = "quota_requested"
+QUOTA_GRANTED: Final = "quota_granted"
+QUOTA_EXCEEDED: Final = "quota_exceeded"
+# The state of a run that is admitted, by the event that asked; a run that was queued stays so.
+STATES_ADMITTED: Final[Mapping[str, RunStateName]] = {"run_started": "started", "run_resumed": "running"}
+
+
 class RunTransition(NamedTuple):
     """One transition of a run.
 
     A source of None is a run without a row; so is a target of None. Those by `session` are what
     happens to a run if its session changes, those by `clock` what its own clock does, those by
-    `call` what happens if the outcome of a call with a side effect is unknown, and if it is known.
+    `call` what happens if the outcome of a call with a side effect is unknown, and if it is known,
+    those by `quota` what happens if its tenant's quota must admit it, and decides.
     """
 
     id: str
     sources: tuple[RunStateName | None, ...]
     event_type: str
     target: RunStateName | None
-    by: Literal["client", "session", "clock", "call"] = "client"
+    by: Literal["client", "session", "clock", "call", "quota"] = "client"
     guard: RunGuard = lambda run, payload, moment: RunChange()
 
 
@@ -88,6 +100,8 @@ def _queue(run: RunRow | None, payload: RunQueued, moment: RunMoment) -> RunChan
 
 
 def _start(run: RunRow | None, payload: RunStarted, moment: RunMoment) -> RunChange | Objection:
+    if isinstance(run, RunState) and run.quota is not None and not run.quota.granted:
+        return Objection("quota_exceeded", "the run waits until its tenant's quota admits it")
     return _object_to_mode(run, payload) or RunChange(
         "started", input_json=payload.input_json, plan_json=payload.plan_json
     )
@@ -166,6 +180,13 @@ RUN_TRANSITIONS: tuple[RunTransition, ...] = (
     RunTransition("R14", OPEN, "run_failed", "failed", by="clock"),
     RunTransition("R15", AT_WORK, "run_paused", "paused", by="call"),
     RunTransition("R16", ("paused",), "run_resumed", "running", by="call"),
+    RunTransition("R17", (None,), "run_queued", "queued", by="quota"),
+    RunTransition("R18", ("failed",), "run_queued", "queued", by="quota"),
+    RunTransition("R19", ("queued",), "run_queued", "queued", by="quota"),
+    RunTransition("R20", ("queued",), "run_started", "started", by="quota"),
+    RunTransition("R21", ("queued",), "run_resumed", "running", by="quota"),
+    RunTransition("R22", ("queued",), "run_rejected", None, by="quota"),
+    RunTransition("R23", ("queued",), "run_rejected", "failed", by="quota"),
 )
 
 
@@ -217,8 +238,12 @@ __all__ = [
     "EVENTS_OF_RUNS",
     "FINISHED",
     "OPEN",
+    "QUOTA_EXCEEDED",
+    "QUOTA_GRANTED",
+    "QUOTA_REQUESTED",
     "RUN_EVENTS",
     "RUN_TRANSITIONS",
+    "STATES_ADMITTED",
     "RunChange",
     "RunGuard",
     "RunMoment",

@@ -7,17 +7,25 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import MessageAppended
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import CHILDREN_MAX
-from sessionary.schemas.records import ArtifactState, MessageState, RunState, SessionState, StepState, ToolCallState
+from sessionary.schemas.records import (
+    ArtifactState,
+    MessageState,
+    QuotaVerdict,
+    RunState,
+    SessionState,
+    StepState,
+    ToolCallState,
+)
 from sessionary.schemas.types import OpenRun
 from sessionary.stream_processors.core.artifact.facts import ArtifactMoved
 from sessionary.stream_processors.core.artifact.judge import judge_artifact
 from sessionary.stream_processors.core.call.facts import CallMoved
 from sessionary.stream_processors.core.call.judge import judge_call
 from sessionary.stream_processors.core.dependants.child_naming import ArtifactPayload, StepPayload
-from sessionary.stream_processors.core.machine import Arrival, ForRow, split_facts
+from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, split_facts
 from sessionary.stream_processors.core.message.facts import MessageTaken
 from sessionary.stream_processors.core.message.judge import judge_message
-from sessionary.stream_processors.core.run.facts import CallSettled, SessionEnded, SessionTimedOut
+from sessionary.stream_processors.core.run.facts import CallSettled, ClaimDecided, SessionEnded, SessionTimedOut
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
 from sessionary.stream_processors.core.run.transitions import RunRow
 from sessionary.stream_processors.core.session.clocks import INACTIVITY
@@ -124,8 +132,16 @@ def _judge_call(row: SessionState, event: Event, arrival: Arrival, child_key: by
 def _session_facts(judgement: RunJudgement, event: Event) -> Sequence[SessionFact]:
     run_id = event.envelope.run_id or ""
     if judgement.opens:
-        return (RunOpened(OpenRun(run_id, judgement.is_detached)),)
+        return (RunOpened(OpenRun(run_id, judgement.is_detached), judgement.asks_quota),)
     return (RunClosed(run_id),) if judgement.closes else ()
+
+
+def decide_claim(row: object, arrival: Arrival, verdict: QuotaVerdict) -> Decision:
+    """Hand a verdict on a claim to its run, which knows whether the claim is open."""
+    if not isinstance(row, SessionState):
+        return Decision(())
+    key = run_key(*arrival.session, verdict.run_id)
+    return Decision((ForRow(key, RunState, ClaimDecided(arrival.now_ms, verdict)),))
 
 
 def facts_for_runs(row: SessionState, fact: Transitioned) -> Sequence[ForRow]:
@@ -143,4 +159,4 @@ def facts_for_runs(row: SessionState, fact: Transitioned) -> Sequence[ForRow]:
     return [ForRow(run_key(*session, run.run_id), RunState, told) for run in row.open_runs if not run.detached]
 
 
-__all__ = ["facts_for_runs", "judge_dependants", "outlives_state", "take_turn"]
+__all__ = ["decide_claim", "facts_for_runs", "judge_dependants", "outlives_state", "take_turn"]

@@ -12,7 +12,7 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
-from sessionary.stream_processors.core.run.facts import RunChanged
+from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
     Buried,
@@ -199,7 +199,7 @@ def _measure_context(row: SessionState, fact: ContextMeasured) -> SessionState:
     return row._replace(context_bytes=fact.size_bytes, context_exceeded=fact.exceeded)
 
 
-def _keep_row(row: SessionState, fact: RunEventTaken) -> SessionState:
+def _keep_row(row: SessionState, fact: RunEventTaken | TaskAdmitted) -> SessionState:
     return row
 
 
@@ -218,6 +218,13 @@ def _close_run(row: SessionState, fact: RunClosed) -> SessionState:
 def _change_run(row: SessionState, fact: RunChanged) -> SessionState:
     numbered = next_number(row)
     return _close_run(numbered, RunClosed(fact.run_id)) if fact.to_state in FINISHED else numbered
+
+
+def _reject_run(row: SessionState, fact: RunRejected) -> SessionState:
+    closed = _close_run(next_number(row), RunClosed(fact.run_id))
+    # The event that asked lies back; refusals stay in the log's order, so that the oldest go first.
+    refusals = sorted((*row.refusals, fact.refusal), key=lambda refusal: refusal.offset)
+    return closed._replace(refusals=tuple(refusals[-REFUSALS_KEPT:]))
 
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
@@ -241,9 +248,11 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     RunClosed: _close_run,
     RunEventTaken: _keep_row,
     RunOpened: _open_run,
+    RunRejected: _reject_run,
     SequenceMoved: _move_sequence,
     SnapshotTaken: _take_snapshot,
     TakenOver: _take_over,
+    TaskAdmitted: _keep_row,
     Transitioned: _move_state,
     TurnTaken: _take_turn,
     WorkDone: _do_work,

@@ -20,7 +20,7 @@ from sessionary.schemas.types import (
     Snapshot,
 )
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
-from sessionary.stream_processors.core.run.facts import RunChanged
+from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.session.transitions import Transition
 from sessionary.stream_processors.core.step.facts import StepTimedOut
 
@@ -147,9 +147,10 @@ class TakenOver(NamedTuple):
 
 
 class RunOpened(NamedTuple):
-    """A run is open from now on."""
+    """A run is open from now on; maybe it waits for its tenant's quota."""
 
     run: OpenRun
+    asks_quota: bool = False
 
 
 class RunClosed(NamedTuple):
@@ -216,6 +217,8 @@ SessionFact = (
     | RunEventTaken
     | TurnTaken
     | RunChanged
+    | RunRejected
+    | TaskAdmitted
     | CallBecameUnknown
     | StepTimedOut
     | CleanupReleased

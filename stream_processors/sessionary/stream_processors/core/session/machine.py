@@ -20,7 +20,7 @@ from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow,
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
-from sessionary.stream_processors.core.session.dependants import facts_for_runs
+from sessionary.stream_processors.core.session.dependants import decide_claim, facts_for_runs
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
@@ -93,6 +93,8 @@ class SessionMachine:
 
     def decide(self, row: SessionRow | Remains | None, arrival: Arrival) -> Decision:
         """Judge a record against its session."""
+        if arrival.quota is not None:
+            return decide_claim(row, arrival, arrival.quota)
         return decide_event(self._rules, row, arrival)
 
     evolve = staticmethod(apply_fact)

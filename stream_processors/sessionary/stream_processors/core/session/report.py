@@ -13,7 +13,8 @@ from sessionary.schemas.types import AuditKind, Envelope
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
 from sessionary.stream_processors.core.model import Emitted, Place
-from sessionary.stream_processors.core.run.facts import RunChanged
+from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
+from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
@@ -220,7 +221,7 @@ def _report_run(
         to_run_state=fact.to_state,
         checkpoint_id=fact.checkpoint_id,
     )
-    if arrival is None:
+    if arrival is None or arrival.event is None:
         record = record._replace(user_id=after.user_id)
     if fact.due_ms is not None:
         record = _at_due_time(record, fact.due_ms, fact.at_ms)
@@ -289,7 +290,7 @@ def _report_opened_run(
     """Ask for the work of a detached run that was queued; others are their clients' own."""
     assert arrival.event is not None
     envelope, queued = arrival.event
-    if not fact.run.detached or not isinstance(queued, RunQueued):
+    if fact.asks_quota or not fact.run.detached or not isinstance(queued, RunQueued):
         return []
     return [
         TaskRequest(
@@ -305,6 +306,37 @@ def _report_opened_run(
             requested_at=arrival.now_ms * 1000,
         )
     ]
+
+
+def _report_admitted_task(
+    session: SessionKey, row: SessionState, after: SessionState, fact: TaskAdmitted, arrival: Arrival, place: Place
+) -> list[TaskRequest]:
+    """Ask for the work of a task once its tenant's quota admits it."""
+    run = fact.run
+    return [
+        TaskRequest(
+            tenant_id=session.tenant_id,
+            session_id=session.session_id,
+            run_id=run.run_id,
+            service_id=after.owner_service,
+            user_id=run.user_id,
+            epoch=after.epoch,
+            task_type=run.task_type,
+            input_json=run.input_json,
+            data_classes=after.data_classes,
+            requested_at=fact.at_ms * 1000,
+        )
+    ]
+
+
+def _report_rejected_run(
+    session: SessionKey, row: SessionState, after: SessionState, fact: RunRejected, arrival: Arrival, place: Place
+) -> list[AuditRecord]:
+    """Report that a run is over its tenant's quota; the event that asked is refused by that."""
+    record = _session_record(session, after, arrival, place, "run")
+    record = record._replace(run_id=fact.run_id, from_run_state="queued", to_run_state="rejected")
+    told = record._replace(event_type="run_rejected", reason_code=QUOTA_EXCEEDED, reason=fact.reason)
+    return [told._replace(user_id=after.user_id)]
 
 
 def _envelope_of(arrival: Arrival) -> Envelope:
@@ -323,8 +355,10 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     Refused: _report_refusal,
     RunChanged: _report_run,
     RunOpened: _report_opened_run,
+    RunRejected: _report_rejected_run,
     StepTimedOut: _report_step,
     TakenOver: _report_take_over,
+    TaskAdmitted: _report_admitted_task,
     Transitioned: _report_transition,
 }
 REPORTED_FACTS = frozenset(_REPORTS)

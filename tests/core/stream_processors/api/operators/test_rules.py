@@ -180,6 +180,8 @@ def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
                 (b'{"version": 2, "finished_run_days": 3651}', 400, "invalid_value"),
                 (b'{"version": 2, "finished_run_days": "30"}', 400, "invalid_value"),
                 (b'{"version": 1, "finished_run_days": 30}', 400, "invalid_value"),
+                (b'{"version": 1, "quotas": true}', 400, "invalid_value"),
+                (b'{"version": 2, "quotas": 1}', 400, "invalid_value"),
             ):
                 answer = await server.ask(RULES, b"Bearer op", b"POST", body=body)
                 assert (answer.status, answer.body["reason"]) == (status, reason)
@@ -250,3 +252,20 @@ def test_a_worker_that_is_asked_by_another_answers_for_itself_only(tmp_path: Pat
 
     asyncio.run(story())
     assert len(owner.requests) == 1
+
+
+def test_quotas_are_turned_on_with_the_rules_and_stay(tmp_path: Path) -> None:
+    owners = [FakeOwner(partition) for partition in range(4)]
+
+    def found(answer: Answer) -> list[tuple[Any, Any]]:
+        assert answer.status == 200, answer
+        return [(one["quotas"], one["finished_run_days"]) for one in answer.body["partitions"]]
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(*owners)) as server:
+            assert found(await activate(server)) == [(False, 30)] * 4
+            assert found(await activate(server, quotas=True)) == [(True, 30)] * 4
+            assert found(await activate(server, finished_run_days=90)) == [(True, 90)] * 4
+            assert found(await activate(server, quotas=False)) == [(False, 90)] * 4
+
+    asyncio.run(story())

@@ -13,7 +13,17 @@ from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
 app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
-_COLUMNS = ("partition", "state", "instance", "rules", "finished_run_days", "announced", "principal", "detail")
+_COLUMNS = (
+    "partition",
+    "state",
+    "instance",
+    "rules",
+    "finished_run_days",
+    "quotas",
+    "announced",
+    "principal",
+    "detail",
+)
 
 
 @app.command("list")
@@ -39,6 +49,14 @@ def activate_rules(
             help="Days for which a run that begins now can be read after its end. Default: as it is (30 at first).",
         ),
     ] = None,
+    quotas: Annotated[
+        bool | None,
+        typer.Option(
+            "--quotas/--no-quotas",
+            help="Whether runs that begin from now on ask for their tenant's quota. Default: as it is (no at first).",
+            show_default=False,
+        ),
+    ] = None,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,12 +66,14 @@ def activate_rules(
     change a setting of the rules in force. The exit code is 1 if they are not in force everywhere
     after some seconds.
     """
-    listing = control_api_client(data).activate_rules(version, finished_run_days)
+    listing = control_api_client(data).activate_rules(version, finished_run_days, quotas)
     _show_listing(listing, as_json=as_json)
     waiting = [
         str(found["partition"])
         for found in listing["partitions"]
-        if (found["rules"] or 0) < version or finished_run_days not in (None, found["finished_run_days"])
+        if (found["rules"] or 0) < version
+        or finished_run_days not in (None, found["finished_run_days"])
+        or quotas not in (None, found.get("quotas"))
     ]
     if waiting:
         raise CheckFailed(

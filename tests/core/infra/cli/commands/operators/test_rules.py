@@ -79,6 +79,18 @@ def test_for_how_long_finished_runs_are_kept_is_an_option(
     assert run(["rules", "activate", "--finished-run-days", "0"]) == 2
 
 
+def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = listing(NEWEST, NEWEST)
+    for found in answer["partitions"]:
+        found["quotas"] = True
+    api.answers = {PATH: (200, answer)}
+    assert run(["rules", "activate", "--quotas"]) == 0
+    assert json.loads(api.asked[0].body) == {"version": NEWEST, "quotas": True}
+    assert run(["rules", "activate", "--no-quotas"]) == 1
+    assert json.loads(api.asked[1].body) == {"version": NEWEST, "quotas": False}
+    assert "not in force yet in partition 0, 1" in capfd.readouterr().err
+
+
 def test_rules_that_have_not_begun_everywhere_fail_the_command(
     api: FakeControlApi, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,104 @@
+"""The limits of tenants, from a JSON file that is read again if it changes."""
+
+import json
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from sessionary.schemas.errors import SettingsError, cause_text
+from sessionary.schemas.ids import valid_name
+from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, OverPolicy, TenantLimits
+
+_log = role_logger(__name__)
+_POLICIES: Final = get_args(OverPolicy)
+_FORM: Final = 'use {"default": {…}, "tenants": {"acme": {"concurrent_runs": 3, "over": "queue"}}}'
+_Version = tuple[int, int, int]
+
+
+class LimitsFile:
+    """Knows each tenant's limits. `refresh` and `limits_of` belong to one thread."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Read the file, if there is one; this blocks.
+
+        Raises `SettingsError` if it cannot be used.
+        """
+        self._path = path
+        self._version: _Version | None = None  # of the file that was read last, good or not
+        self._default, self._tenants = TenantLimits(), dict[str, TenantLimits]()
+        if path is not None:
+            try:
+                self._version = _version_of(path)
+                self._default, self._tenants = parse_limits(path.read_bytes())
+            except (OSError, ValueError) as error:
+                raise SettingsError(f"SESSIONARY_QUOTAS_FILE: {path}: {cause_text(error)}") from None
+
+    def limits_of(self, tenant_id: str) -> TenantLimits:
+        """Return a tenant's limits."""
+        return self._tenants.get(tenant_id, self._default)
+
+    def refresh(self) -> None:
+        """Read the file again if it changed.
+
+        One that cannot be used changes nothing, and is logged.
+        """
+        if self._path is None:
+            return
+        try:
+            version = _version_of(self._path)
+            if version == self._version:
+                return
+            self._version = version
+            self._default, self._tenants = parse_limits(self._path.read_bytes())
+        except (OSError, ValueError) as error:
+            if self._version is not None or not isinstance(error, OSError):
+                _log.error(
+                    "the file of quotas %(path)s cannot be used, the former limits stay in force: %(error)s",
+                    path=self._path,
+                    error=cause_text(error),
+                )
+            if isinstance(error, OSError):
+                self._version = None  # said once; read when it is there again
+            return
+        _log.info(
+            "limits of %(tenants)d tenants are in force, of %(path)s", tenants=len(self._tenants), path=self._path
+        )
+
+
+def _version_of(path: Path) -> _Version:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def parse_limits(source: bytes) -> tuple[TenantLimits, dict[str, TenantLimits]]:
+    """Return the default and the limits by tenant. Raises `ValueError` that says what is wrong."""
+    try:
+        found = json.loads(source)
+    except (ValueError, RecursionError):
+        raise ValueError(f"this is no JSON: {_FORM}") from None
+    if not isinstance(found, dict) or found.keys() - {"default", "tenants"}:
+        raise ValueError(_FORM)
+    default = _parse_one("default", found.get("default", {}), TenantLimits())
+    tenants = found.get("tenants", {})
+    if not isinstance(tenants, dict):
+        raise ValueError(_FORM)
+    for name in tenants:
+        if not valid_name(name):
+            raise ValueError(f"{name!r} is no name of a tenant")
+    return default, {name: _parse_one(f"tenant {name}", one, default) for name, one in tenants.items()}
+
+
+def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
+    """Return limits; what is left out is as in `default`."""
+    if not isinstance(found, dict) or found.keys() - set(TenantLimits._fields):
+        raise ValueError(f"{what}: the limits are {', '.join(TenantLimits._fields)}")
+    limits = default._replace(**found)
+    runs, over = limits
+    if type(runs) is not int or not 0 <= runs <= HOLDERS_MAX:
+        raise ValueError(f"{what}: concurrent_runs is a number from 0 to {HOLDERS_MAX}, not {runs!r}")
+    if over not in _POLICIES:
+        raise ValueError(f"{what}: over is {' or '.join(_POLICIES)}, not {over!r}")
+    return limits
+
+
+__all__ = ["LimitsFile", "parse_limits"]

@@ -1,0 +1,166 @@
+"""Verdicts on claims: records that are appended to the events of the claims' sessions.
+
+They are sent from committed rows, outside of transactions, and again until the session has told
+that it heard: so none is lost if a worker is killed, and a repeated one changes nothing there.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from sessionary.schemas.codec import encode_record
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.kafka.clients import discard_producer
+from sessionary.schemas.quota_types import QuotaClaim
+from sessionary.schemas.records import QuotaVerdict, TenantQuota
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
+from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.claims import UNHEARD
+from sessionary.stream_processors.metrics import MetricName, ReadGauge
+from sessionary.stream_processors.quotas.limits_file import LimitsFile
+from sessionary.stream_processors.quotas.settings import QuotaSettings
+from sessionary.stream_processors.runtime.ticker import RENEW_MS
+
+_log = role_logger(__name__)
+REPEAT_MS: Final = 1_000  # then twice as long each time
+REPEAT_MS_MAX: Final = 60_000  # a session's partition may be halted for long
+_STATES: Final = ("waiting", "granted", "taken", "rejected")
+
+
+class PendingVerdict(NamedTuple):
+    """A verdict that its session has not heard."""
+
+    tenant_id: str
+    claim: QuotaClaim
+    verdict: QuotaVerdict
+
+    @property
+    def key(self) -> bytes:
+        """The key of the session, whose partition the verdict goes to."""
+        return SessionKey(self.tenant_id, self.claim.session_id).encoded()
+
+
+class _Sent(NamedTuple):
+    """When a verdict is sent again (ms since the epoch), and how long is waited after that."""
+
+    again_ms: float
+    pause_ms: float
+
+
+def pending_verdicts(row: TenantQuota, instance: str) -> Iterator[PendingVerdict]:
+    """Yield the verdicts of a row that their sessions have not heard."""
+    for claim in row.claims:
+        if claim.state in UNHEARD:
+            granted = claim.state == "granted"
+            verdict = QuotaVerdict(row.quota, claim.run_id, claim.offset, granted, row.limit, instance)
+            yield PendingVerdict(row.tenant_id, claim, verdict)
+
+
+class VerdictSender:
+    """Implements `CommitFollower`: sends verdicts, and has the file of limits read again."""
+
+    def __init__(self, settings: QuotaSettings, limits: LimitsFile) -> None:
+        self._settings, self._limits = settings, limits
+        self._topic = settings.pipeline_topics.events
+        self._states: dict[int, PartitionState] = {}  # of which the rows are known
+        self._rows: dict[int, dict[bytes, TenantQuota]] = {}
+        self._fresh: list[PendingVerdict] = []
+        self._sent: dict[tuple[str, QuotaClaim], _Sent] = {}
+        self._looked_ms = self._made_ms = 0.0
+        self._failed = False
+        self._producer = self._made()
+
+    @property
+    def gauges(self) -> Mapping[MetricName, ReadGauge]:
+        """The claims by state."""
+        return {"sessionary_processor_quota_claims": self._count_claims}
+
+    def note_commit(self, partition: int, outcome: Outcome) -> None:
+        """Take the rows that a transaction changed; their verdicts are sent at the next turn."""
+        rows = self._rows.get(partition)
+        if rows is None:
+            return  # it was just opened: all its rows are looked at then
+        for key, row in outcome.rows.items():
+            if row is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = row
+                self._fresh += pending_verdicts(row, self._settings.worker_name)
+
+    def attend(self, now_ms: float, states: Mapping[int, PartitionState]) -> None:
+        """Send the verdicts that are due: new ones at once, others again."""
+        for partition in self._states.keys() - states.keys():
+            del self._states[partition], self._rows[partition]
+        for partition, state in states.items():
+            if self._states.get(partition) is not state:
+                self._learn_rows(partition, state)
+        fresh, self._fresh = self._fresh, []
+        for pending in fresh:
+            if (pending.tenant_id, pending.claim) not in self._sent:
+                self._send(pending, now_ms, REPEAT_MS)
+        if now_ms - self._looked_ms >= REPEAT_MS:
+            self._looked_ms = now_ms
+            self._limits.refresh()
+            self._send_again(now_ms)
+        self._producer.poll(0)
+        if self._failed and now_ms - self._made_ms >= RENEW_MS:
+            former, self._producer = self._producer, self._made()
+            self._failed, self._made_ms = False, now_ms
+            discard_producer(former)
+
+    def close(self) -> None:
+        """Wait at most 1 s for records under way."""
+        self._producer.flush(1.0)
+
+    def _learn_rows(self, partition: int, state: PartitionState) -> None:
+        found = {key: state.rows.get(key) for key in set(state.keys_to_list())}
+        rows = {key: row for key, row in found.items() if row is not None}
+        self._states[partition], self._rows[partition] = state, rows
+        for row in rows.values():
+            self._fresh += pending_verdicts(row, self._settings.worker_name)
+
+    def _send_again(self, now_ms: float) -> None:
+        former, self._sent = self._sent, {}
+        for rows in self._rows.values():
+            for row in rows.values():
+                for pending in pending_verdicts(row, self._settings.worker_name):
+                    name = pending.tenant_id, pending.claim
+                    sent = former.get(name, _Sent(now_ms, REPEAT_MS / 2))
+                    self._sent[name] = sent
+                    if now_ms >= sent.again_ms:
+                        self._send(pending, now_ms, min(2 * sent.pause_ms, REPEAT_MS_MAX))
+
+    def _send(self, pending: PendingVerdict, now_ms: float, pause_ms: float) -> None:
+        self._sent[pending.tenant_id, pending.claim] = _Sent(now_ms + pause_ms, pause_ms)
+        value = encode_record(pending.verdict)
+        try:
+            self._producer.produce(self._topic, value, pending.key, on_delivery=self._on_delivery)
+        except (BufferError, KafkaException) as error:
+            self._failed = True
+            _log.warning("a verdict on a quota was not sent: %(error)s", **error_fields(error))
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._failed = True
+
+    def _count_claims(self) -> dict[str, int]:
+        counts = Counter(
+            claim.state for rows in list(self._rows.values()) for row in list(rows.values()) for claim in row.claims
+        )
+        return {state: counts[state] for state in _STATES}
+
+    def _made(self) -> Producer:
+        return Producer(
+            {
+                **self._settings.client_config(),
+                "linger.ms": 0,
+                "message.timeout.ms": 5_000,
+                "partitioner": "murmur2_random",
+            }
+        )
+
+
+__all__ = ["REPEAT_MS", "REPEAT_MS_MAX", "PendingVerdict", "VerdictSender", "pending_verdicts"]

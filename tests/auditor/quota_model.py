@@ -1,0 +1,97 @@
+"""The oracle's model of runs that wait for their tenant's quota, and of verdicts on them."""
+
+from typing import Any
+
+from tests.auditor.decoding import LogEntry, Row, run_key_of
+
+_ADMITTED = {"run_started": "started", "run_resumed": "running"}
+
+
+class QuotaModel:
+    """The claims of runs: the offset of the event that asked, its type, and if it is granted."""
+
+    entry: LogEntry
+    rows: dict[bytes, Row]
+    now: int
+
+    def __init__(self) -> None:
+        self.runs: dict[bytes, Row] = {}
+        self.tasks: list[Row] = []  # the requests for the work of queued detached runs
+        self.quotas = False  # whether the rules in force have them
+        self.notices: list[tuple[str, str, str, str, int]] = []  # step, tenant, session, run, claim
+        self._asked: tuple[Row, str | None] | None = None  # by the record that is judged; the state before
+
+    def add_audit(self, row: Row | None, **details: Any) -> None:
+        raise NotImplementedError
+
+    def drop_run(self, name: bytes) -> None:
+        raise NotImplementedError
+
+    def waits_for_quota(self, run: Row) -> bool:
+        return run["claim"] is not None and not run["claim"][2]
+
+    def ask_quota(self, name: bytes, kind: str, before: str | None) -> None:
+        """Let a run that was begun or resumed wait, if the rules have quotas."""
+        if self.quotas:
+            run = self.runs[name]
+            run["state"], run["claim"] = "queued", (self.entry.offset, kind, False)
+            self._asked = run, before
+
+    def follow_quota(self, row: Row) -> None:
+        """Tell that the record's run waits; the session's own audit lines come first."""
+        if self._asked is not None:
+            (run, before), self._asked = self._asked, None
+            self.tell_quotas("requested", run)
+            self.tell_change(row, run, "queued", "quota_requested", before)
+
+    def release_claim(self, run: Row) -> None:
+        """Tell that a run which ends, or is rejected, has no claim any more."""
+        if run["claim"] is not None:
+            self.tell_quotas("released", run)
+            run["claim"] = None
+
+    def tell_quotas(self, step: str, run: Row) -> None:
+        self.notices.append((step, run["tenant"], run["session"], run["run_id"], run["claim"][0]))
+
+    def tell_change(self, row: Row, run: Row, state: str, code: str, before: str | None = "queued") -> None:
+        row["audit_seq"] += 1
+        kind = {"running": "run_resumed"}.get(state, f"run_{state}")
+        moved = {"run_id": run["run_id"], "from_run_state": before, "to_run_state": state, "event_type": kind}
+        states = {"from_state": row["state"], "to_state": row["state"]}
+        self.add_audit(row, kind="run", reason_code=code, **moved, **states)
+
+    def judge_verdict(self, key: bytes, fields: Row) -> None:
+        """Apply a verdict, if it is on the claim that its run waits with."""
+        name = run_key_of(key, fields["run_id"])
+        row, run = self.rows.get(key), self.runs.get(name)
+        if row is None or run is None or not self.waits_for_quota(run) or fields["quota"] != "concurrent_runs":
+            return
+        offset, kind, _ = run["claim"]
+        if fields["offset"] != offset:
+            return
+        if not fields["granted"]:
+            self.reject_run(row, name, offset)
+            return
+        self.tell_quotas("taken", run)
+        state = _ADMITTED.get(kind, "queued")
+        run["state"], run["claim"], run["error_class"] = state, (offset, kind, True), None
+        run["entered_at"] = run["last_event_at"] = self.now
+        run["due_at"] = self.now + run["limit"]
+        self.tell_change(row, run, state, "quota_granted")
+        if kind == "run_queued" and run["mode"] == "detached":
+            self.tasks.append({"key": key, "run_id": run["run_id"], "task_type": run["task_type"]})
+
+    def reject_run(self, row: Row, name: bytes, offset: int) -> None:
+        """Leave no row of a run that is over its tenant's quota; a resumed one is failed again."""
+        run = self.runs[name]
+        self.release_claim(run)
+        row["open_runs"].remove(name)
+        row["refusals"] = sorted([*row["refusals"], (offset, "quota_exceeded")], key=lambda kept: kept[0])[-16:]
+        self.tell_change(row, run, "rejected", "quota_exceeded")
+        if run["resumes"]:
+            run["state"], run["entered_at"] = "failed", self.now
+        else:
+            self.drop_run(name)
+
+
+__all__ = ["QuotaModel"]

@@ -1,0 +1,114 @@
+"""Runs of a client in memory that wait for their tenant's quota, are rejected, or give up."""
+
+import asyncio
+
+import pytest
+
+from sessionary.producers import QuotaExceeded, Refused, Run, Session, SessionClient
+from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client
+from sessionary.producers.testing.memory_runs import MemoryRuns
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.types import Limits
+
+
+def begin(over: str = "queue", runs: int = 1) -> tuple[SessionClient, Session, InMemoryTransport]:
+    client, memory = memory_client(quota=MemoryQuota(runs, "reject" if over == "reject" else "queue"))
+    return client, client.session(user_id="u1"), memory
+
+
+def state_of(memory: InMemoryTransport, session: Session, run: Run) -> str | None:
+    view = MemoryRuns(memory).fetch_run(session.session_id, run.run_id, None, 1.0)
+    return None if view is None else view.state
+
+
+def test_a_run_within_the_quota_begins_and_frees_its_slot() -> None:
+    client, session, memory = begin()
+    with client:
+        for _ in range(3):
+            with session.run("report") as run:
+                assert state_of(memory, session, run) == "running"
+            assert state_of(memory, session, run) == "completed"
+    types = [event.envelope.event_type for event in memory.events() if event.envelope.run_id]
+    assert types == ["run_started", "run_running", "run_completed"] * 3
+
+
+def test_a_run_over_the_quota_waits_for_a_free_slot() -> None:
+    """In memory, who waits moves the clock: at last the first run's limit is over."""
+    client, session, memory = begin()
+    with client:
+        brief = client.session(user_id="u1", limits=Limits(attached_run_ms=60_000))
+        first, second = brief.run("report"), session.run("report")
+        first.__enter__()
+        with second:
+            assert state_of(memory, brief, first) == "failed"
+            assert state_of(memory, session, second) == "running"
+        assert state_of(memory, session, second) == "completed"
+    changes = [(line.run_id, line.to_run_state) for line in memory.audit() if line.kind == "run"]
+    assert changes == [
+        *((first.run_id, "queued"), (first.run_id, "started")),
+        *((second.run_id, "queued"), (first.run_id, "failed"), (second.run_id, "started")),
+    ]
+
+
+def test_a_run_over_the_quota_is_rejected() -> None:
+    client, session, memory = begin("reject")
+    with client, session.run("report"):
+        other = session.run("report")
+        with pytest.raises(QuotaExceeded) as raised, other:
+            raise AssertionError("the block must not begin")
+        assert (raised.value.limit, raised.value.tenant_id, raised.value.waited_s) == ("concurrent_runs", "acme", None)
+        assert raised.value.run_id == other.run_id
+        assert raised.value.retryable
+        assert state_of(memory, session, other) is None
+    (rejected,) = (line for line in memory.audit() if line.event_type == "run_rejected")
+    assert (rejected.run_id, rejected.reason_code) == (other.run_id, "quota_exceeded")
+
+
+def test_a_run_that_waited_long_enough_is_cancelled() -> None:
+    client, session, memory = begin()
+    with client, session.run("report"):
+        other = session.run("report", quota_wait_s=0)
+        with pytest.raises(QuotaExceeded, match="waited 0 s in vain") as raised:
+            other.__enter__()
+        assert raised.value.waited_s == 0
+        assert state_of(memory, session, other) == "cancelled"
+
+
+def test_with_asyncio_a_run_is_rejected_too() -> None:
+    client, session, _ = begin("reject")
+
+    async def story() -> None:
+        async with session.run("report"):
+            with pytest.raises(QuotaExceeded):
+                await session.run("report").__aenter__()
+        async with session.run("report"):
+            pass
+
+    with client:
+        asyncio.run(story())
+
+
+def test_a_resumed_run_asks_again() -> None:
+    client, session, memory = begin("reject")
+    with client:
+        run = session.run("report", run_id="r1")
+        with pytest.raises(TimeoutError), run:
+            raise TimeoutError
+        with session.run("other"), pytest.raises(QuotaExceeded):
+            session.resume_run("r1").__enter__()
+        assert state_of(memory, session, run) == "failed"
+        with session.resume_run("r1"):
+            assert state_of(memory, session, run) == "running"
+        assert state_of(memory, session, run) == "completed"
+
+
+def test_a_refused_beginning_is_no_matter_of_quotas() -> None:
+    client, session, _ = begin()
+    with client, session.run("report", run_id="r1"), pytest.raises(Refused, match="illegal_transition"):
+        session.run("report", run_id="r1").__enter__()
+
+
+def test_a_memory_has_one_quota() -> None:
+    _, memory = memory_client(quota=MemoryQuota(1))
+    with pytest.raises(Invalid, match="quota"):
+        memory_client(memory=memory, quota=MemoryQuota(2))

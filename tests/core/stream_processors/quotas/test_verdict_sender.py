@@ -1,0 +1,156 @@
+"""Verdicts: sent at once, again until they are heard, and after a restart from the rows."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sessionary.schemas.codec import Decoder, encode_record
+from sessionary.schemas.ids import quota_key
+from sessionary.schemas.quota_types import QuotaStep
+from sessionary.schemas.records import QuotaNotice, QuotaVerdict
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.limits import TenantLimits
+from sessionary.stream_processors.quotas import verdict_sender
+from sessionary.stream_processors.quotas.job import quotas_job
+from sessionary.stream_processors.quotas.settings import QuotaSettings
+from sessionary.stream_processors.quotas.verdict_sender import REPEAT_MS, REPEAT_MS_MAX, VerdictSender
+from sessionary.stream_processors.runtime.ticker import RENEW_MS
+
+KEY = quota_key("acme", "concurrent_runs")
+NOW_MS = 1_000_000.0
+
+
+class FakeProducer:
+    """Keeps what is produced; fails if told to."""
+
+    made: list["FakeProducer"]
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.sent: list[tuple[str, bytes, QuotaVerdict]] = []
+        self.fails = False
+        FakeProducer.made.append(self)
+
+    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+        if self.fails:
+            raise KafkaException(KafkaError(KafkaError._QUEUE_FULL))
+        verdict = Decoder().decode_record(value)
+        assert isinstance(verdict, QuotaVerdict)
+        self.sent.append((topic, key, verdict))
+
+    def poll(self, timeout_s: float) -> int:
+        return 0
+
+    def flush(self, timeout_s: float) -> int:
+        return 0
+
+
+class SenderRig:
+    """A partition of quotas with a limit of one, and what sends its verdicts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        FakeProducer.made = []
+        monkeypatch.setattr(verdict_sender, "Producer", FakeProducer)
+        monkeypatch.setattr(verdict_sender, "discard_producer", lambda _: None)
+        self.job = quotas_job(QuotaSettings(partitions=1, instance="q1"))
+        assert isinstance(self.job.follower, VerdictSender)
+        self.sender = self.job.follower
+        self.state = self.opened()
+        self.now_ms = NOW_MS
+        self.offset = 0
+
+    def opened(self) -> PartitionState:
+        state = self.job.new_state(0)
+        state.families.home._limits_of = lambda _: TenantLimits(1, "reject")  # type: ignore[attr-defined]
+        state.finish_loading()
+        return state
+
+    def tell(self, step: QuotaStep, run_id: str) -> None:
+        value = encode_record(QuotaNotice("concurrent_runs", step, "acme", "s1", run_id, 5))
+        batch = self.state.begin()
+        assert batch.apply(LogRecord(self.offset, int(self.now_ms), KEY, value))
+        self.offset += 1
+        self.outcome = batch.finish()
+        self.state.merge(batch)
+        self.sender.note_commit(0, self.outcome)
+
+    def attend(self, later_ms: float = 0) -> list[tuple[str, bool]]:
+        """Let time pass; return the verdicts that are sent: run, and if it is granted."""
+        self.now_ms += later_ms
+        producer = FakeProducer.made[-1]
+        before = len(producer.sent)
+        self.sender.attend(self.now_ms, {0: self.state})
+        return [(verdict.run_id, verdict.granted) for _, _, verdict in producer.sent[before:]]
+
+
+def test_a_verdict_is_sent_until_its_session_has_heard_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    assert rig.attend() == []
+    rig.tell("requested", "a")
+    rig.tell("requested", "b")
+    assert rig.attend(1) == [("a", True), ("b", False)]
+    assert FakeProducer.made[0].sent[0][:2] == ("sessionary.events", b"acme:s1")
+    assert rig.attend(1) == []
+    assert rig.attend(REPEAT_MS) == [("a", True), ("b", False)]
+    rig.tell("taken", "a")
+    assert rig.attend(2 * REPEAT_MS) == [("b", False)]
+    rig.tell("released", "b")
+    assert rig.attend(REPEAT_MS_MAX) == []
+    assert rig.sender.gauges["sessionary_processor_quota_claims"]() == {
+        "waiting": 0,
+        "granted": 0,
+        "taken": 1,
+        "rejected": 0,
+    }
+
+
+def test_the_pause_between_two_repetitions_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.attend()
+    rig.tell("requested", "a")
+    sent_at = [rig.now_ms for _ in range(300) if rig.attend(REPEAT_MS)]
+    pauses = [later - sooner for sooner, later in pairwise(sent_at)]
+    assert pauses[:3] == [REPEAT_MS, 2 * REPEAT_MS, 4 * REPEAT_MS]
+    assert max(pauses) == pauses[-1] == REPEAT_MS_MAX
+
+
+def test_a_new_owner_sends_what_its_rows_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.attend()
+    rig.tell("requested", "a")
+    assert rig.attend() == [("a", True)]
+    rows = dict(rig.state.rows)
+    rig.state = rig.opened()
+    for key, row in rows.items():
+        rig.state.load(key, row)
+    rig.state.finish_loading()
+    later = SenderRig(monkeypatch)
+    later.state = rig.state
+    assert later.attend() == [("a", True)]
+    rig.sender.attend(rig.now_ms, {})  # the partition has left
+    assert rig.sender.gauges["sessionary_processor_quota_claims"]() == dict.fromkeys(
+        ("waiting", "granted", "taken", "rejected"), 0
+    )
+
+
+def test_a_producer_that_fails_is_replaced_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.attend()
+    FakeProducer.made[0].fails = True
+    rig.tell("requested", "a")
+    assert rig.attend() == []
+    assert len(FakeProducer.made) == 2  # the first one is older than the shortest life of a producer
+    assert rig.attend(REPEAT_MS) == [("a", True)]
+    assert RENEW_MS < NOW_MS
+
+
+def test_a_transaction_writes_rows_alone_to_a_changelog_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.tell("requested", "a")
+    transaction = rig.job.transaction(0, rig.outcome, 0)
+    assert [(record[0], record[1]) for record in transaction.records] == [("sessionary.quotas-changelog", KEY)]
+    assert list(transaction.rows) == [KEY]
+    assert transaction.elsewhere == ()
