@@ -14,15 +14,17 @@ from pathlib import Path
 
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core_build import core_build
-from tests.core.fold_rig import JOB, FoldRig
+from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.settings import ProcessorSettings
+from tests.core.fold_rig import FoldRig
 
 _BATCH = 500
 
 
 def main(path: str, rules: str) -> None:
     """Fold and print."""
-    rig = FoldRig()
+    rig, job = FoldRig(), processor_job(ProcessorSettings(partitions=1, instance="w1"))
     if int(rules) == NEWEST_RULES.version:
         rig.activate(NEWEST_RULES)
     log = [
@@ -36,7 +38,7 @@ def main(path: str, rules: str) -> None:
             assert batch.apply(record)
         outcome = batch.finish()
         refused += outcome.counts.refused
-        transaction = JOB.transaction(0, outcome, 0)
+        transaction = job.transaction(0, outcome, 0)
         for produced in (*transaction.records, *transaction.elsewhere):
             digest.update(repr(tuple(produced)).encode())
             records += 1

@@ -11,7 +11,7 @@ import native.__main__ as program
 from native import toolchain
 from native.modules import compiled_modules
 from native.tree import SHARED, find_extensions, find_stale_modules, place_extensions, remove_extensions
-from sessionary.stream_processors.core_build import core_build
+from sessionary.stream_processors.measures.core_build import core_build
 from tests.style.project import ROOT
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

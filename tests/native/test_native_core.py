@@ -47,7 +47,7 @@ def _fold(log: Path, rules: int, path: str) -> dict[str, Any]:
     program = str(Path(__file__).with_name("fold_log.py"))
     done = _run(
         [sys.executable, program, str(log), f"{rules}"],
-        {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)])), "SESSIONARY_INSTANCE": "w1"},
+        {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))},
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

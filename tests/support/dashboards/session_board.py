@@ -111,6 +111,12 @@ _RUNS: Final = (
         (Query("sum by (state) (sessionary_processor_tool_calls)", "{{state}}"),),
     ),
     Panel(
+        "How many runs wait for their tenants' quotas?",
+        "short",
+        "Claims by state. waiting: no slot is free; granted, taken: they hold one.",
+        (Query("sum by (state) (sessionary_processor_quota_claims)", "{{state}}"),),
+    ),
+    Panel(
         "How many attached runs are open?",
         "short",
         "Each holds a connection of its agent open.",

@@ -118,7 +118,7 @@ class Judge:
         for partition, state in enumerate(self._states):
             deadline_ms = state.next_deadline_ms
             vanishing = (heap[0][0] for heap in (state.expiries, state.unpacked_expiries) if heap)
-            ends_ms = min(state.chunks.earliest_ms, *vanishing)
+            ends_ms = min((state.chunks.earliest_ms, *vanishing))
             if ends_ms <= self.now_ms or (deadline_ms is not None and deadline_ms <= self.now_ms):
                 self._append(partition, LogRecord(self.next_offset(partition), self.now_ms, None, _TICK))
         self._tell_verdicts()

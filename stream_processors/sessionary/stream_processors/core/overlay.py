@@ -203,8 +203,7 @@ class Overlay(BatchRows):
         effects = self.rows or self._emitted or self._lateness_ms
         position = self._committed.position
         is_new_hole = self._clock.quiet_until_ms != position.quiet_until_ms
-        begins_rules = self._rules != position.rules
-        return 0 < self.records == self._ticks and not (effects or is_new_hole or begins_rules)
+        return 0 < self.records == self._ticks and not (effects or is_new_hole or self._rules != position.rules)
 
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write.
@@ -314,8 +313,8 @@ class Overlay(BatchRows):
             if change is None:
                 row = self._row(other_key)
                 change = _Change(self._families.by_row_class[row_class], row, row)
-            facts, further = split_facts(change.machine.receive_fact(change.after, fact))
             machine, before, former = change
+            facts, further = split_facts(machine.receive_fact(former, fact))
             after, records = apply_facts(machine, other_key, former, facts, arrival, self._next_place)
             changes[other_key] = _Change(machine, before, after)
             emitted += records

@@ -3,6 +3,7 @@
     log_lag        how far open partitions are behind their logs, in records and in time
     worker_gauges  the gauges that are read when the metrics are
     row_census     counts the rows of partitions that have opened
+    core_build     which build of the rules runs: compiled, or Python
 
 All of it belongs to the event loop.
 """

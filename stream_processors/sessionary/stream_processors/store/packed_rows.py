@@ -276,14 +276,12 @@ class CachedRows(MutableMapping[bytes, Any]):
         self.layer_bytes: dict[str, int] = {}
 
     def __getitem__(self, key: bytes) -> Any:
-        row = self.get(key)
-        if row is None:
+        if (row := self.get(key)) is None:
             raise KeyError(key)
         return row
 
-    # Every other look-up is for a row that is not there, and an error costs more than the answer.
     def get(self, key: bytes, default: Any = None) -> Any:
-        """Return a row, or `default`."""
+        """Return a row, or `default`; often there is none, and an error would cost more."""
         if (row := self._recent.get(key)) is not None:
             return row
         unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf

@@ -4,7 +4,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from sessionary.stream_processors.core_build import core_build
+from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.full_disk import free_bytes
 
