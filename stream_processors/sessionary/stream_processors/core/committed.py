@@ -181,8 +181,6 @@ class CommittedState:
     packed. `tally` counts rows by their labels. `read_arrival` reads the log's records.
     """
 
-    read_arrival: ReadArrival = staticmethod(read_arrival)
-
     def __init__(
         self,
         partition: int,
@@ -193,6 +191,7 @@ class CommittedState:
     ) -> None:
         self.partition = partition
         self.settings = settings
+        self.read_arrival: ReadArrival = read_arrival
         self.decoder = decoder
         self.families = arrange_families(machines)
         self.log = EventLog(settings.events_topic, partition, settings.partitions)

@@ -60,7 +60,7 @@ class QuotaStory(RuleBasedStateMachine):
         super().__init__()
         self.partitions = [SessionPartition("a"), SessionPartition("b")]
         self.quotas = QuotaPartition(0, SETTINGS, DECODER, [QuotaMachine(lambda _: TenantLimits(LIMIT, "queue"))])
-        assert QuotaPartition.read_arrival is read_quota_arrival
+        assert self.quotas.read_arrival is read_quota_arrival
         self.quotas.load_position(self.quotas.position._replace(rules=NEWEST_RULES))
         self.quotas.finish_loading()
         self.log: list[QuotaNotice] = []
