@@ -71,7 +71,7 @@ def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
     if "oneOf" in schema:
         return sum(conforms(value, choice) for choice in schema["oneOf"]) == 1
     kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    types = {"string": str, "integer": int, "null": type(None), "object": dict, "array": list}
+    types = {"string": str, "integer": int, "null": type(None), "object": dict, "array": list, "boolean": bool}
     if not any(isinstance(value, types[kind]) for kind in kinds):
         return False
     if isinstance(value, list):

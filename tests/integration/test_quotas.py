@@ -2,6 +2,7 @@
 
 import json
 import threading
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -47,7 +48,8 @@ class QuotaRig:
         self.quotas = self.start_quotas()
 
     def start_quotas(self) -> Child:
-        env = environment(self.kafka, api_port=str(free_port()), quotas_file=str(self.limits), instance="q1")
+        self.port = free_port()
+        env = environment(self.kafka, api_port=str(self.port), quotas_file=str(self.limits), instance="q1")
         return self._processes.run([COMMAND, "quotas"], env=env, name="quotas")
 
     def restart_all(self) -> None:
@@ -66,6 +68,11 @@ class QuotaRig:
     def state(self, session: Session, run: Run) -> str | None:
         found = {one["run_id"]: one["state"] for one in self.pipeline.ask(f"{session.session_id}/runs")["runs"]}
         return found.get(run.run_id)
+
+    def metrics_page(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
+            text: str = answer.read().decode()
+        return text
 
     def claims(self) -> Counter[str]:
         """Return the claims in the table of quotas, by state."""
@@ -121,6 +128,8 @@ def test_a_run_over_the_limit_waits_through_kills_until_a_slot_is_free(
         fourth = EnteringRun(second.run("report", mode="detached"))
         wait_until(lambda: rig.state(second, fourth.run) == "queued", 120, "the fourth run to wait")
         wait_until(lambda: rig.claims() == {"taken": LIMIT, "waiting": 1}, 120, "the table's count")
+        shown = ('quota_claims{state="taken"} 3.0', 'quota_claims{state="waiting"} 1.0')
+        wait_until(lambda: all(line in rig.metrics_page() for line in shown), 120, "the metrics to tell of them")
         rig.restart_all()
         assert rig.claims() == {"taken": LIMIT, "waiting": 1}
         assert rig.state(second, fourth.run) == "queued"

@@ -74,7 +74,7 @@ ALTER TABLE {database}.v_runs
 -- The runs that wait for their tenant's quota, by tenant.
 CREATE OR REPLACE VIEW {database}.v_waiting_runs AS
 SELECT
-    tenant_id, count() AS runs, min(updated_at) AS waiting_since, argMin(session_id, updated_at) AS oldest_session_id,
+    min(updated_at) AS time, tenant_id, count() AS runs, argMin(session_id, updated_at) AS oldest_session_id,
     argMin(run_id, updated_at) AS oldest_run_id
 FROM {database}.v_runs
 WHERE status = 'queued' AND reason_code = 'quota_requested'
@@ -83,6 +83,6 @@ ALTER TABLE {database}.v_waiting_runs MODIFY COMMENT 'each tenant with runs that
 ALTER TABLE {database}.v_waiting_runs
     COMMENT COLUMN tenant_id 'the tenant',
     COMMENT COLUMN runs 'number of its runs that wait',
-    COMMENT COLUMN waiting_since 'log time since which the oldest of them waits',
+    COMMENT COLUMN time 'log time since which the oldest of them waits',
     COMMENT COLUMN oldest_session_id 'session of that run',
     COMMENT COLUMN oldest_run_id 'id of that run';
