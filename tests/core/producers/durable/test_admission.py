@@ -1,6 +1,7 @@
 """Runs of a client in memory that wait for their tenant's quota, are rejected, or give up."""
 
 import asyncio
+from contextvars import copy_context
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_a_run_over_the_quota_waits_for_a_free_slot() -> None:
     with client:
         brief = client.session(user_id="u1", limits=Limits(attached_run_ms=60_000))
         first, second = brief.run("report"), session.run("report")
-        first.__enter__()
+        copy_context().run(first.__enter__)  # it is never left, and must not be the current run of later tests
         with second:
             assert state_of(memory, brief, first) == "failed"
             assert state_of(memory, session, second) == "running"
