@@ -11,9 +11,9 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import partition_of, quota_key
 from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.quota.machine import QuotaMachine
-from sessionary.stream_processors.core.quota.partition import QuotaPartition
+from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
 from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import DECODER, LogRecord, PartitionSettings, RulesRequest
@@ -42,9 +42,11 @@ class QuotaWorker:
         self._carried: Counter[int] = Counter()  # outcomes whose notices are in the log, by partition
         self.state = self._opened({})
 
-    def _opened(self, rows: dict[bytes, TenantQuota]) -> QuotaPartition:
+    def _opened(self, rows: dict[bytes, TenantQuota]) -> PartitionState:
         """Return the state as it is after a recovery with these rows."""
-        state = QuotaPartition(0, _SETTINGS, DECODER, [QuotaMachine(lambda _: self.limits)])
+        state = PartitionState(
+            0, _SETTINGS, DECODER, [QuotaMachine(lambda _: self.limits)], read_arrival=read_quota_arrival
+        )
         for key, row in rows.items():
             state.load(key, row)
         state.load_position(state.position._replace(rules=NEWEST_RULES))

@@ -188,10 +188,11 @@ class CommittedState:
         decoder: Decoder,
         machines: Sequence[AnyMachine],
         rows: MutableMapping[bytes, Any] | None = None,
+        read_arrival: ReadArrival = read_arrival,
     ) -> None:
         self.partition = partition
         self.settings = settings
-        self.read_arrival: ReadArrival = read_arrival
+        self.read_arrival = read_arrival
         self.decoder = decoder
         self.families = arrange_families(machines)
         self.log = EventLog(settings.events_topic, partition, settings.partitions)

@@ -26,6 +26,7 @@ from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import DueRows, RowFate
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.run.task_index import TaskIndex
+from sessionary.stream_processors.core.verdict import ReadArrival, read_arrival
 
 
 class PartitionState(CommittedState):
@@ -42,8 +43,9 @@ class PartitionState(CommittedState):
         decoder: Decoder,
         machines: Sequence[AnyMachine],
         rows: MutableMapping[bytes, Any] | None = None,
+        read_arrival: ReadArrival = read_arrival,
     ) -> None:
-        super().__init__(partition, settings, decoder, machines, rows)
+        super().__init__(partition, settings, decoder, machines, rows, read_arrival)
         self._open: Overlay | None = None
         self._deadline_before: int | None = None
 

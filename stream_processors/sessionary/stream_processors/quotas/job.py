@@ -6,8 +6,7 @@ from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.quota.machine import QuotaMachine
-from sessionary.stream_processors.core.quota.partition import QuotaPartition
+from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
 from sessionary.stream_processors.quotas.limits_file import LimitsFile
 from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.quotas.verdict_sender import VerdictSender
@@ -28,7 +27,7 @@ def quotas_job(settings: QuotaSettings) -> Job:
     of_partition: PartitionSettings = partition_settings(settings)
 
     def new_state(partition: int) -> PartitionState:
-        state = QuotaPartition(partition, of_partition, decoder, machines)
+        state = PartitionState(partition, of_partition, decoder, machines, read_arrival=read_quota_arrival)
         state.load_position(Position(0, 0, 0, 0, 0, rules=NEWEST_RULES))
         return state
 

@@ -3,7 +3,6 @@
     limits     a tenant's limits, as an operator sets them
     claims     the claims to one quota: requested, admitted in order, taken, released
     machine    all of it as a `Machine`, and how its log is read
-    partition  the state of a partition of that log
 
 Its log is the topic of quotas; sessions write to it in their own transactions.
 """
