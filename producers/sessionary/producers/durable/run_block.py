@@ -77,10 +77,11 @@ class Run(ReportedBlock):
 
     A run that is resumed goes on: its steps that succeeded before are not run again. If it was
     complete, the block sends nothing, `result` is the stored one, and steps return their outputs.
+    A block that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
 
-    The verbs of a run take no marks. Their events have those of `Session.marks`, of the
-    current span and the run's id; `report_progress`, `record_plan` and `checkpoint` also the marks
-    that `Session.run` was given.
+    The verbs of a run take no marks. Their events have what `Session.marks` and the current span
+    give to all events of the block, and the run's id; `report_progress`, `record_plan` and
+    `checkpoint` also have the marks that `Session.run` was given.
 
     Attributes:
         result: What the run comes to, as JSON can hold it; it goes with the run's last event. If
@@ -240,6 +241,8 @@ class Run(ReportedBlock):
     ) -> str:
         """Say how far the run got, so that it can go on there. Returns the checkpoint's id.
 
+        `items` and tools with an effect save checkpoints by themselves.
+
         Args:
             kind: What the run has reached, if it is one of the usual points: `plan_made`,
                 `sources_fetched`, `tool_calls_done`, `draft_made`, `published`.
@@ -317,14 +320,9 @@ class Run(ReportedBlock):
         self._marks.__enter__()
 
     def _enter_judged(self) -> Flow[None]:
-        """Begin the run, or let it go on if it has begun, once that was judged."""
-        run_id, started, fields, may_resume, wait_s = self._start
-        recorder, known = self._recorder, None
-        try:
-            known = (yield Do(self._read_known)) if may_resume else known
-        except RunNotFound:
-            if started is None:
-                raise
+        """Let the run go on if it has begun before, else begin it; both are judged first."""
+        recorder, (run_id, started, fields, may_resume, wait_s) = self._recorder, self._start
+        known = (yield Do(partial(read_run, recorder, run_id))) if may_resume else None
         if known is not None:
             known = yield from resume_run(recorder, known, fields)
             if recorder.quotas() and known.run.state != "completed":
@@ -332,13 +330,15 @@ class Run(ReportedBlock):
             self._adopt(known)
             if self.is_complete:
                 self.result = yield Do(partial(load_value, recorder.artifacts, known.run.result_json))
-                return
-        elif started is not None and recorder.quotas():
+            else:
+                yield Do(self._begin)
+        elif started is None:
+            raise RunNotFound(run_id)
+        elif recorder.quotas():
             yield from begin_admitted(recorder, run_id, started, fields, wait_s)
+            yield Do(self._begin)
         else:
             yield Do(self._report_start)
-            return
-        yield Do(self._begin)
 
     def _read_known(self) -> KnownRun:
         known = read_run(self._recorder, self.run_id)

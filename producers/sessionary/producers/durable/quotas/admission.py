@@ -1,6 +1,5 @@
 """A run that asks for its tenant's quota, and waits until it is admitted."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -41,7 +40,7 @@ def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeF
     """Begin a run, and return it as judged. No record and no refusal: there are no quotas yet."""
     sent = recorder.send(started, fields)
     place = wait_recorded(sent, sent.event_type, recorder.timeout_s)
-    run = _fetch_of(recorder, run_id)(place)
+    run = _fetch_run(recorder, run_id, place)
     if run is not None and (run.verdict is None or run.verdict.applied):
         return Judged(run, sent.event_id, None)
     session = recorder.control.fetch_session(recorder.key.session_id, place, recorder.timeout_s)
@@ -53,9 +52,8 @@ def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeF
     return Judged(run, sent.event_id, None)
 
 
-def _fetch_of(recorder: Recorder, run_id: str) -> Callable[[LogPosition | None], RunView | None]:
-    session_id = recorder.key.session_id
-    return lambda place: recorder.known.fetch_run(session_id, run_id, place, recorder.timeout_s)
+def _fetch_run(recorder: Recorder, run_id: str, place: LogPosition | None = None) -> RunView | None:
+    return recorder.known.fetch_run(recorder.key.session_id, run_id, place, recorder.timeout_s)
 
 
 def wait_admitted(
@@ -85,11 +83,11 @@ def wait_admitted(
 
 def _poll_admission(recorder: Recorder, run_id: str, wait_s: float) -> Flow[bool]:
     """Return True once a run is admitted, False after `wait_s`."""
-    fetch, waits, pause_s = _fetch_of(recorder, run_id), recorder.waits, _PAUSE_S
+    waits, pause_s = recorder.waits, _PAUSE_S
     deadline_s = waits.now_s() + wait_s
     while True:
         try:
-            run: RunView | None = yield Do(partial(fetch, None))
+            run: RunView | None = yield Do(partial(_fetch_run, recorder, run_id))
         except Unavailable:
             if waits.now_s() >= deadline_s:
                 return False
