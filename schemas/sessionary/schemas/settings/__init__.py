@@ -4,6 +4,7 @@
     kafka_settings         how every role and the client reach Kafka and the schema registry
     librdkafka_options     further settings of librdkafka, passed through by their own names
     clickhouse_settings    how ClickHouse is reached
+    reread_file            a file of settings that is read again if it changes
 
 A role's own settings are in its package.
 """

@@ -6,13 +6,13 @@ from typing import Any, Final, get_args
 
 from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.ids import valid_name
+from sessionary.schemas.settings.reread_file import RereadFile
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, OverPolicy, TenantLimits
 
 _log = role_logger(__name__)
 _POLICIES: Final = get_args(OverPolicy)
 _FORM: Final = 'use {"default": {…}, "tenants": {"acme": {"concurrent_runs": 3, "over": "queue"}}}'
-_Version = tuple[int, int, int]
 
 
 class LimitsFile:
@@ -23,15 +23,13 @@ class LimitsFile:
 
         Raises `SettingsError` if it cannot be used.
         """
-        self._path = path
-        self._version: _Version | None = None  # of the file that was read last, good or not
+        self._file = None if path is None else RereadFile(path, parse_limits)
+        self._has_failed = False
         self._default, self._tenants = TenantLimits(), dict[str, TenantLimits]()
-        if path is not None:
-            try:
-                self._version = _version_of(path)
-                self._default, self._tenants = parse_limits(path.read_bytes())
-            except (OSError, ValueError) as error:
-                raise SettingsError(f"SESSIONARY_QUOTAS_FILE: {path}: {cause_text(error)}") from None
+        try:
+            self._read_if_changed()
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"SESSIONARY_QUOTAS_FILE: {path}: {cause_text(error)}") from None
 
     def limits_of(self, tenant_id: str) -> TenantLimits:
         """Return a tenant's limits."""
@@ -40,34 +38,29 @@ class LimitsFile:
     def refresh(self) -> None:
         """Read the file again if it changed.
 
-        One that cannot be used changes nothing, and is logged.
+        One that cannot be used changes nothing; that is logged once, and tried again.
         """
-        if self._path is None:
+        if self._file is None:
             return
+        path = self._file.path
         try:
-            version = _version_of(self._path)
-            if version == self._version:
-                return
-            self._version = version
-            self._default, self._tenants = parse_limits(self._path.read_bytes())
+            changed = self._read_if_changed()
         except (OSError, ValueError) as error:
-            if self._version is not None or not isinstance(error, OSError):
-                _log.error(
-                    "the file of quotas %(path)s cannot be used, the former limits stay in force: %(error)s",
-                    path=self._path,
-                    error=cause_text(error),
-                )
-            if isinstance(error, OSError):
-                self._version = None  # said once; read when it is there again
+            if not self._has_failed:
+                self._has_failed = True
+                text = "the file of quotas %(path)s cannot be used, the former limits stay in force: %(error)s"
+                _log.error(text, path=path, error=cause_text(error))
             return
-        _log.info(
-            "limits of %(tenants)d tenants are in force, of %(path)s", tenants=len(self._tenants), path=self._path
-        )
+        if changed or self._has_failed:
+            self._has_failed = False
+            _log.info("limits of %(tenants)d tenants are in force, of %(path)s", tenants=len(self._tenants), path=path)
 
-
-def _version_of(path: Path) -> _Version:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    def _read_if_changed(self) -> bool:
+        found = None if self._file is None else self._file.read_if_changed()
+        if found is None:
+            return False
+        self._default, self._tenants = found
+        return True
 
 
 def parse_limits(source: bytes) -> tuple[TenantLimits, dict[str, TenantLimits]]:
@@ -90,8 +83,9 @@ def parse_limits(source: bytes) -> tuple[TenantLimits, dict[str, TenantLimits]]:
 
 def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
     """Return limits; what is left out is as in `default`."""
-    if not isinstance(found, dict) or found.keys() - set(TenantLimits._fields):
-        raise ValueError(f"{what}: the limits are {', '.join(TenantLimits._fields)}")
+    unknown = sorted(found.keys() - set(TenantLimits._fields)) if isinstance(found, dict) else [repr(found)]
+    if unknown:
+        raise ValueError(f"{what}: the limits are {', '.join(TenantLimits._fields)}, not {', '.join(unknown)}")
     limits = default._replace(**found)
     runs, over = limits
     if type(runs) is not int or not 0 <= runs <= HOLDERS_MAX:

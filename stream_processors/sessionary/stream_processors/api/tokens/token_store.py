@@ -4,9 +4,8 @@ So a new tenant needs no restart, and the number of tokens has no limit: Linux l
 128 kB and shows it in /proc.
 """
 
-from pathlib import Path
-
 from sessionary.schemas.errors import SettingsError, cause_text
+from sessionary.schemas.settings.reread_file import RereadFile
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.access import Caller, Role, parse_tokens
 from sessionary.stream_processors.api.problems import Problem
@@ -15,7 +14,6 @@ from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
-_Version = tuple[int, int, int]
 
 
 class TokenStore:
@@ -27,16 +25,16 @@ class TokenStore:
     def __init__(self, settings: ProcessorSettings, metrics: Metrics) -> None:
         """Read the file; this blocks. Raises `SettingsError` if the file cannot be used."""
         self._of_settings = settings.api_tokens
-        self._path = settings.api_tokens_file
+        path = settings.api_tokens_file
+        self._file = None if path is None else RereadFile(path, parse_tokens)
         self._metrics = metrics
         self._known = KnownTokens(self._of_settings)
-        self._version: _Version | None = None  # of the file that was read last
         self._has_failed = False
-        if self._path is not None:
+        if self._file is not None:
             try:
-                self._read_if_changed(self._path)
+                self._read_if_changed(self._file)
             except (OSError, ValueError) as error:
-                raise SettingsError(f"SESSIONARY_API_TOKENS_FILE: {self._path}: {cause_text(error)}") from None
+                raise SettingsError(f"SESSIONARY_API_TOKENS_FILE: {path}: {cause_text(error)}") from None
 
     def refresh(self) -> None:
         """Read the file again if it changed. Blocks.
@@ -44,24 +42,24 @@ class TokenStore:
         If it cannot be used, the last good tokens stay in force; that is logged once, counted at
         each attempt, and tried again at the next call.
         """
-        if self._path is None:
+        if self._file is None:
             return
         try:
-            changed = self._read_if_changed(self._path)
+            changed = self._read_if_changed(self._file)
         except (OSError, ValueError) as error:
             self._metrics.token_file_failures.inc()
             if not self._has_failed:
                 self._has_failed = True
                 _log.error(
                     "the token file %(path)s cannot be used, the tokens that were read last stay in force: %(error)s",
-                    path=self._path,
+                    path=self._file.path,
                     **{**error_fields(error), "error": cause_text(error)},
                 )
             return
         if changed or self._has_failed:
             self._has_failed = False
             _log.info(
-                "%(tokens)d tokens are in force, with those of %(path)s", tokens=len(self._known), path=self._path
+                "%(tokens)d tokens are in force, with those of %(path)s", tokens=len(self._known), path=self._file.path
             )
 
     def find_caller(self, authorization: str | None) -> Caller | None:
@@ -82,15 +80,12 @@ class TokenStore:
             raise Problem(403, "forbidden", "Forbidden", detail)
         return caller
 
-    def _read_if_changed(self, path: Path) -> bool:
+    def _read_if_changed(self, file: RereadFile[dict[str, Caller]]) -> bool:
         """Return whether the file was read. Raises `OSError`, `ValueError`."""
-        status = path.stat()
-        version = (status.st_mtime_ns, status.st_size, status.st_ino)
-        if version == self._version:
+        tokens = file.read_if_changed()
+        if tokens is None:
             return False
-        tokens = parse_tokens(path.read_bytes())
         self._known = KnownTokens({**self._of_settings, **tokens})
-        self._version = version
         return True
 
 
