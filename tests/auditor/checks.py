@@ -219,7 +219,7 @@ def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     for cleanup_id, times in requests.items():
         if times > 1:
             yield Difference("doubled", f"clean-up {cleanup_id} was asked for {times} times")
-    written = (outputs["audit"], outputs["rejected"], outputs["cleanup"], outputs["tasks"])
+    written = (outputs["audit"], outputs["rejected"], outputs["cleanup"], outputs["tasks"], outputs["migrations"])
     for text in find_differences(inputs.oracle, *written):
         doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
         yield Difference("refusal" if ": refused " in text else doubled, text)

@@ -40,6 +40,12 @@ def cleanup_id_of(row: Row) -> str:
     return str(uuid.uuid5(_IDS, f"{row['tenant']}:{row['session']}:{row['audit_seq']}"))
 
 
+def snapshot_id_of(row: Row) -> str:
+    """Return the id of a snapshot that a processor makes of a session's content."""
+    name = f"{row['tenant']}:{row['session']}:snapshot:{row['version']}:{row['head']}"
+    return str(uuid.uuid5(_IDS, name))
+
+
 def key_parts(key: bytes | None) -> tuple[str, str]:
     """Return tenant and session of a key, or two empty strings if it is none."""
     tenant, _, session = (key or b"").decode("utf-8", "replace").partition(":")
@@ -230,6 +236,9 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "error_class": None,
         "state_json": fields["snapshot"]["state_json"],
         "head": fields["snapshot"]["snapshot_id"],
+        "head_hash": fields["snapshot"]["content_hash"],
+        "head_encoding": fields["snapshot"]["encoding"],
+        "migration": None,  # that is open
         "producers": {},
         "forgotten": {},
         "cleanups": {},

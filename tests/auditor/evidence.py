@@ -24,7 +24,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 POSITION_KEY = b"\x00position"
 CONTENT_SUFFIX = b"\x00content"
 CHUNK_PREFIX = b"\xffgravestones"
-OUTPUTS = ("audit", "rejected", "cleanup", "tasks", "batches")
+OUTPUTS = ("audit", "rejected", "cleanup", "tasks", "migrations", "batches")
 ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # on `batches`; may be lost or come twice
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
 TABLES = {

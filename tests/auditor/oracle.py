@@ -28,7 +28,7 @@ class Oracle:
         return self.partitions[entry.partition].apply_record(entry)
 
     def all_lines(self, field: str) -> list[Row]:
-        """Return `audits`, `rejected`, `cleanups` or `tasks` of all partitions."""
+        """Return `audits`, `rejected`, `cleanups`, `tasks` or `migrations` of all partitions."""
         return [line for oracle in self.partitions.values() for line in getattr(oracle, field)]
 
     def all_faults(self) -> list[str]:
@@ -77,6 +77,7 @@ def find_differences(
     rejected_rows: Iterable[Mapping[str, Any]],
     cleanup_rows: Iterable[Mapping[str, Any]] | None = None,
     task_rows: Iterable[Mapping[str, Any]] | None = None,
+    migration_rows: Iterable[Mapping[str, Any]] | None = None,
 ) -> list[str]:
     """Return every difference between the pipeline's output and the oracle's, as sentences."""
     found = oracle.all_faults()
@@ -108,6 +109,11 @@ def find_differences(
         requested = sorted((_key_of(line), line["run_id"], line["task_type"]) for line in task_rows)
         wanted_tasks = sorted((line["key"], line["run_id"], line["task_type"]) for line in oracle.all_lines("tasks"))
         found += [f"tasks {requested} instead of {wanted_tasks}"] if requested != wanted_tasks else []
+    if migration_rows is not None:
+        names = ("migration_id", "service_id", "step", "epoch", "version")
+        told = sorted((_key_of(line), *(line[name] for name in names)) for line in migration_rows)
+        wanted_steps = sorted((line["key"], *(line[name] for name in names)) for line in oracle.all_lines("migrations"))
+        found += [f"migrations {told} instead of {wanted_steps}"] if told != wanted_steps else []
     return found
 
 

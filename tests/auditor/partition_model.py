@@ -4,12 +4,13 @@ from typing import Any
 
 from tests.auditor.child_model import ChildModel
 from tests.auditor.decoding import NAME, SKIPS, Decision, LogEntry, Refusal, Row, begun_rules, cleanup_id_of, key_parts
+from tests.auditor.migration_model import MigrationModel, open_migration
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
 
 
-class PartitionModel(SkipModel, ChildModel):
+class PartitionModel(SkipModel, MigrationModel, ChildModel):
     """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
 
     def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
@@ -34,6 +35,14 @@ class PartitionModel(SkipModel, ChildModel):
 
     def next_due(self, row: Row) -> tuple[int, str]:
         """Return when the row's next deadline is, in ms, and its name."""
+        instant, name = self.next_clock(row)
+        migration = open_migration(row)
+        if migration is not None and migration["at"] + migration["ttl"] <= instant:
+            return migration["at"] + migration["ttl"], "migration"
+        return instant, name
+
+    def next_clock(self, row: Row) -> tuple[int, str]:
+        """Return the same without the end of an open migration."""
         at, limits, state = row["entered_at"], row["limits"], row["state"]
         if state == "Idle":
             return row["created_at"] + limits["init_ms"], "init_timeout"
@@ -102,6 +111,8 @@ class PartitionModel(SkipModel, ChildModel):
             names = ["entered_at", "last_event_at", "last_work_at", "owner_heard", "released_at"]
             for name in [*names, "created_at"] if row["state"] == "Idle" else names:
                 row[name] = row[name] and min(row[name] + passed, self.now)
+            if row["migration"] is not None:
+                row["migration"]["at"] = min(row["migration"]["at"] + passed, self.now)
             if row["state"] != "Paused" and row["max_due_at"] is not None:
                 row["max_due_at"] = min(row["max_due_at"] + passed, self.now + row["limits"]["max_duration_ms"])
         self.repair_runs(passed)
@@ -146,6 +157,9 @@ class PartitionModel(SkipModel, ChildModel):
         return min(self.deadlines_of(key))[0]
 
     def fire_deadline(self, key: bytes, row: Row, instant: int, reason: str) -> None:
+        if reason == "migration":
+            self.fire_migration(key, row, instant)
+            return
         before, due, fired = row["state"], instant * 1000, self.now * 1000
         details: Row = {"reason_code": reason, "occurred_at": due, "due_at": due, "fired_at": fired}
         if before == "Terminated":
@@ -182,7 +196,7 @@ class PartitionModel(SkipModel, ChildModel):
     ) -> None:
         """Move a session to a state: audit line, clean-up request, counters."""
         before, row["state"], row["phase"], row["entered_at"] = row["state"], state, phase, self.now
-        if number in ("T05", "T07", "T11"):
+        if number in ("T05", "T07", "T11") and not details.get("event_type", "").startswith("session_migration_"):
             row["epoch"] += 1
         row["last_event_at"] = row["last_work_at"] = self.now
         row["audit_seq"] += 1
@@ -195,11 +209,13 @@ class PartitionModel(SkipModel, ChildModel):
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
         self.last_transition, self.last_reason = number, details.get("reason_code", "")
+        if state == "Terminated" and open_migration(row) is not None:
+            self.end_migration(key, row, "session_ended")
 
-    def take_over(self, row: Row, envelope: Row) -> None:
+    def take_over(self, key: bytes, row: Row, envelope: Row, *, as_operator: bool) -> None:
         """Let the sender hold the session, or raise `Refusal`."""
         limits, service = row["limits"], envelope["service_id"]
-        if service != row["owner"]:
+        if service != row["owner"] and not as_operator:
             heard = max(row["owner_heard"] or row["last_event_at"], self.hole_end)
             third = (limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]) // 3
             if self.now < heard + third:
@@ -211,6 +227,8 @@ class PartitionModel(SkipModel, ChildModel):
         row["audit_seq"] += 1
         states = {"from_state": row["state"], "to_state": row["state"]}
         self.add_audit(row, kind="take_over", event_type="session_taken_over", reason=reason, **states)
+        if open_migration(row) is not None:
+            self.end_migration(key, row, "taken_over")
 
     def confirm_release(self, row: Row, fields: Row) -> None:
         cleanup_id, actions = fields["cleanup_id"], fields["actions"]

@@ -13,6 +13,7 @@ from tests.auditor.decoding import (
     producer_hash,
     read_event,
 )
+from tests.auditor.migration_model import MIGRATION_TYPES
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
@@ -131,9 +132,12 @@ class PartitionOracle(PartitionModel):
         if not self.goes_on_alone(key, row, kind, envelope):
             if self.rules >= 2 and envelope["service_id"] == row["owner"]:
                 row["owner_heard"] = self.now
-            if kind != "heartbeat":
-                row["last_work_at"] = self.now
-            row["last_event_at"] = self.now if kind != "heartbeat" or row["state"] == "Active" else row["last_event_at"]
+            if self.rules >= 2 and kind in MIGRATION_TYPES:
+                pass  # it is no sign of work
+            elif kind != "heartbeat":
+                row["last_work_at"] = row["last_event_at"] = self.now
+            elif row["state"] == "Active":
+                row["last_event_at"] = self.now
         if kind != "heartbeat":  # it never makes an audit line
             self.check_context_size(row, envelope)
         self.follow_calls(key, row)
@@ -290,6 +294,9 @@ class PartitionOracle(PartitionModel):
                 raise Refusal("future_epoch")
         if kind == "session_created":
             raise Refusal("session_exists")
+        if self.rules >= 2 and kind in MIGRATION_TYPES:
+            self.check_migration_sender(row, kind, envelope, fields)
+            return
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"]:
             raise Refusal("not_owner")
@@ -304,6 +311,9 @@ class PartitionOracle(PartitionModel):
 
     def apply_event(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Apply a legal event, or raise `Refusal` if its guard fails."""
+        if self.rules >= 2 and kind in MIGRATION_TYPES:
+            self.judge_migration(key, row, kind, envelope, fields)
+            return
         self.judge_run(key, row, kind, envelope, fields)
         match kind:
             case "session_phase_changed":
@@ -326,7 +336,7 @@ class PartitionOracle(PartitionModel):
                 row["max_due_at"] = max(0, row["max_due_at"] - self.now)
                 self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
             case "session_taken_over":
-                self.take_over(row, envelope)
+                self.take_over(key, row, envelope, as_operator=bool(fields.get("as_operator")))
             case "session_resumed":
                 self.resume_session(key, row, fields)
             case "session_errored":
@@ -359,8 +369,11 @@ class PartitionOracle(PartitionModel):
         if self.rules >= 2 and (fault := snapshot_fault(snapshot, row["head"])):
             raise Refusal(fault)
         row["head"] = snapshot["snapshot_id"]
+        row["head_hash"], row["head_encoding"] = snapshot["content_hash"], snapshot["encoding"]
 
     def resume_session(self, key: bytes, row: Row, fields: Row) -> None:
+        if row["migration"] is not None and row["migration"]["step"] == "prepared":
+            raise Refusal("migration_open")
         if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
             raise Refusal("version_conflict")
         if row["state"] == "Paused":
@@ -385,7 +398,11 @@ class PartitionOracle(PartitionModel):
             raise Refusal("phase_order")
         last = fields["snapshot"]
         if last is not None and not (self.rules >= 2 and snapshot_fault(last, row["head"])):
-            row["head"] = last["snapshot_id"]
+            row["head"], row["head_hash"], row["head_encoding"] = (
+                last["snapshot_id"],
+                last["content_hash"],
+                last["encoding"],
+            )
         bad = state == "Error" or reason == "abnormal_termination"
         self.enter_state(
             key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason

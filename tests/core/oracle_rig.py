@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import run_key
+from sessionary.schemas.migration_types import Migration
 from sessionary.schemas.records import (
     FinishedRun,
     Gravestone,
@@ -65,6 +66,7 @@ def oracle_row(state: SessionState) -> Row:
         "error_class": state.error_class,
         "state_json": state.state_json,
         "head": state.snapshot.snapshot_id,
+        "migration": state.migration and oracle_migration(state.migration),
         "producers": {
             ledger.producer_id: {
                 "last": ledger.last_seq,
@@ -80,6 +82,20 @@ def oracle_row(state: SessionState) -> Row:
         "refusals": [(refusal.offset, refusal.reason) for refusal in state.refusals],
         "context_exceeded": state.context_exceeded,
         "late_epoch": state.late_epoch,
+    }
+
+
+def oracle_migration(migration: Migration) -> Row:
+    """Return a migration in the oracle's form."""
+    return {
+        "id": migration.migration_id,
+        "target": migration.target_service,
+        "step": migration.step,
+        "ttl": migration.ttl_ms,
+        "misses": migration.mismatches,
+        "at": migration.offered_at,
+        "from": migration.from_state,
+        "why": migration.reason_code,
     }
 
 
@@ -164,7 +180,7 @@ class OracleRig:
         outcome = batch.finish()
         self.fold.merge(batch)
         self.outcomes.append(outcome)
-        for lines in ("audits", "rejected", "cleanups", "tasks", "notices"):
+        for lines in ("audits", "rejected", "cleanups", "tasks", "migrations", "notices"):
             getattr(self.oracle, lines).clear()
         expected = self.all_partitions.apply_record(
             LogEntry(self.partition, record.offset, record.timestamp_ms, key, value, "replayed_from" in dict(headers))
@@ -276,7 +292,7 @@ class OracleRig:
         outcome = batch.finish()
         self.fold.merge(batch)
         self.outcomes.append(outcome)
-        for lines in ("audits", "rejected", "cleanups", "tasks"):
+        for lines in ("audits", "rejected", "cleanups", "tasks", "migrations"):
             getattr(self.oracle, lines).clear()
         self.oracle.decisions += decisions_of(line._asdict() for _, line in outcome.records_on("audit"))
         for record in skipped:

@@ -12,6 +12,7 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
+from tests.core.migration_moves import draw_migration_step
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.core.run_moves import (
     ARTIFACT_WAY,
@@ -180,9 +181,10 @@ class RandomAgents:
             (4 if self.rig.oracle.rules >= 2 else 0, self.forge_content),
             (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
             (3 if self.rig.oracle.rules >= 2 else 0, self.take_over),
+            (3 if self.rig.oracle.rules >= 2 else 0, self.migrate_session),
             (30 if self.rig.oracle.rules >= 2 else 0, self.send_run_event),
             (40 if self.rig.oracle.rules >= 2 else 0, self.send_child_event),
-            (4 if self.rig.oracle.rules >= 2 else 0, self.send_child_story),
+            (6 if self.rig.oracle.rules >= 2 else 0, self.send_child_story),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -277,6 +279,18 @@ class RandomAgents:
         """Take a session over, as the owning service or another one."""
         service = self.rng.choice(["billing", "billing", "other"])
         self.send(self.pick_agent(), "session_taken_over", {}, service_id=service, agent_id=f"agent-{service}")
+
+    def migrate_session(self) -> None:
+        """Send some steps of a migration: mostly the next ones, by the service that may."""
+        agent = self.pick_active_agent()
+        for _ in range(self.rng.randint(1, 4)):
+            row = self.row_of(agent)
+            if row is None:
+                return
+            event_type, fields, service = draw_migration_step(self.rng, row)
+            self.send(agent, event_type, fields, service_id=service)
+            if self.rng.random() < 0.2:
+                self.pass_time()
 
     def forge_content(self) -> None:
         """Send a snapshot that is not the next one, or a content of another service's session."""

@@ -62,6 +62,7 @@ def evidence_of(rig: OracleRig) -> Evidence:
             "rejected": outcome.records_on("rejected"),
             "cleanup": outcome.records_on("cleanup"),
             "tasks": outcome.records_on("tasks"),
+            "migrations": outcome.records_on("migrations"),
         }
         for name, records in (*written.items(), ("batches", [(None, batch)])):
             for key, record in records:

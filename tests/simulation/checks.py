@@ -28,6 +28,7 @@ class Written(NamedTuple):
     rejected: list[tuple[bytes | None, Any]]
     cleanups: list[tuple[bytes, Any]]
     tasks: list[tuple[bytes, Any]]
+    migrations: list[tuple[bytes, Any]]
     quotas: list[tuple[bytes, Any]]
 
 
@@ -38,6 +39,7 @@ def outputs_of(outcomes: list[Outcome]) -> Written:
         [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
         [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
         [pair for outcome in outcomes for pair in outcome.records_on("tasks")],
+        [pair for outcome in outcomes for pair in outcome.records_on("migrations")],
         [pair for outcome in outcomes for pair in outcome.records_on("quotas")],
     )
 
@@ -76,7 +78,7 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
         yield f"the decisions in the audit trail cannot be repeated: {error}"
         return
     wanted = outputs_of(whole.outcomes)
-    for name in ("audits", "rejected", "cleanups", "tasks", "quotas"):
+    for name in ("audits", "rejected", "cleanups", "tasks", "migrations", "quotas"):
         ours, theirs = _without_batch_numbers(getattr(outputs, name)), _without_batch_numbers(getattr(wanted, name))
         if ours != theirs:
             first = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(theirs))
@@ -133,6 +135,7 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
             [line._asdict() for _, line in outputs.rejected],
             [line._asdict() for _, line in outputs.cleanups],
             [line._asdict() for _, line in outputs.tasks],
+            [line._asdict() for _, line in outputs.migrations],
         )
     ]
     oracle = whole.partitions[partition]

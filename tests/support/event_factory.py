@@ -46,6 +46,17 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "step_started": {"limit_ms": None, "reason": None},
     "checkpoint_saved": {"kind": None},
     "heartbeat": {"elapsed_s": None},
+    "session_migration_offered": {
+        "migration_id": "m1",
+        "target_service": "shipping",
+        "ttl_ms": 60_000,
+        "reason": None,
+        "as_operator": False,
+    },
+    "session_migration_loaded": {"migration_id": "m1"},
+    "session_migration_accepted": {"migration_id": None, "version": None, "content_hash": None},
+    "session_migration_aborted": {"migration_id": None, "as_operator": False},
+    "session_taken_over": {"as_operator": False},
     # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},

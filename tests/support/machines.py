@@ -4,4 +4,4 @@ from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.families import all_machines
 
 MACHINES = all_machines()
-STREAMS: tuple[Stream, ...] = ("audit", "rejected", "cleanup", "tasks")
+STREAMS: tuple[Stream, ...] = ("audit", "rejected", "cleanup", "tasks", "migrations")

@@ -91,6 +91,9 @@ QuotaClaimState = Literal["UNKNOWN", "waiting", "granted", "taken", "rejected"]
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
 """How an unknown tool call was resolved."""
 
+MigrationStep = Literal["UNKNOWN", "offered", "prepared", "completed", "aborted"]
+"""How far a session's migration to another service is."""
+
 SnapshotEncoding = Literal["UNKNOWN", "full", "delta"]
 """How a snapshot's state is stored."""
 
@@ -112,6 +115,7 @@ AuditKind = Literal[
     "tool_call",
     "step",
     "access",
+    "migration",
 ]
 """What an audit record reports."""
 
@@ -167,6 +171,9 @@ RefusalReason = Literal[
     "unknown_artifact",
     "too_many_children",
     "quota_exceeded",
+    "unknown_migration",
+    "migration_open",
+    "migration_moved",
 ]
 """Why an event was refused; the only list of reasons."""
 
@@ -178,6 +185,7 @@ __all__ = [
     "Compression",
     "DataClass",
     "ErrorClass",
+    "MigrationStep",
     "PauseKind",
     "Phase",
     "QuotaClaimState",

@@ -54,6 +54,7 @@ class TopicNames(NamedTuple):
     rejected: str
     cleanup: str
     tasks: str
+    migrations: str
     batches: str
     changelog: str
     quotas: str
@@ -137,6 +138,7 @@ def bytes_limits(rules: RuleSet) -> dict[str, int]:
         "rejected": rules.rejected_bytes_max,
         "cleanup": output,
         "tasks": output,
+        "migrations": output,
         "batches": output,
         "changelog": rules.row_bytes_max + _BEYOND_ROW_BYTES,
         "quotas": output,

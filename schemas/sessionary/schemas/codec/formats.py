@@ -30,6 +30,7 @@ from sessionary.schemas.records import (
     GravestoneChunk,
     MessageContent,
     MessageState,
+    MigrationRequest,
     Position,
     QuotaNotice,
     QuotaVerdict,
@@ -66,6 +67,7 @@ Record = (
     | GravestoneChunk
     | MessageContent
     | MessageState
+    | MigrationRequest
     | Position
     | QuotaNotice
     | QuotaVerdict

@@ -1,6 +1,7 @@
 """The events: one frozen payload class per schema, named as the schema is, without the envelope.
 
-    session          lifecycle, activity, state, migration and clean-up of a session
+    session          lifecycle, activity, state and clean-up of a session
+    migration        a session that moves to another service
     run              runs, their plans and steps
     tool             tool calls
     content          conversation, snapshots and checkpoints, artifacts, prompts
@@ -33,6 +34,13 @@ from sessionary.schemas.events.content import (
     ReplayPerformed,
     SnapshotCreated,
 )
+from sessionary.schemas.events.migration import (
+    SessionMigrationAborted,
+    SessionMigrationAccepted,
+    SessionMigrationCompleted,
+    SessionMigrationLoaded,
+    SessionMigrationOffered,
+)
 from sessionary.schemas.events.payloads import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.events.run import (
     PlanRecorded,
@@ -59,9 +67,6 @@ from sessionary.schemas.events.session import (
     SessionArchived,
     SessionCreated,
     SessionErrored,
-    SessionMigrationAborted,
-    SessionMigrationAccepted,
-    SessionMigrationCompleted,
     SessionPaused,
     SessionPhaseChanged,
     SessionRecovered,
@@ -124,6 +129,8 @@ __all__ = [
     "SessionMigrationAborted",
     "SessionMigrationAccepted",
     "SessionMigrationCompleted",
+    "SessionMigrationLoaded",
+    "SessionMigrationOffered",
     "SessionPaused",
     "SessionPhaseChanged",
     "SessionRecovered",

@@ -22,6 +22,13 @@ from sessionary.schemas.events.content import (
     ReplayPerformed,
     SnapshotCreated,
 )
+from sessionary.schemas.events.migration import (
+    SessionMigrationAborted,
+    SessionMigrationAccepted,
+    SessionMigrationCompleted,
+    SessionMigrationLoaded,
+    SessionMigrationOffered,
+)
 from sessionary.schemas.events.run import (
     PlanRecorded,
     PlanReplaced,
@@ -47,9 +54,6 @@ from sessionary.schemas.events.session import (
     SessionArchived,
     SessionCreated,
     SessionErrored,
-    SessionMigrationAborted,
-    SessionMigrationAccepted,
-    SessionMigrationCompleted,
     SessionPaused,
     SessionPhaseChanged,
     SessionRecovered,
@@ -109,6 +113,8 @@ Payload = (
     | SessionMigrationAborted
     | SessionMigrationAccepted
     | SessionMigrationCompleted
+    | SessionMigrationLoaded
+    | SessionMigrationOffered
     | SessionPaused
     | SessionPhaseChanged
     | SessionRecovered
@@ -155,6 +161,8 @@ PAYLOADS: dict[str, type[Payload]] = {
     "progress_reported": ProgressReported,
     "state_updated": StateUpdated,
     "session_rolled_back": SessionRolledBack,
+    "session_migration_offered": SessionMigrationOffered,
+    "session_migration_loaded": SessionMigrationLoaded,
     "session_migration_accepted": SessionMigrationAccepted,
     "session_migration_completed": SessionMigrationCompleted,
     "session_migration_aborted": SessionMigrationAborted,

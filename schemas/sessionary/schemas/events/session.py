@@ -1,4 +1,4 @@
-"""Events of a session: lifecycle, activity, state, migration and clean-up."""
+"""Events of a session: lifecycle, activity, state and clean-up."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -135,7 +135,12 @@ class SessionTakenOver(NamedTuple):
 
     If it is applied, the processor raises the epoch, and the sender's service owns the session.
     Judges by rules 1 do not know this event.
+
+    Attributes:
+        as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
     """
+
+    as_operator: bool = False
 
 
 class SessionActivity(NamedTuple):
@@ -202,25 +207,6 @@ class SessionRolledBack(NamedTuple):
     to_snapshot_id: str
     base_version: int
     new_version: int
-
-
-class SessionMigrationAccepted(NamedTuple):
-    """The target service accepts the session; the owner does not change yet."""
-
-    target_service: str
-
-
-class SessionMigrationCompleted(NamedTuple):
-    """The session has a new owner."""
-
-    from_service: str
-    to_service: str
-
-
-class SessionMigrationAborted(NamedTuple):
-    """The migration is called off; the owner does not change."""
-
-    reason: str | None = None
 
 
 class ResourcesReleased(NamedTuple):

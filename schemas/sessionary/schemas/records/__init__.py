@@ -12,6 +12,7 @@ Times of outputs are µs since the epoch; in the changelog's records they are ms
 
 from sessionary.schemas.records.children import ArtifactState, MessageContent, MessageState
 from sessionary.schemas.records.control import RulesActivation, Tick
+from sessionary.schemas.records.migration import MigrationRequest
 from sessionary.schemas.records.outputs import (
     AuditRecord,
     BatchAcknowledged,
@@ -47,6 +48,7 @@ __all__ = [
     "GravestoneChunk",
     "MessageContent",
     "MessageState",
+    "MigrationRequest",
     "Position",
     "QuotaNotice",
     "QuotaVerdict",

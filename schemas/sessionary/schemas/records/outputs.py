@@ -66,6 +66,10 @@ class AuditRecord(NamedTuple):
     from_step_state: str | None = None  # The step's state before
     to_step_state: str | None = None  # The step's state after
     checkpoint_id: str | None = None  # The last checkpoint of the run, for records of the kind run
+    migration_id: str | None = None  # Of the migration, for records of the kind migration
+    from_service: str | None = None  # The owning service before it
+    to_service: str | None = None  # The service that it goes to
+    migration_step: str | None = None  # How far it is: one of `MigrationStep`
 
 
 class RejectedEvent(NamedTuple):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sessionary.schemas.migration_types import Migration
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
     AnnouncedRules,
@@ -65,6 +66,7 @@ class SessionState(NamedTuple):
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
     open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
     turns: int = 0  # The number of the conversation's last turn; 0 by rules 1
+    migration: Migration | None = None  # The last one, open or not; none by rules 1
 
 
 class SessionContent(NamedTuple):

@@ -26,7 +26,7 @@ WORK = (
 ) | {"session_activity"}
 
 # A topic that machines write to; the name of its field in `TopicNames`.
-Stream = Literal["audit", "rejected", "cleanup", "tasks", "quotas"]
+Stream = Literal["audit", "rejected", "cleanup", "tasks", "migrations", "quotas"]
 
 
 class Row(Protocol):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
-from sessionary.schemas.records import AuditRecord, RejectedEvent
+from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
@@ -22,7 +22,7 @@ from sessionary.schemas.types import (
     RuleSet,
     SessionStateName,
 )
-from sessionary.stream_processors.core.machine import NO_SESSION, Arrival
+from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
 from sessionary.stream_processors.core.model import (
     ClockSetting,
     Emitted,
@@ -141,6 +141,40 @@ def audit_record(
         retain_until=kept.retain_until,
         personal_until=kept.personal_until,
     )
+
+
+def subject_of(row: SessionState | Gravestone | Remains | None) -> Subject:
+    """Return what an audit record says of the session itself."""
+    if row is None:
+        return UNKNOWN_SUBJECT
+    if isinstance(row, Remains):
+        return Subject("Archived")
+    if not isinstance(row, SessionState):
+        return Subject("Archived", row.audit_seq, row.epoch)
+    return Subject(row.state, row.audit_seq, row.epoch, row.version, row.owner_service, row.data_classes)
+
+
+def session_record(
+    session: SessionKey,
+    after: SessionState | Gravestone | Remains | None,
+    arrival: Arrival | None,
+    place: Place,
+    kind: AuditKind,
+) -> AuditRecord:
+    """Return what all audit records of a session have; `after`: the row after the fact."""
+    subject, envelope = subject_of(after), None
+    if arrival is not None and arrival.event is not None:
+        envelope = arrival.event.envelope
+        if arrival.rules.version >= 2 and not isinstance(after, SessionState):
+            # No row says what the session handles: the event does.
+            subject = subject._replace(data_classes=tuple(sorted(set(envelope.data_classes))))
+    return audit_record(session, subject, envelope, place, kind)
+
+
+def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
+    """Return a record of what a clock did: it occurred when it was due. Takes ms of log time."""
+    due_at = due_ms * 1000
+    return record._replace(occurred_at=due_at, due_at=due_at, fired_at=fired_ms * 1000)
 
 
 def decision_record(event_type: str, reason: str, principal: str, place: Place) -> AuditRecord:
@@ -291,6 +325,7 @@ __all__ = [
     "Subject",
     "access_record",
     "add_decision",
+    "at_due_time",
     "audit_record",
     "decision_record",
     "event_offset",
@@ -299,6 +334,8 @@ __all__ = [
     "rejected_record",
     "repair_record",
     "rules_record",
+    "session_record",
     "skip_record",
+    "subject_of",
     "with_accesses",
 ]

@@ -98,6 +98,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
     assert {"unknown_call", "call_in_progress", "call_succeeded", "unknown_artifact"} - seen == set()
     assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal", "take_over"} - seen == set()
     assert {"run", "tool_call"} - seen == set()
+    assert {"migration", "migration_open", "unknown_migration"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
@@ -123,6 +124,7 @@ def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
         [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
         [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
         [pair for outcome in outcomes for pair in outcome.records_on("tasks")],
+        [pair for outcome in outcomes for pair in outcome.records_on("migrations")],
         table_bytes(rig.fold),
         rig.fold.position._replace(batch_number=0),
     )
@@ -142,7 +144,7 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
     fold = PartitionState(0, bounds, DECODER, MACHINES)
     fold.load_position(first_position)
     fold.finish_loading()
-    kept: tuple[list[Any], list[Any], list[Any], list[Any]] = ([], [], [], [])
+    kept: tuple[list[Any], ...] = tuple([] for _ in STREAMS)
     while fold.position.next_offset < len(log):
         batch = fold.begin()
         fill_batch(batch, log, rng)

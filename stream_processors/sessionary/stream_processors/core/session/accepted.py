@@ -12,7 +12,6 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
-from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
@@ -77,12 +76,14 @@ def _release_cleanup(state: SessionState, payload: Any, now_ms: int) -> SessionF
     return Objection("unknown_cleanup", f"nobody asked for clean-up {payload.cleanup_id}")
 
 
-def take_over_session(state: SessionState, envelope: Envelope, arrival: Arrival) -> TakenOver | Objection:
+def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> TakenOver | Objection:
     """Let the sender of an event hold the session.
 
-    Another service has to wait until the owning one has missed two heartbeats.
+    Another service has to wait until the owning one has missed two heartbeats, unless an operator
+    wants it.
     """
-    if envelope.service_id != state.owner_service:
+    envelope = event.envelope
+    if envelope.service_id != state.owner_service and not getattr(event.payload, "as_operator", False):
         # The row of a session that rules 1 judged does not say whose its last event was.
         heard_ms = max(state.owner_heard_at or state.last_event_at, arrival.hole_end_ms)
         limit_ms = _BEATS_MISSED * inactivity_budget_ms(state.limits) // HEARTBEATS_PER_BUDGET

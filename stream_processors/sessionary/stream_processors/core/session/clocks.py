@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.limits import inactivity_budget_ms
+from sessionary.schemas.migration_types import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
 from sessionary.stream_processors.core.clock import NEVER_MS
@@ -142,10 +143,15 @@ def repair_times(state: SessionState, repairs: Sequence[ClockRepair]) -> Session
             last_work_at=min(state.last_work_at + shift_ms, clock_ms),
             max_due_at=max_due_at,
             owner_heard_at=min(state.owner_heard_at + shift_ms, clock_ms) if state.owner_heard_at else 0,
+            migration=state.migration and _repaired_migration(state.migration, clock_ms, shift_ms),
             released_at=None if state.released_at is None else min(state.released_at + shift_ms, clock_ms),
             clock_repair=number,
         )
     return state
+
+
+def _repaired_migration(migration: Migration, clock_ms: int, shift_ms: int) -> Migration:
+    return migration._replace(offered_at=min(migration.offered_at + shift_ms, clock_ms))
 
 
 __all__ = [

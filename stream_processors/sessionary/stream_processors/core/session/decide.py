@@ -15,7 +15,15 @@ from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
-from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, ForRow, Remains
+from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
+from sessionary.stream_processors.core.migration.facts import MigrationMoved
+from sessionary.stream_processors.core.migration.judge import (
+    MigrationJudgement,
+    facts_of_change,
+    judge_migration,
+    object_to_migration_sender,
+)
+from sessionary.stream_processors.core.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import (
@@ -251,12 +259,14 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
             producers = None
         if sequence.gap is not None:
             facts.append(GapFound(sequence.gap))
-    fact = (
+    judged = (
         _object_to_payload(event, arrival)
         or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival)
     )
-    further: Sequence[SessionFact | ForRow] = ()
+    moved: Sequence[SessionFact] = ()  # what the event is for a migration, after its first fact
+    fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, moved)
+    further: Sequence[Any] = ()  # facts for runs and children
     if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
         fact, further = dependants.judge_dependants(row, event, arrival, fact)
     owner_heard: int | None = None
@@ -269,17 +279,21 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     elif producers is not None:
         facts.append(SequenceMoved(producers))
     if isinstance(fact, Objection):
-        return _refuse_kept(row, event, arrival, fact, facts)
+        return _refuse_kept(row, event, arrival, fact, [*facts, *moved] if moved else facts)
     if is_heartbeat:
         return Decision((fact,) if owner_heard is None else (fact, OwnerHeard(owner_heard)))
     sequence_facts = len(facts)
+    if row.migration is not None and not moved:
+        moved = facts_of_change(row, fact, arrival.now_ms)
     if not envelope.data_classes:
         facts.append(fact)
-    elif isinstance(fact, Transitioned):
+    elif moved or isinstance(fact, Transitioned | MigrationMoved):
         # The transition's own audit record has the tags of the classes that its event declares.
         facts += (DataClassified(envelope.data_classes), fact)
     else:
         facts += (fact, DataClassified(envelope.data_classes))
+    if moved:
+        facts += moved
     if owner_heard is not None and type(fact) is not WorkDone:
         facts.append(OwnerHeard(owner_heard))
     if envelope.context_bytes is not None:
@@ -334,6 +348,8 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
         return Objection(reason, f"epoch {envelope.epoch}, but the session is at {row.epoch}")
     if name == "session_created":
         return Objection("session_exists", "a session of this id exists")
+    if name in MIGRATION_EVENTS and arrival.rules.version >= 2:
+        return object_to_migration_sender(row, event)
     if name in OWNER_ONLY and envelope.service_id != row.owner_service:
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
     if name in CONTENT_CHANGES and envelope.service_id != row.owner_service and arrival.rules.version >= 2:
@@ -341,16 +357,20 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
     return None
 
 
-def _judge_in_state(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> SessionFact | Objection:
+def _judge_in_state(
+    rules: SessionRules, row: SessionState, event: Event, arrival: Arrival
+) -> SessionFact | Objection | MigrationJudgement:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
     if arrival.run is not None and dependants.outlives_state(row, event, arrival.run):
         return RunEventTaken()
     rule = rules.by_event.get((row.state, event_type))
     if rule is not None and event_type == "session_taken_over":
-        return take_over_session(row, event.envelope, arrival)
+        return take_over_session(row, event, arrival)
     if rule is not None:
         return rule(row, event.payload, arrival.now_ms)
+    if event_type in MIGRATION_EVENTS and arrival.rules.version >= 2:
+        return judge_migration(row, event, arrival)
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
         return Objection("late", f"{event_type} came after the session timed out; resume it first")
     return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")

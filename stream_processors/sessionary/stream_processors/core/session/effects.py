@@ -12,6 +12,14 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
+from sessionary.stream_processors.core.migration import effects as migration_effects
+from sessionary.stream_processors.core.migration.effects import CLEANUPS_KEPT
+from sessionary.stream_processors.core.migration.facts import (
+    MigrationAborted,
+    MigrationCompleted,
+    MigrationMoved,
+    StateDiffered,
+)
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
@@ -44,7 +52,6 @@ from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import next_number
 
 REFUSALS_KEPT = 16
-CLEANUPS_KEPT = 8
 SessionRow = SessionState | Gravestone
 
 _replace_activity = make_replacer(SessionState, "last_event_at", "last_work_at")
@@ -241,6 +248,9 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     GapFound: _number_only,
     HeartbeatSeen: _see_heartbeat,
     LimitsOverridden: _number_only,
+    MigrationAborted: migration_effects.abort_migration,
+    MigrationCompleted: migration_effects.complete_migration,
+    MigrationMoved: migration_effects.move_migration,
     OwnerHeard: _hear_owner,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
@@ -251,6 +261,7 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     RunRejected: _reject_run,
     SequenceMoved: _move_sequence,
     SnapshotTaken: _take_snapshot,
+    StateDiffered: migration_effects.count_difference,
     TakenOver: _take_over,
     TaskAdmitted: _keep_row,
     Transitioned: _move_state,

@@ -20,6 +20,7 @@ from sessionary.schemas.types import (
     Snapshot,
 )
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
+from sessionary.stream_processors.core.migration.facts import MigrationFact
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.session.transitions import Transition
 from sessionary.stream_processors.core.step.facts import StepTimedOut
@@ -225,6 +226,7 @@ SessionFact = (
     | DataClassified
     | ContextMeasured
     | ContextExceeded
+    | MigrationFact
 )
 
 __all__ = [

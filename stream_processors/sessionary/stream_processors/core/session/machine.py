@@ -17,6 +17,7 @@ from sessionary.schemas.records import Gravestone, GravestoneChunk, SessionConte
 from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, Remains, RowKind, RowParts
+from sessionary.stream_processors.core.migration.judge import facts_of_change, facts_of_expiry, open_migration
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
@@ -70,7 +71,7 @@ class SessionMachine:
         RowKind(GravestoneChunk, live=False, prefixes=record_headers(GravestoneChunk), encode=encode_record),
     )
     event_types: frozenset[str] = frozenset(PAYLOADS)
-    streams: frozenset[Stream] = frozenset({"audit", "rejected", "cleanup", "tasks"})
+    streams: frozenset[Stream] = frozenset({"audit", "rejected", "cleanup", "tasks", "migrations"})
     reported_facts: frozenset[type[object]] = REPORTED_FACTS
 
     def __init__(self, transitions: Sequence[Transition] = TRANSITIONS, gravestone_ms: int = GRAVESTONE_MS) -> None:
@@ -112,15 +113,27 @@ class SessionMachine:
 
     def due_ms(self, row: SessionRow | GravestoneChunk, hole_end_ms: int = 0) -> int:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
-        return self.deadline(row, hole_end_ms).due_ms if isinstance(row, SessionState) else row.expires_at
+        if not isinstance(row, SessionState):
+            return row.expires_at
+        due_ms = self.deadline(row, hole_end_ms).due_ms
+        migration = open_migration(row)
+        return due_ms if migration is None else min(due_ms, migration.expires_at)
 
     def repair_times(self, row: SessionRow, repairs: Sequence[ClockRepair]) -> SessionRow:
         """Return a session with its times as they are after repairs of the partition's clock."""
         return repair_times(row, repairs) if isinstance(row, SessionState) else row
 
     def is_only_postponed(self, row: SessionRow, after: SessionRow) -> bool:
-        """Return True within Active: there limits are fixed, and every clock only moves forward."""
-        return type(row) is SessionState and row.state == "Active" and getattr(after, "state", "") == "Active"
+        """Return True within Active: there limits are fixed, and every clock only moves forward.
+
+        The time of a migration begins when it is offered.
+        """
+        return (
+            type(row) is SessionState
+            and row.state == "Active"
+            and getattr(after, "state", "") == "Active"
+            and row.migration is getattr(after, "migration", None)
+        )
 
     def deadline(self, state: SessionState, hole_end_ms: int = 0) -> SessionDeadline:
         """Return the earliest deadline. Every state has one; of equal ones the first clock wins.
@@ -137,14 +150,22 @@ class SessionMachine:
         return SessionDeadline(int(earliest_ms), transition, clock)
 
     def fire(self, row: SessionRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[SessionFact | ForRow]:
-        """Return the transition that the session's deadline makes; the reason names the limit."""
+        """Return the transition that the session's deadline makes; the reason names the limit.
+
+        Of a migration that is due no later: its end.
+        """
         assert isinstance(row, SessionState)
         due_ms, transition, clock = self.deadline(row, hole_end_ms)
+        migration = open_migration(row)
+        if migration is not None and migration.expires_at <= due_ms:
+            return facts_of_expiry(migration, now_ms)
         reason = clock.reason.format(limit=format_seconds(clock.limit_ms(row)))
         fact = Transitioned(transition, now_ms, clock.reason_code, reason, due_ms=due_ms)
         if transition.target == "Archived":
             return fact, Buried(now_ms + self._gravestone_ms)
-        return fact, *facts_for_runs(row, fact)
+        if migration is None:
+            return fact, *facts_for_runs(row, fact)
+        return fact, *facts_of_change(row, fact, now_ms), *facts_for_runs(row, fact)
 
 
 def _clocks_by_state(transitions: Sequence[Transition]) -> Mapping[str, Sequence[tuple[Transition, SessionClock]]]:

@@ -125,12 +125,19 @@ def _is_not_head(state: SessionState, payload: SessionResumed) -> Objection | No
     return Objection("version_conflict", f"snapshot {payload.snapshot_id} is not the head of the chain, {head}")
 
 
+def _is_migrating(state: SessionState) -> Objection | None:
+    migration = state.migration
+    if migration is None or migration.step != "prepared":
+        return None
+    return Objection("migration_open", f"migration {migration.migration_id} to {migration.target_service} is prepared")
+
+
 def _resume(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
-    return _is_not_head(state, payload) or Grounds("resumed", "resumed")
+    return _is_migrating(state) or _is_not_head(state, payload) or Grounds("resumed", "resumed")
 
 
 def _resume_in_grace(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
-    if objection := _is_not_head(state, payload):
+    if objection := _is_migrating(state) or _is_not_head(state, payload):
         return objection
     if state.max_due_at is not None and now_ms >= state.max_due_at:
         limit = format_seconds(state.limits.max_duration_ms)
@@ -304,6 +311,8 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
     "session_activity",
     "session_created",
     "session_taken_over",
+    "session_migration_offered",
+    "session_migration_loaded",
 }
 # What changes the session's content: by rules 2 only the owning service may.
 CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated"})

@@ -7,6 +7,7 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.core.artifact.transitions import ARTIFACT_TRANSITIONS
+from sessionary.stream_processors.core.migration.transitions import OFFER_STATES
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.oracle_rig import OracleRig, position_under
@@ -74,6 +75,9 @@ def test_what_is_not_listed_is_refused_and_what_is_listed_applies(rules: int, st
         return
     if rules == 2 and state == "Active" and event_type in OF_KNOWN_ARTIFACTS:  # legal, but none was created
         assert outcome == "refused unknown_artifact"
+        return
+    if rules == 2 and event_type == "session_migration_offered" and state in OFFER_STATES:
+        assert outcome == "applied"
         return
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
     if never_begun:  # legal, but this session was never asked to clean up

@@ -7,6 +7,7 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.limits import DEFAULTS, LIMIT_MAX, RANGES
 from sessionary.schemas.types import Phase, SessionStateName
+from sessionary.stream_processors.core.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT, PRODUCERS_MAX, RANGES_MAX, epoch_refusal
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
@@ -21,6 +22,7 @@ from sessionary.stream_processors.core.session.transitions import (
     processor_only,
 )
 from tests.auditor import rules
+from tests.auditor.migration_model import MIGRATION_TYPES
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -46,7 +48,10 @@ def test_who_may_send_what_is_the_oracles() -> None:
     reasons = {"session_start_failed": {"init_timeout"}, "session_terminated": {"timeout_cleanup"}}
     assert clock_reasons(TRANSITIONS) == reasons
     lifecycle = {name for name in PAYLOADS if name.startswith("session_")}
-    assert lifecycle - {"session_activity", "session_created", "session_taken_over"} == OWNER_ONLY
+    others = {"session_activity", "session_created", "session_taken_over"}
+    of_migrations = {"session_migration_offered", "session_migration_loaded"}
+    assert lifecycle - others - of_migrations == OWNER_ONLY
+    assert MIGRATION_EVENTS == MIGRATION_TYPES
 
 
 def test_work_content_and_completion_types_are_the_oracles() -> None:

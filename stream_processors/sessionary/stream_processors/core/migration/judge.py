@@ -1,0 +1,241 @@
+"""What an event, the end of an offer, or another change of the session is for its migration."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import (
+    SessionMigrationAborted,
+    SessionMigrationAccepted,
+    SessionMigrationLoaded,
+    SessionMigrationOffered,
+)
+from sessionary.schemas.ids import content_hash, derived_id, valid_name
+from sessionary.schemas.migration_types import Migration
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Snapshot
+from sessionary.stream_processors.core.clock import format_seconds
+from sessionary.stream_processors.core.machine import Arrival, Objection
+from sessionary.stream_processors.core.migration.facts import (
+    AbortReason,
+    MigrationAborted,
+    MigrationCompleted,
+    MigrationMoved,
+    StateDiffered,
+)
+from sessionary.stream_processors.core.migration.transitions import (
+    CLEANUP_REASON,
+    HELD,
+    LET_GO,
+    MISMATCHES_MAX,
+    OFFER_STATES,
+    TAKEN,
+    TTL_MS_MAX,
+    TTL_MS_MIN,
+)
+from sessionary.stream_processors.core.session.facts import SessionFact, TakenOver, Transitioned
+
+
+class MigrationJudgement(NamedTuple):
+    """What an event comes to: a fact or an objection, and the facts after or before it.
+
+    `further` are facts after the first one; of an objection, facts that hold although the event is
+    refused.
+    """
+
+    first: SessionFact | Objection
+    further: Sequence[SessionFact] = ()
+
+
+def object_to_migration_sender(row: SessionState, event: Event) -> Objection | None:
+    """Judge who may send an event of a migration: the owner, the target or an operator."""
+    envelope, payload = event.envelope, event.payload
+    name, service = envelope.event_type, envelope.service_id
+    if name == "session_migration_completed":
+        return Objection("processor_only", f"{name} is a processor's to say")
+    migration = open_migration(row)
+    target = None if migration is None else migration.target_service
+    if name == "session_migration_offered":
+        is_allowed, whose = service == row.owner_service, row.owner_service
+    elif name == "session_migration_aborted":
+        is_allowed, whose = service in (row.owner_service, target), row.owner_service
+    else:
+        is_allowed, whose = target in (None, service), target or ""
+    if is_allowed or getattr(payload, "as_operator", False):
+        return None
+    return Objection("not_owner", f"{name} is {whose}'s to say, not {service}'s")
+
+
+def judge_migration(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgement:
+    """Judge an event of a migration, whose sender may send it."""
+    return _JUDGES[type(event.payload)](row, event, arrival)
+
+
+def open_migration(row: SessionState) -> Migration | None:
+    """Return a session's migration if it is neither completed nor aborted, else None."""
+    migration = row.migration
+    return migration if migration is not None and migration.is_open else None
+
+
+def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequence[SessionFact]:
+    """Return what a change of the session is for its open migration: its end, or nothing."""
+    migration = open_migration(row)
+    if migration is None:
+        return ()
+    if isinstance(fact, TakenOver):
+        return _abort(migration, now_ms, "taken_over", f"{fact.service_id} took the session over")
+    if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
+        return (MigrationAborted(now_ms, migration, "session_ended", f"the session ended: {fact.reason_code}"),)
+    return ()
+
+
+def facts_of_expiry(migration: Migration, now_ms: int) -> Sequence[SessionFact]:
+    """Return what the end of a migration's time comes to; how far it was tells why."""
+    limit, due_ms = format_seconds(migration.ttl_ms), migration.expires_at
+    if migration.step == "offered":
+        reason = f"{migration.target_service} has not loaded the session within {limit}"
+        return _abort(migration, now_ms, "target_silent", reason, due_ms)
+    return _abort(migration, now_ms, "expired", f"not completed within {limit}", due_ms)
+
+
+def committed_snapshot(row: SessionState) -> Snapshot | None:
+    """Return a snapshot of a session's content; None if the head of the chain has that content."""
+    head, digest = row.snapshot, content_hash(row.state_json)
+    if head.content_hash == digest and head.encoding == "full":
+        return None
+    snapshot_id = derived_id(row.tenant_id, row.session_id, "snapshot", row.version, head.snapshot_id)
+    return Snapshot(
+        snapshot_id,
+        head.snapshot_id,
+        row.state_schema_version,
+        row.state_json,
+        head.context,
+        digest,
+        "full",
+        "none",
+    )
+
+
+def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgement:
+    payload = event.payload
+    assert isinstance(payload, SessionMigrationOffered)
+    if row.state not in OFFER_STATES:
+        return _refuse("illegal_transition", f"{event.envelope.event_type} is not possible in {row.state}")
+    if (migration := open_migration(row)) is not None:
+        detail = f"migration {migration.migration_id} to {migration.target_service} is not over"
+        return _refuse("migration_open", detail)
+    if not valid_name(payload.target_service):
+        return _refuse("invalid_value", f"target_service {payload.target_service!r} is no name")
+    if payload.target_service == row.owner_service:
+        return _refuse("invalid_value", f"target_service: {row.owner_service} owns the session already")
+    if not payload.migration_id:
+        return _refuse("invalid_value", "migration_id is empty")
+    if not TTL_MS_MIN <= payload.ttl_ms <= TTL_MS_MAX:
+        return _refuse("invalid_value", f"ttl_ms is {payload.ttl_ms}; use {TTL_MS_MIN} to {TTL_MS_MAX}")
+    offered = Migration(
+        payload.migration_id, payload.target_service, "offered", arrival.now_ms, payload.ttl_ms, row.state
+    )
+    reason = payload.reason or f"offered by {event.envelope.service_id}"
+    return MigrationJudgement(MigrationMoved(arrival.now_ms, offered, reason))
+
+
+def _load(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgement:
+    payload, now_ms = event.payload, arrival.now_ms
+    assert isinstance(payload, SessionMigrationLoaded)
+    migration = open_migration(row)
+    if migration is None or migration.migration_id != payload.migration_id:
+        return _refuse_unknown(payload.migration_id)
+    if migration.step != "offered" or row.state not in OFFER_STATES:
+        detail = f"{event.envelope.event_type} is not possible in {row.state} while a migration is {migration.step}"
+        return _refuse("illegal_transition", detail)
+    prepared = migration._replace(step="prepared", from_state=row.state)
+    moved = MigrationMoved(now_ms, prepared, f"{migration.target_service} has loaded the session")
+    if row.state != "Active":
+        return MigrationJudgement(moved)
+    reason = f"held for its migration to {migration.target_service}"
+    held = Transitioned(HELD, now_ms, "migration", reason, snapshot=committed_snapshot(row))
+    return MigrationJudgement(held, (moved,))
+
+
+def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgement:
+    payload, envelope, now_ms = event.payload, event.envelope, arrival.now_ms
+    assert isinstance(payload, SessionMigrationAccepted)
+    migration = open_migration(row)
+    if migration is None or migration.migration_id != payload.migration_id:
+        return _refuse_unknown(payload.migration_id)
+    if migration.step != "prepared" or envelope.service_id != payload.target_service:
+        return _refuse("illegal_transition", f"migration {migration.migration_id} is {migration.step}")
+    if migration.from_state == "Timeout" and row.max_due_at is not None and now_ms >= row.max_due_at:
+        limit = format_seconds(row.limits.max_duration_ms)
+        return _refuse("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
+    if payload.version != row.version or payload.content_hash != content_hash(row.state_json):
+        return _refuse_state(row, migration, payload, now_ms)
+    completed = MigrationCompleted(now_ms, migration, envelope.agent_id, envelope.producer_id)
+    transition = TAKEN.get(migration.from_state)
+    if transition is None:
+        return MigrationJudgement(completed)
+    reason = f"migrated from {row.owner_service} to {migration.target_service}"
+    return MigrationJudgement(completed, (Transitioned(transition, now_ms, CLEANUP_REASON, reason),))
+
+
+def _refuse_state(
+    row: SessionState, migration: Migration, payload: SessionMigrationAccepted, now_ms: int
+) -> MigrationJudgement:
+    """Refuse a target with another state than the session's; the third time ends the migration."""
+    detail = f"the target has version {payload.version} of the state, the session has {row.version}"
+    if payload.version == row.version:
+        detail = f"the target's version {row.version} of the state has another hash than the session's"
+    objection = Objection("migration_moved", detail)
+    counted = migration._replace(mismatches=migration.mismatches + 1)
+    if counted.mismatches < MISMATCHES_MAX:
+        return MigrationJudgement(objection, (StateDiffered(counted),))
+    return MigrationJudgement(objection, _abort(counted, now_ms, "state_differs", detail))
+
+
+def _call_off(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgement:
+    payload, service = event.payload, event.envelope.service_id
+    assert isinstance(payload, SessionMigrationAborted)
+    migration = open_migration(row)
+    if migration is None or migration.migration_id != payload.migration_id:
+        return _refuse_unknown(payload.migration_id)
+    is_target = service == migration.target_service and not payload.as_operator
+    code: AbortReason = "declined" if is_target else "called_off"
+    first, *further = _abort(migration, arrival.now_ms, code, payload.reason or f"by {service}")
+    return MigrationJudgement(first, further)
+
+
+def _abort(
+    migration: Migration, now_ms: int, code: AbortReason, reason: str, due_ms: int | None = None
+) -> Sequence[SessionFact]:
+    """Return the end of a migration, and that of the hold it caused."""
+    aborted = MigrationAborted(now_ms, migration, code, reason, due_ms)
+    if migration.step != "prepared" or migration.from_state != "Active":
+        return (aborted,)
+    told = f"its migration to {migration.target_service} was aborted: {code}"
+    return aborted, Transitioned(LET_GO, now_ms, "migration_aborted", told, due_ms=due_ms)
+
+
+def _refuse(reason: Any, detail: str) -> MigrationJudgement:
+    return MigrationJudgement(Objection(reason, detail))
+
+
+def _refuse_unknown(migration_id: str | None) -> MigrationJudgement:
+    return _refuse("unknown_migration", f"migration {migration_id} is not open")
+
+
+_JUDGES: dict[type[Any], Callable[[SessionState, Event, Arrival], MigrationJudgement]] = {
+    SessionMigrationAborted: _call_off,
+    SessionMigrationAccepted: _accept,
+    SessionMigrationLoaded: _load,
+    SessionMigrationOffered: _offer,
+}
+
+__all__ = [
+    "MigrationJudgement",
+    "committed_snapshot",
+    "facts_of_change",
+    "facts_of_expiry",
+    "judge_migration",
+    "object_to_migration_sender",
+    "open_migration",
+]
