@@ -3,7 +3,18 @@
 from typing import Any
 
 from tests.auditor.child_model import ChildModel
-from tests.auditor.decoding import NAME, SKIPS, Decision, LogEntry, Refusal, Row, begun_rules, cleanup_id_of, key_parts
+from tests.auditor.decoding import (
+    NAME,
+    SKIPS,
+    Decision,
+    LogEntry,
+    Refusal,
+    Row,
+    begun_rules,
+    cleanup_id_of,
+    key_parts,
+    producer_hash,
+)
 from tests.auditor.migration_model import MigrationModel, open_migration
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
@@ -229,6 +240,27 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         self.add_audit(row, kind="take_over", event_type="session_taken_over", reason=reason, **states)
         if open_migration(row) is not None:
             self.end_migration(key, row, "taken_over")
+
+    def make_room_for(self, row: Row, producer: str, seq: int) -> None:
+        """Enter a producer that the ledger does not list; by rules 2 another one may go."""
+        listed, forgotten, epoch, own = row["producers"], row["forgotten"], row["epoch"], producer_hash(producer)
+        last = forgotten[own][0] if own in forgotten else 0
+        if seq <= last:
+            raise Refusal("late_filler")
+        if len(listed) == 64:
+            past = [name for name, ledger in listed.items() if ledger["epoch"] < epoch] or list(listed)
+            gone = min(past, key=lambda name: listed[name]["at"])
+            if len(forgotten) - (own in forgotten) == 1_024:
+                others = {key: entry[1] for key, entry in forgotten.items() if key != own}
+                oldest = min(others, key=lambda key: others[key])
+                if others[oldest] == epoch:
+                    raise Refusal("too_many_producers")
+                del forgotten[oldest]
+            ledger = listed.pop(gone)
+            forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
+        forgotten.pop(own, None)
+        missing = [(1, last)] if last else []
+        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last, "ids": {}}
 
     def confirm_release(self, row: Row, fields: Row) -> None:
         cleanup_id, actions = fields["cleanup_id"], fields["actions"]

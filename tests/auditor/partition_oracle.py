@@ -10,7 +10,6 @@ from tests.auditor.decoding import (
     key_parts,
     new_row,
     partition_of,
-    producer_hash,
     read_event,
 )
 from tests.auditor.migration_model import MIGRATION_TYPES
@@ -225,27 +224,6 @@ class PartitionOracle(PartitionModel):
         if kind == "message_appended":
             self.keep_child(key, *self.turn_of(key, row, envelope, fields))
         return True
-
-    def make_room_for(self, row: Row, producer: str, seq: int) -> None:
-        """Enter a producer that the ledger does not list; by rules 2 another one may go."""
-        listed, forgotten, epoch, own = row["producers"], row["forgotten"], row["epoch"], producer_hash(producer)
-        last = forgotten[own][0] if own in forgotten else 0
-        if seq <= last:
-            raise Refusal("late_filler")
-        if len(listed) == 64:
-            past = [name for name, ledger in listed.items() if ledger["epoch"] < epoch] or list(listed)
-            gone = min(past, key=lambda name: listed[name]["at"])
-            if len(forgotten) - (own in forgotten) == 1_024:
-                others = {key: entry[1] for key, entry in forgotten.items() if key != own}
-                oldest = min(others, key=lambda key: others[key])
-                if others[oldest] == epoch:
-                    raise Refusal("too_many_producers")
-                del forgotten[oldest]
-            ledger = listed.pop(gone)
-            forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
-        forgotten.pop(own, None)
-        missing = [(1, last)] if last else []
-        listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last, "ids": {}}
 
     def create_session(self, key: bytes, envelope: Row, fields: Row) -> str:
         given = fields["limits"]

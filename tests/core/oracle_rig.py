@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.migration_types import Migration
+from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import (
     FinishedRun,
     Gravestone,

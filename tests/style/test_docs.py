@@ -11,6 +11,7 @@ import sessionary.producers
 from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_options, read_options
+from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from tests.style.project import ROOT, product_modules
 from tests.support import transition_docs
@@ -56,7 +57,7 @@ def test_every_transition_is_documented() -> None:
     page = transition_docs.TABLE.read_text("utf-8")
     assert page == transition_docs.transitions_page(), "make docs brings it up to date"
     assert [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| T")] == [
-        f"| {transition.id}" for transition in TRANSITIONS
+        f"| {transition.id}" for transition in (*TRANSITIONS, HELD, *TAKEN.values(), LET_GO)
     ]
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, MESSAGE_CHARACTERS_MAX
+from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
 from tests.support.marked_text import replace_marked
 from tests.support.transition_diagram import (
     artifact_table,
@@ -27,6 +28,23 @@ _HEAD = """# Transitions of a session
 Every transition of the session machine, from `TRANSITIONS` in
 `stream_processors/core/session/transitions.py`. `make docs` writes this page. Events that are
 accepted without a transition are in `ACCEPTED`, in the same module; any other event is refused.
+
+"""
+
+
+_MIGRATIONS = """
+## Transitions by a migration
+
+By rules 2, from `core/session/migration/transitions.py`. A session in Active, Paused or Timeout may
+be offered to another service (`session_migration_offered`, by its owner or an operator). Once the
+target has loaded it (`session_migration_loaded`), an Active session is held; one in Paused or
+Timeout stays there. If the target accepts the version and the hash that the session has
+(`session_migration_accepted`), it owns the session, at the next epoch: one that was Active is
+Active again, one in Timeout is resumed, one in Paused stays so. A migration is aborted by its
+owner, its target or an operator (`session_migration_aborted`), when its time is over, if the target
+had another state three times, by a take-over, and with the session's end: a session that it held is
+Active again, at the same epoch. Meanwhile `session_resumed` is refused as `migration_open`. Each
+step is an audit record of the kind `migration`.
 
 """
 
@@ -105,7 +123,16 @@ def with_diagram(text: str) -> str:
 def transitions_page() -> str:
     """Return the page of all transitions."""
     parts = (
-        *(_HEAD, transition_table(), _RUNS, run_table(), _STEPS, step_table()),
+        *(
+            _HEAD,
+            transition_table(),
+            _MIGRATIONS,
+            transition_table((HELD, *TAKEN.values(), LET_GO)),
+            _RUNS,
+            run_table(),
+            _STEPS,
+            step_table(),
+        ),
         *(_CALLS, call_table(), _ARTIFACTS, artifact_table(), _MESSAGES),
     )
     return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)

@@ -28,9 +28,9 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
-from sessionary.schemas.migration_types import Migration, MigrationStep
-from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
-from sessionary.schemas.rule_types import AnnouncedRules, RuleSet
+from sessionary.schemas.parts.migration import Migration, MigrationStep
+from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
+from sessionary.schemas.parts.rules import AnnouncedRules, RuleSet
 
 
 class ErrorInfo(NamedTuple):

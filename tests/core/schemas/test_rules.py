@@ -15,6 +15,10 @@ from sessionary.schemas.events import (
     RunCompleted,
     RunFailed,
     RunResumed,
+    SessionMigrationAborted,
+    SessionMigrationAccepted,
+    SessionMigrationLoaded,
+    SessionMigrationOffered,
     SessionTakenOver,
     StateUpdated,
     StepStarted,
@@ -114,6 +118,10 @@ def test_older_rules_do_not_know_what_came_later() -> None:
         if isinstance(example_, Event) and not isinstance(
             example_.payload,
             StateUpdated
+            | SessionMigrationAborted
+            | SessionMigrationAccepted
+            | SessionMigrationLoaded
+            | SessionMigrationOffered
             | SessionTakenOver
             | ToolCallStarted
             | RunCompleted

@@ -56,7 +56,10 @@ class SessionMigrationAccepted(NamedTuple):
 
 
 class SessionMigrationCompleted(NamedTuple):
-    """The session has a new owner; no event says so, but an audit record of the processor."""
+    """The session has a new owner.
+
+    Only a processor may say so, and it does by an audit record.
+    """
 
     from_service: str
     to_service: str

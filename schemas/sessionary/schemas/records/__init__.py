@@ -5,6 +5,7 @@
     session    the changelog's sessions, gravestones and positions
     run        the changelog's runs, steps and tool calls
     children   the changelog's artifacts and turns of conversations
+    migration  what processors ask the target of a migration for
     quota      the quotas of tenants: notices, verdicts and rows
 
 Times of outputs are µs since the epoch; in the changelog's records they are ms of log time.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sessionary.schemas.migration_types import Migration
+from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
     AnnouncedRules,

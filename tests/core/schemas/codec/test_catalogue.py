@@ -27,6 +27,8 @@ EVOLVED = {
     "sessionary.events.StepStarted",
     "sessionary.events.Heartbeat",
     "sessionary.events.CheckpointSaved",
+    "sessionary.events.SessionMigrationAccepted",
+    "sessionary.events.SessionMigrationAborted",
 }
 
 

@@ -5,7 +5,6 @@
     limited_row     the times of a row with a limit, after repairs of the clock
     child_index     the keys of the rows that vanish with another one, by the key of that
     child_naming    which child an event names
-    report          what their facts leave in the audit trail
 
 A *child* is a step of a run, a call or an artifact of a run or a session, or a turn of a session's
 conversation. Its key is its parent's, and a suffix of fixed length; it vanishes with its parent.

@@ -4,7 +4,7 @@
     transitions    every transition as one value; which events a state accepts
     limits         the check of a session's limits at its creation
     facts          what can happen to a session
-    dependants     what events and transitions come to for runs and children
+    dependants     what events and transitions come to for runs and children, and leave
     accepted       events without a change of state
     values         checks of an event's values: names, numbers, bounds, snapshots
     row_size       keeps a row within the changelog's limit
@@ -12,6 +12,7 @@
     effects        what each fact does to the row
     report         what each fact leaves on the audit, rejected and cleanup topics
     machine        all of it as a `Machine`
+    migration/     a session that moves to another service
 
 Begin with `transitions`.
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.limits import inactivity_budget_ms
-from sessionary.schemas.migration_types import Migration
+from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
 from sessionary.stream_processors.core.clock import NEVER_MS

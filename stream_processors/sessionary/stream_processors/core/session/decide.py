@@ -16,14 +16,6 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
-from sessionary.stream_processors.core.migration.facts import MigrationMoved
-from sessionary.stream_processors.core.migration.judge import (
-    MigrationJudgement,
-    facts_of_change,
-    judge_migration,
-    object_to_migration_sender,
-)
-from sessionary.stream_processors.core.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import (
@@ -43,6 +35,7 @@ from sessionary.stream_processors.core.session.facts import (
     DataClassified,
     GapFound,
     LimitsOverridden,
+    MigrationMoved,
     OwnerHeard,
     Refused,
     RunEventTaken,
@@ -52,6 +45,13 @@ from sessionary.stream_processors.core.session.facts import (
     WorkDone,
 )
 from sessionary.stream_processors.core.session.limits import outside_ranges, resolved
+from sessionary.stream_processors.core.session.migration.judge import (
+    MigrationJudgement,
+    facts_of_change,
+    judge_migration,
+    object_to_migration_sender,
+)
+from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,

@@ -12,14 +12,6 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Cleanup
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
-from sessionary.stream_processors.core.migration import effects as migration_effects
-from sessionary.stream_processors.core.migration.effects import CLEANUPS_KEPT
-from sessionary.stream_processors.core.migration.facts import (
-    MigrationAborted,
-    MigrationCompleted,
-    MigrationMoved,
-    StateDiffered,
-)
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
@@ -34,6 +26,9 @@ from sessionary.stream_processors.core.session.facts import (
     GapFound,
     HeartbeatSeen,
     LimitsOverridden,
+    MigrationAborted,
+    MigrationCompleted,
+    MigrationMoved,
     OwnerHeard,
     PhaseMoved,
     Refused,
@@ -43,11 +38,14 @@ from sessionary.stream_processors.core.session.facts import (
     SequenceMoved,
     SessionFact,
     SnapshotTaken,
+    StateDiffered,
     TakenOver,
     Transitioned,
     TurnTaken,
     WorkDone,
 )
+from sessionary.stream_processors.core.session.migration import effects as migration_effects
+from sessionary.stream_processors.core.session.migration.effects import CLEANUPS_KEPT
 from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import next_number
 

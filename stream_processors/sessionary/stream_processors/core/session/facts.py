@@ -4,8 +4,9 @@ A refusal is a fact too: it is numbered, audited and kept, and changes nothing e
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
     DataClass,
@@ -20,7 +21,6 @@ from sessionary.schemas.types import (
     Snapshot,
 )
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
-from sessionary.stream_processors.core.migration.facts import MigrationFact
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.session.transitions import Transition
 from sessionary.stream_processors.core.step.facts import StepTimedOut
@@ -197,6 +197,44 @@ class ContextExceeded(NamedTuple):
     limit_bytes: int
 
 
+class MigrationMoved(NamedTuple):
+    """A migration is offered or prepared; `migration` is as it is from now on."""
+
+    at_ms: int
+    migration: Migration
+    reason: str
+
+
+class StateDiffered(NamedTuple):
+    """The target accepted another state than the session's; the event is refused."""
+
+    migration: Migration
+
+
+class MigrationCompleted(NamedTuple):
+    """The target owns the session from now on. The sender of the event holds it."""
+
+    at_ms: int
+    migration: Migration
+    agent_id: str
+    producer_id: str
+
+
+AbortReason = Literal[
+    "target_silent", "expired", "called_off", "declined", "state_differs", "taken_over", "session_ended"
+]
+
+
+class MigrationAborted(NamedTuple):
+    """The migration is over; the owner stays. `due_ms` is set if its time was over."""
+
+    at_ms: int
+    migration: Migration
+    reason_code: AbortReason
+    reason: str
+    due_ms: int | None = None
+
+
 SessionFact = (
     Refused
     | Created
@@ -226,10 +264,14 @@ SessionFact = (
     | DataClassified
     | ContextMeasured
     | ContextExceeded
-    | MigrationFact
+    | MigrationMoved
+    | StateDiffered
+    | MigrationCompleted
+    | MigrationAborted
 )
 
 __all__ = [
+    "AbortReason",
     "Buried",
     "CleanupReleased",
     "ContentUpdated",
@@ -241,6 +283,9 @@ __all__ = [
     "GapFound",
     "HeartbeatSeen",
     "LimitsOverridden",
+    "MigrationAborted",
+    "MigrationCompleted",
+    "MigrationMoved",
     "OwnerHeard",
     "PhaseMoved",
     "Refused",
@@ -250,6 +295,7 @@ __all__ = [
     "SequenceMoved",
     "SessionFact",
     "SnapshotTaken",
+    "StateDiffered",
     "TakenOver",
     "Transitioned",
     "TurnTaken",

@@ -17,13 +17,13 @@ from sessionary.schemas.records import Gravestone, GravestoneChunk, SessionConte
 from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, Remains, RowKind, RowParts
-from sessionary.stream_processors.core.migration.judge import facts_of_change, facts_of_expiry, open_migration
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.clocks import SessionClock, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.dependants import decide_claim, facts_for_runs
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
+from sessionary.stream_processors.core.session.migration.judge import facts_of_change, facts_of_expiry, open_migration
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import (
     estimate_row_bytes,

@@ -18,7 +18,10 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
-from sessionary.stream_processors.core.dependants.report import (
+from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
+from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
+from sessionary.stream_processors.core.session.dependants import (
     report_admitted_task,
     report_call,
     report_opened_run,
@@ -26,11 +29,6 @@ from sessionary.stream_processors.core.dependants.report import (
     report_run,
     report_step,
 )
-from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
-from sessionary.stream_processors.core.migration.facts import MigrationAborted, MigrationCompleted, MigrationMoved
-from sessionary.stream_processors.core.migration.report import ReportedFact, migration_records
-from sessionary.stream_processors.core.model import Emitted, Place, Stream
-from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
@@ -39,12 +37,16 @@ from sessionary.stream_processors.core.session.facts import (
     GapFilled,
     GapFound,
     LimitsOverridden,
+    MigrationAborted,
+    MigrationCompleted,
+    MigrationMoved,
     Refused,
     RunOpened,
     SessionFact,
     TakenOver,
     Transitioned,
 )
+from sessionary.stream_processors.core.session.migration.report import ReportedFact, migration_records
 from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_time, rejected_record, session_record
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.migration_types import Migration
+from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import MigrationRequest
 from sessionary.schemas.types import Limits
-from sessionary.stream_processors.core.migration.judge import open_migration
+from sessionary.stream_processors.core.session.migration.judge import open_migration
 from tests.core.oracle_rig import OracleRig, position_under
 from tests.support.event_factory import EventFactory
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.migration.facts import AbortReason
+from sessionary.stream_processors.core.session.facts import AbortReason
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import position_under
 from tests.core.random_agents import RandomAgents

@@ -3,7 +3,7 @@
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Cleanup
-from sessionary.stream_processors.core.migration.facts import (
+from sessionary.stream_processors.core.session.facts import (
     MigrationAborted,
     MigrationCompleted,
     MigrationMoved,

@@ -11,19 +11,22 @@ from sessionary.schemas.events import (
     SessionMigrationOffered,
 )
 from sessionary.schemas.ids import content_hash, derived_id, valid_name
-from sessionary.schemas.migration_types import Migration
+from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Snapshot
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Objection
-from sessionary.stream_processors.core.migration.facts import (
+from sessionary.stream_processors.core.session.facts import (
     AbortReason,
     MigrationAborted,
     MigrationCompleted,
     MigrationMoved,
+    SessionFact,
     StateDiffered,
+    TakenOver,
+    Transitioned,
 )
-from sessionary.stream_processors.core.migration.transitions import (
+from sessionary.stream_processors.core.session.migration.transitions import (
     CLEANUP_REASON,
     HELD,
     LET_GO,
@@ -33,7 +36,6 @@ from sessionary.stream_processors.core.migration.transitions import (
     TTL_MS_MAX,
     TTL_MS_MIN,
 )
-from sessionary.stream_processors.core.session.facts import SessionFact, TakenOver, Transitioned
 
 
 class MigrationJudgement(NamedTuple):

@@ -9,7 +9,7 @@ class Migration(NamedTuple):
     """A session's last migration to another service.
 
     Attributes:
-        migration_id: UUID, chosen by whoever offered the session.
+        migration_id: UUID, chosen by the sender of the offer.
         target_service: The service that is to own the session.
         step: `offered`, `prepared` once the target has loaded the session, and then how it ended.
         offered_at: When it was offered; log time in ms.

@@ -1,8 +1,8 @@
 """What each fact of a migration leaves: audit records, and requests to target and former owner."""
 
 from sessionary.schemas.records import AuditRecord, CleanupRequest, MigrationRequest, SessionState
-from sessionary.stream_processors.core.migration.facts import MigrationAborted, MigrationCompleted, MigrationMoved
-from sessionary.stream_processors.core.migration.transitions import CLEANUP_ACTIONS, CLEANUP_REASON
+from sessionary.stream_processors.core.session.facts import MigrationAborted, MigrationCompleted, MigrationMoved
+from sessionary.stream_processors.core.session.migration.transitions import CLEANUP_ACTIONS, CLEANUP_REASON
 
 ReportedFact = MigrationMoved | MigrationCompleted | MigrationAborted
 

@@ -1,0 +1,8 @@
+"""Small records that schemas of one subject share.
+
+    quota        claims to quotas
+    migration    a session's migration to another service
+    rules        the rules that a partition is judged by
+
+`types` has them all.
+"""
