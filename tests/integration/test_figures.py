@@ -265,6 +265,8 @@ KEPT = (
     ("SELECT count() AS n, countIf(is_refused) AS r, sum(tokens_in) AS t FROM v_activity", (9, 3, 600)),
     ("SELECT count() AS n FROM v_acknowledgements", (3,)),
     ("SELECT count() AS n FROM v_waiting_runs", (0,)),
+    ("SELECT count() AS n FROM v_migrations", (0,)),
+    ("SELECT count() AS n FROM v_foreign_writers WHERE reason = 'stale_epoch'", (0,)),
     ("SELECT count() AS n, max(latency_ms) AS ms FROM v_transition_latency", (6, 25)),
     ("SELECT count() AS n, max(latency_ms) AS ms FROM v_audit_write_latency", (3, 25)),
     ("SELECT timed_out, reclaimed, reclaim_rate FROM v_kpi", (3, 3, 1)),

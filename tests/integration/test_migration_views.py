@@ -1,0 +1,126 @@
+"""What analysts see of sessions that move between services."""
+
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.ids import content_hash
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import ClickHouseSettings
+from tests.core.fold_rig import FoldRig
+from tests.support.aged_rows import AgedRows
+from tests.support.clickhouse_rows import insert_block
+from tests.support.event_factory import EventFactory
+
+TARGET = "shipping"
+TABLES = {"sessionary.audit": "audit", "sessionary.rejected": "rejected"}
+
+
+class JudgedRows:
+    """Judges events, and inserts them with all that the judge writes; one second apart."""
+
+    def __init__(self, clickhouse: ClickHouseSettings) -> None:
+        self.rows, self.rig = AgedRows(clickhouse), FoldRig()
+        self.rig.at = self.rows.at_us(1) // 1_000
+        self.rig.activate(NEWEST_RULES)
+        self.owner = EventFactory(service="billing")
+        self.target = EventFactory(service=TARGET, producer="q")
+        self.records: dict[Any, list[tuple[int, int, bytes]]] = {"history": [], "audit": [], "rejected": []}
+        for event_type, fields in (
+            ("session_created", {}),
+            ("session_phase_changed", {"phase": "validating"}),
+            ("session_phase_changed", {"phase": "connecting"}),
+            ("session_started", {}),
+        ):
+            self.send(self.owner, event_type, **fields)
+
+    def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
+        """Judge an event; its agent knows the epoch of the session unless `envelope` says one."""
+        row = self.rig.fold.rows.get(self.owner.key.encoded())
+        if row is not None:
+            agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
+        self.rig.at += 1_000
+        offset, value = self.rig.offset, agent.event_bytes(event_type, envelope, **fields)
+        outcome = self.rig.append(agent.key.encoded(), value)
+        self.records["history"].append((self.rig.at * 1_000, offset, value))
+        for topic, _, written, _ in self.rig.written:
+            if topic in TABLES and written is not None:
+                found = self.records[TABLES[topic]]
+                found.append((self.rig.at * 1_000, len(found), written))
+        return outcome
+
+    def migrate(self, name: str = "m1") -> None:
+        for agent, step in ((self.owner, "offered"), (self.target, "loaded")):
+            assert self.send(agent, f"session_migration_{step}", migration_id=name) == "applied"
+        row = self.rig.row_of(self.owner)
+        same = {"version": row.version, "content_hash": content_hash(row.state_json)}
+        fields = {"migration_id": name, "target_service": TARGET, **same}
+        assert self.send(self.target, "session_migration_accepted", **fields) == "applied"
+
+    def insert(self) -> None:
+        for kind in ("history", "audit", "rejected"):
+            insert_block(self.rows.clickhouse, kind, self.records[kind], f"judged {kind}")
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        return self.rows.fetch_values(sql)
+
+
+@pytest.fixture
+def judged(clickhouse: ClickHouseSettings) -> JudgedRows:
+    return JudgedRows(clickhouse)
+
+
+def test_a_migration_is_one_row_with_its_freeze_and_its_clean_up(judged: JudgedRows) -> None:
+    assert judged.send(judged.owner, "session_activity") == "applied"
+    judged.migrate()
+    assert judged.send(judged.owner, "session_activity", {"epoch": 1}) == "refused stale_epoch"
+    assert judged.send(judged.target, "session_activity") == "applied"
+    cleanup = judged.rig.row_of(judged.owner).cleanups[-1].cleanup_id
+    assert judged.send(judged.owner, "resources_released", cleanup_id=cleanup) == "applied"
+    judged.insert()
+    columns = "from_service, to_service, step, reason_code, epoch, held_ms, freeze_ms"
+    # Activity, three steps, a refused event, activity: a second between each two.
+    assert judged.ask(f"SELECT {columns} FROM v_migrations") == [
+        ("billing", TARGET, "completed", "migrated", 2, 1_000, 5_000)
+    ]
+    times = "dateDiff('second', offered_at, prepared_at), dateDiff('second', prepared_at, ended_at)"
+    assert judged.ask(f"SELECT {times}, dateDiff('second', ended_at, released_at) FROM v_migrations") == [(1, 1, 3)]
+    assert judged.ask("SELECT count() FROM v_uncleaned") == [(0,)]
+
+
+def test_owners_follow_each_other_without_a_hole(judged: JudgedRows) -> None:
+    judged.migrate()
+    assert judged.send(judged.target, "session_taken_over") == "applied"
+    judged.insert()
+    found = judged.ask("SELECT epoch, service_id, how, until IS NULL FROM v_session_owners ORDER BY epoch")
+    assert found == [
+        (1, "billing", "created", 0),
+        (2, TARGET, "migrated", 0),
+        (3, TARGET, "taken_over", 1),
+    ]
+    holes = (
+        "SELECT count() FROM v_session_owners AS a JOIN v_session_owners AS b ON b.epoch = a.epoch + 1 "
+        "WHERE a.until != b.since"
+    )
+    assert judged.ask(holes) == [(0,)]
+
+
+def test_a_migration_whose_time_is_over_is_aborted_and_a_deadline(judged: JudgedRows) -> None:
+    for agent, step in ((judged.owner, "offered"), (judged.target, "loaded")):
+        fields = {"ttl_ms": 3_000} if step == "offered" else {}
+        assert judged.send(agent, f"session_migration_{step}", **fields) == "applied"
+    for _ in range(3):
+        judged.send(judged.owner, "heartbeat")
+    judged.insert()
+    assert judged.ask("SELECT step, reason_code, freeze_ms FROM v_migrations") == [("aborted", "expired", None)]
+    assert judged.ask("SELECT clock, transition, to_state FROM v_deadlines") == [("migration", "T05", "Active")]
+
+
+def test_who_wrote_to_a_session_of_another_service(judged: JudgedRows) -> None:
+    judged.migrate()
+    for _ in range(2):
+        assert judged.send(judged.owner, "session_activity", {"epoch": 1}) == "refused stale_epoch"
+    assert judged.send(judged.owner, "session_paused") == "refused not_owner"
+    judged.insert()
+    found = judged.ask("SELECT service_id, reason, events FROM v_foreign_writers ORDER BY reason")
+    assert found == [("billing", "not_owner", 1), ("billing", "stale_epoch", 2)]
