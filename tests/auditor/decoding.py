@@ -229,7 +229,12 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "attempts": 0,
         "error_class": None,
         "state_json": fields["snapshot"]["state_json"],
+        "state_schema": fields["snapshot"]["schema_version"],
         "head": fields["snapshot"]["snapshot_id"],
+        "head_content": tuple(fields["snapshot"][name] for name in ("state_json", "schema_version", "encoding")),
+        "question": None,  # id, how long it may be answered in ms, text
+        "answer": None,  # id of its question, whether it approves, reason code, by whom, text
+        "holder_epoch": 0,
         "producers": {},
         "forgotten": {},
         "cleanups": {},

@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.auditor.child_model import ChildModel
 from tests.auditor.decoding import NAME, SKIPS, Decision, LogEntry, Refusal, Row, begun_rules, cleanup_id_of, key_parts
+from tests.auditor.people_model import take_answer
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
@@ -51,6 +52,8 @@ class PartitionModel(SkipModel, ChildModel):
             if row["released_at"] is not None:
                 return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
             return at + limits["release_limit_ms"], "archived"
+        if row["question"] is not None:
+            return at + row["question"][1], "expired"
         field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
 
@@ -162,6 +165,10 @@ class PartitionModel(SkipModel, ChildModel):
             self.enter_state(
                 key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details
             )
+        elif row["question"] is not None:
+            take_answer(row, "expired")
+            row["max_due_at"] += self.now
+            self.enter_state(key, row, "Active", "processing", "T05", event_type="session_resumed", **details)
         else:
             number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
             name = "session_start_failed" if before == "Idle" else "session_terminated"
@@ -208,6 +215,7 @@ class PartitionModel(SkipModel, ChildModel):
         row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
         reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
         row["epoch"] += 1
+        row["holder_epoch"] = row["epoch"]
         row["audit_seq"] += 1
         states = {"from_state": row["state"], "to_state": row["state"]}
         self.add_audit(row, kind="take_over", event_type="session_taken_over", reason=reason, **states)

@@ -167,6 +167,9 @@ RefusalReason = Literal[
     "unknown_artifact",
     "too_many_children",
     "quota_exceeded",
+    "operator_only",
+    "question_open",
+    "no_question",
 ]
 """Why an event was refused; the only list of reasons."""
 

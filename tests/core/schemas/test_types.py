@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessionary.schemas import events, quota_types, types
+from sessionary.schemas import events, types
 from sessionary.schemas.codec import Decoder, Event, Record, encode_confluent, encode_event, encode_record
 from sessionary.schemas.codec.catalogue import current_schemas
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, SessionCreated, StateUpdated
+from sessionary.schemas.parts import partition, question, quota
 from tests.support.values import (
     AVRO,
     RAW,
@@ -31,7 +32,7 @@ from tests.support.values import (
     values,
 )
 
-_OF_TYPES = (types.__name__, quota_types.__name__)
+_OF_TYPES = (types.__name__, partition.__name__, question.__name__, quota.__name__)
 COMMON = [cls for cls in vars(types).values() if is_record_class(cls) and cls.__module__ in _OF_TYPES]
 CLASSES: list[Any] = [*PAYLOADS.values(), *RECORDS, *COMMON]
 PRIMITIVES = {str: "string", bool: "boolean", float: "double", bytes: "bytes"}

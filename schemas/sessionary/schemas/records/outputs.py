@@ -66,6 +66,7 @@ class AuditRecord(NamedTuple):
     from_step_state: str | None = None  # The step's state before
     to_step_state: str | None = None  # The step's state after
     checkpoint_id: str | None = None  # The last checkpoint of the run, for records of the kind run
+    snapshot_id: str | None = None  # That a pause or an end left, for records of transitions
 
 
 class RejectedEvent(NamedTuple):

@@ -27,6 +27,9 @@ EVOLVED = {
     "sessionary.events.StepStarted",
     "sessionary.events.Heartbeat",
     "sessionary.events.CheckpointSaved",
+    "sessionary.events.SessionPaused",
+    "sessionary.events.SessionResumed",
+    "sessionary.events.SessionTerminated",
 }
 
 

@@ -17,7 +17,7 @@ repeated and unknown notices change nothing. Claims wait in the order in which t
 from collections.abc import Sequence
 from typing import Final
 
-from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState
+from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState
 from sessionary.schemas.records import QuotaNotice, TenantQuota
 from sessionary.stream_processors.core.quota.limits import CLAIMS_MAX, HOLDERS_MAX, WAITING_MAX, TenantLimits
 

@@ -93,6 +93,7 @@ def _report_transition(
         reason=fact.reason,
         cleanup_id=cleanup.cleanup_id if cleanup else None,
         cleanup_actions=cleanup.actions if cleanup else (),
+        snapshot_id=fact.snapshot.snapshot_id if fact.snapshot else None,
     )
     if fact.due_ms is not None:
         record = _at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)

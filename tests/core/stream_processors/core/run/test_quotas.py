@@ -4,7 +4,7 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import SessionKey, partition_of, quota_key
-from sessionary.schemas.quota_types import RunQuota
+from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import FinishedRun, QuotaNotice, QuotaVerdict, RunState, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames

@@ -1,0 +1,6 @@
+"""Small records that several schemas share, by what they are of; `types` has them all.
+
+quota       claims to a tenant's quota
+question    a question to a person, and its answer
+partition   what was decided about a partition
+"""
