@@ -109,6 +109,7 @@ CHANGED_SESSION: Final = object_schema(
     epoch={**NUMBER_OR_NULL, "description": "null if it does not exist, or is archived"},
     holder={**TEXT_OR_NULL, "description": "as in `Session`"},
     holder_epoch={**NUMBER_OR_NULL, "description": "as in `Session`; null if it does not exist, or is archived"},
+    snapshot_id={**TEXT_OR_NULL, "description": "its last snapshot; null if it does not exist, or is archived"},
     reason_code={**TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
     refusals={**_REFUSALS, "description": "the last refused events after `refused_after`, at most 16"},
     verdict={

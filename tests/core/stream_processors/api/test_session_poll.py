@@ -88,6 +88,7 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
                 "epoch": 1,
                 "holder": None,
                 "holder_epoch": 0,
+                "snapshot_id": "paused",
                 "reason_code": "manual",
                 "refusals": [],
                 "verdict": None,
