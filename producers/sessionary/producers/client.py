@@ -81,7 +81,7 @@ class SessionClient(FollowQuestions, TenantClients):
             on_timed_out: Called, on any thread, if a clock of a session has fired.
             on_fenced: Called, on any thread, if another process took over a session of this client.
             on_paused: Called, on any thread, if others paused a session of this client.
-            on_resumed: Called, on any thread, once such a session goes on; without it nobody is.
+            on_resumed: Called, on any thread, once such a session goes on. By default nothing is.
             ports: Replaces Kafka and the control API, for tests.
             artifacts: Where results above 256 KiB and large turns are kept: a library, a folder, or
                 a URL that fsspec knows. Default: the setting `artifacts_url`.

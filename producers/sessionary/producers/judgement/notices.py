@@ -73,7 +73,7 @@ class Notices:
     def tell(self, finding: Finding, *, raised: bool = False) -> None:
         """Call the callback of a finding; `on_error` if there is none, unless a verb raised it.
 
-        That a session goes on is no error: without a callback nobody is told.
+        That a session goes on is no error: without a callback it is not told.
         """
         if isinstance(finding, EventRefused):
             with self._lock:

@@ -113,7 +113,7 @@ def memory_client(
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
         on_fenced: Called if another client took a session over; default: `on_error`.
         on_paused: Called if others paused a session (`memory.operator`); default: `on_error`.
-        on_resumed: Called once such a session goes on; default: nobody.
+        on_resumed: Called once such a session goes on; default: nothing is.
         artifacts: Where results above 256 KiB are kept, as in `SessionClient`.
 
     Returns:

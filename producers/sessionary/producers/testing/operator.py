@@ -8,22 +8,40 @@ memory.operator.answer_with(lambda question: question == "Deploy?")
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sessionary.producers.errors import Refused
-from sessionary.producers.ports import OutRecord
+from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
 from sessionary.producers.testing.judged_event import JudgedEvent, NamedSession, id_of
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPaused, SessionResumed, SessionTerminated
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Envelope
-
-if TYPE_CHECKING:
-    from sessionary.producers.testing.memory import InMemoryTransport
 
 Decide = Callable[[str], bool | None]
 """Gets a question; True approves, False refuses, None leaves it open."""
+
+
+class JudgedMemory(Protocol):
+    """What the hand needs of a memory."""
+
+    def find_row(self, session_id: str) -> SessionState:
+        """Return the row of a session."""
+        ...
+
+    def view_session(self, session: NamedSession | str) -> SessionView:
+        """Return a session as the processor knows it."""
+        ...
+
+    def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
+        """Return all events so far with their verdicts, in order."""
+        ...
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        """Judge one record."""
+        ...
 
 
 class OperatorHand:
@@ -33,7 +51,7 @@ class OperatorHand:
     learn of it with the next `memory.advance`.
     """
 
-    def __init__(self, memory: "InMemoryTransport", principal: str = "operator") -> None:
+    def __init__(self, memory: JudgedMemory, principal: str = "operator") -> None:
         """`principal`: who acts, for the audit trail."""
         self.principal = principal
         self._memory = memory
@@ -116,4 +134,4 @@ def _asks(payload: Payload) -> bool:
     return isinstance(payload, SessionPaused) and payload.question is not None
 
 
-__all__ = ["Decide", "OperatorHand"]
+__all__ = ["Decide", "JudgedMemory", "OperatorHand"]

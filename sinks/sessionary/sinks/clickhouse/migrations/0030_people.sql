@@ -3,7 +3,7 @@
 ALTER TABLE {database}.audit
     ADD COLUMN IF NOT EXISTS snapshot_id Nullable(String) COMMENT 'snapshot that a pause or an end left, for records of transitions' AFTER checkpoint_id;
 
--- A question that nobody answered in time ends by a clock too.
+-- A question without an answer in time ends by a clock too.
 CREATE OR REPLACE VIEW {database}.v_deadlines AS
 SELECT
     appended_at AS time, tenant_id, session_id, audit_seq,
@@ -95,6 +95,6 @@ ALTER TABLE {database}.v_waits_for_people
     COMMENT COLUMN asked_at 'log time of the pause',
     COMMENT COLUMN answered_at 'when the wait ended; null if it has not',
     COMMENT COLUMN answer 'approved, refused, expired, open, or withdrawn: it ended without an answer',
-    COMMENT COLUMN answered_by 'principal who answered; null if nobody did',
+    COMMENT COLUMN answered_by 'principal who answered; null if there is no answer',
     COMMENT COLUMN said 'what he said; empty once personal data has expired',
     COMMENT COLUMN wait_s 'seconds until the wait ended, or until now';

@@ -50,7 +50,7 @@ _WAITING_HEAD: Final = object_schema(
     question_id={**TEXT, "description": "to name it in an answer"},
     question={**TEXT, "description": "for people"},
     asked_ms={**NUMBER, "description": "since when it waits; log time in ms since the epoch, as the next"},
-    deadline_ms={**NUMBER, "description": "when it is refused, unless somebody answers"},
+    deadline_ms={**NUMBER, "description": "when it is refused if there is no answer"},
 )
 _PLACE: Final[dict[str, Any]] = {
     "next_cursor": {

@@ -80,7 +80,6 @@ class EventSender:
                 **self._settings.client_config(),
                 "linger.ms": 0,
                 "message.timeout.ms": int(_TIMEOUT_S * 1_000),
-                "enable.idempotence": True,
                 "partitioner": "murmur2_random",
             }
         )

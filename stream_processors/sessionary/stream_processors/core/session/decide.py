@@ -45,7 +45,6 @@ from sessionary.stream_processors.core.session.facts import (
 )
 from sessionary.stream_processors.core.session.limits import outside_ranges, resolved
 from sessionary.stream_processors.core.session.people.operators import is_by_operator, is_operators_cancellation
-from sessionary.stream_processors.core.session.people.requests import complete_transition
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
@@ -58,6 +57,7 @@ from sessionary.stream_processors.core.session.transitions import (
 )
 from sessionary.stream_processors.core.session.values import (
     checked_snapshot,
+    complete_transition,
     invalid_envelope,
     invalid_payload,
     object_to_age,

@@ -127,7 +127,7 @@ def test_a_question_is_answered_by_name(tmp_path: Path) -> None:
 def test_only_operators_may(tmp_path: Path, action: str) -> None:
     async def story(server: Server, kafka: Kafka) -> None:
         assert (await act(server, kafka, action, auth=b"Bearer token")).status == 403
-        assert (await act(server, kafka, action, auth=b"Bearer nobody")).status == 401
+        assert (await act(server, kafka, action, auth=b"Bearer unknown")).status == 401
 
     assert tell(tmp_path, story).sent == []
 

@@ -105,7 +105,7 @@ def waiting_command(
 ) -> None:
     """List the questions that wait for a person: what is asked, since when, until when, by whom.
 
-    A question that nobody answers until its deadline is refused.
+    A question without an answer at its deadline is refused.
     """
     waiting, missing = control_api_client(data).list_waiting(tenant, limit)
     rows = [{**row, "asked_at": _instant(row["asked_ms"]), "deadline": _instant(row["deadline_ms"])} for row in waiting]

@@ -3,5 +3,4 @@
 operators   which events are an operator's
 snapshots   the committed state of a row as a snapshot
 questions   a question that a session waits with, and its answer
-requests    what an event comes to because a person asked for it, or was asked
 """

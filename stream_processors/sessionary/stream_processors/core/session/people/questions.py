@@ -55,7 +55,7 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 
 
 def expired_answer(question: Question) -> Answer:
-    """Return the answer to a question that nobody answered in time: it is refused."""
+    """Return the answer to a question without one in time: it is refused."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
 
 
