@@ -1,6 +1,8 @@
-"""What people do to a session: who speaks for it, and the questions that it waits with.
+"""What people do to a session.
 
-operators   which events are an operator's
-snapshots   the committed state of a row as a snapshot
-questions   a question that a session waits with, and its answer
+    operators   which events are an operator's
+    snapshots   the committed state of a row as a snapshot
+    questions   a question that a session waits with, and its answer
+
+They know no facts and no transitions, which ask them.
 """
