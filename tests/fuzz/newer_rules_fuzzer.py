@@ -156,9 +156,8 @@ class NewerRulesFuzzer(RecordFuzzer):
         """Let an operator do what may fit the session's state."""
         agent = self._pick_agent()
         row = self._state_of(agent)
-        if row is not None:
-            event_type, fields = draw_operator_event(self._random, row)
-            self._send(agent, event_type, fields, service_id="control-api", actor=draw_actor(self._random))
+        event_type, fields = ("session_resumed", {}) if row is None else draw_operator_event(self._random, row)
+        self._send(agent, event_type, fields, service_id="control-api", actor=draw_actor(self._random))
 
     def _create_by_time(self) -> None:
         """Create a session whose id tells its time; it may be long ago."""

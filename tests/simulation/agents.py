@@ -167,8 +167,12 @@ class AgentPool:
     def ask_person(self) -> None:
         process, session = self.pick_process(), self._pick_active_session()
         self.send(process, session, "session_paused", draw_question(self.rng))
-        if self.rng.random() < 0.3:  # no agent answers itself
+        self.world.cluster.work(12, session.partition)
+        if self.rng.random() < 0.5:  # no agent answers itself
             self.send(process, session, "session_resumed", {"approved": self.rng.choice((None, True))})
+            hand, answered = self._process("control-api"), self.rng.choice(("another", None))
+            answer = {"approved": True, "question_id": answered, "as_operator": True}
+            self.send(hand, session, "session_resumed", answer, actor="alice")
 
     def send_any_type(self) -> None:
         self.send(self.pick_process(), self.pick_session(), self.rng.choice(_NAMES), {})
