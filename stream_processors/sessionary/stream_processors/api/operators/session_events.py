@@ -165,8 +165,11 @@ class SessionEvents:
                 offset = await self._append(Event(envelope, payload), owner)
                 row = _row_of(owner, session, partition)
             verdict = verdict_document(owner.recent_outcomes, row, session.encoded(), partition, offset)
-            if verdict["outcome"] != "refused":
+            if verdict["outcome"] == "applied":
                 return JudgedEvent(row, attempt.event_id, verdict)
+            if verdict["outcome"] == "not_kept":
+                detail = "this request was judged before; what became of it is no longer known"
+                raise Problem(409, "not_kept", "Not kept", detail)
             refusal = f"{verdict['reason']}"
             if refusal != "stale_epoch":
                 raise _refused(refusal, event_type, row)
