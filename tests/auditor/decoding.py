@@ -40,12 +40,6 @@ def cleanup_id_of(row: Row) -> str:
     return str(uuid.uuid5(_IDS, f"{row['tenant']}:{row['session']}:{row['audit_seq']}"))
 
 
-def snapshot_id_of(row: Row) -> str:
-    """Return the id of a snapshot that a processor makes of a session's content."""
-    name = f"{row['tenant']}:{row['session']}:snapshot:{row['version']}:{row['head']}"
-    return str(uuid.uuid5(_IDS, name))
-
-
 def key_parts(key: bytes | None) -> tuple[str, str]:
     """Return tenant and session of a key, or two empty strings if it is none."""
     tenant, _, session = (key or b"").decode("utf-8", "replace").partition(":")
@@ -235,10 +229,13 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "attempts": 0,
         "error_class": None,
         "state_json": fields["snapshot"]["state_json"],
+        "state_schema": fields["snapshot"]["schema_version"],
         "head": fields["snapshot"]["snapshot_id"],
-        "head_hash": fields["snapshot"]["content_hash"],
-        "head_encoding": fields["snapshot"]["encoding"],
-        "migration": None,  # that is open
+        "migration": None,  # the last one
+        "head_content": tuple(fields["snapshot"][name] for name in ("state_json", "schema_version", "encoding")),
+        "question": None,  # id, how long it may be answered in ms, text
+        "answer": None,  # id of its question, whether it approves, reason code, by whom, text
+        "holder_epoch": 0,
         "producers": {},
         "forgotten": {},
         "cleanups": {},

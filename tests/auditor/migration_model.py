@@ -3,7 +3,8 @@
 import hashlib
 from typing import Any
 
-from tests.auditor.decoding import NAME, Refusal, Row, cleanup_id_of, snapshot_id_of
+from tests.auditor.decoding import NAME, Refusal, Row, cleanup_id_of
+from tests.auditor.people_model import head_for_operator
 
 MIGRATION_TYPES = frozenset(
     f"session_migration_{what}" for what in ("offered", "loaded", "accepted", "completed", "aborted")
@@ -88,12 +89,17 @@ class MigrationModel:
             raise Refusal("illegal_transition")
         migration["from"] = row["state"]
         if row["state"] == "Active":
-            if row["head_hash"] != _digest(row) or row["head_encoding"] != "full":
-                row["head"] = snapshot_id_of(row)
-                row["head_hash"], row["head_encoding"] = _digest(row), "full"
+            row["head"], row["head_content"] = head_for_operator(row)
             row["max_due_at"] = max(0, row["max_due_at"] - self.now)
             self.enter_state(
-                key, row, "Paused", None, "T04", event_type="session_migration_loaded", reason_code="migration"
+                key,
+                row,
+                "Paused",
+                None,
+                "T04",
+                event_type="session_migration_loaded",
+                reason_code="migration",
+                snapshot_id=row["head"],
             )
         migration["step"] = "prepared"
         self._tell(key, row, "prepared")
@@ -111,6 +117,7 @@ class MigrationModel:
         former, row["owner"], row["agent"] = row["owner"], migration["target"], envelope["agent_id"]
         row["holder"], row["owner_heard"], migration["step"] = envelope["producer_id"], self.now, "completed"
         row["epoch"] += 1
+        row["holder_epoch"] = row["epoch"]
         row["audit_seq"] += 1
         cleanup = cleanup_id_of(row)
         row["cleanups"] = dict([*row["cleanups"].items(), (cleanup, False)][-8:])
@@ -132,7 +139,7 @@ class MigrationModel:
         step, migration["step"], migration["why"] = migration["step"], "aborted", why
         row["audit_seq"] += 1
         self._audit(row, migration, "aborted", reason_code=why, **times)
-        if step == "prepared" and migration["from"] == "Active" and why != "session_ended":
+        if step == "prepared" and migration["from"] == "Active" and why not in ("session_ended", "session_resumed"):
             row["max_due_at"] += self.now
             self.enter_state(
                 key,

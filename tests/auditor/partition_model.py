@@ -16,6 +16,7 @@ from tests.auditor.decoding import (
     producer_hash,
 )
 from tests.auditor.migration_model import MigrationModel, open_migration
+from tests.auditor.people_model import take_answer
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
@@ -71,6 +72,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             if row["released_at"] is not None:
                 return max(row["released_at"], row["entered_at"]) + limits["archive_delay_ms"], "archived"
             return at + limits["release_limit_ms"], "archived"
+        if row["question"] is not None:
+            return at + row["question"][1], "expired"
         field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
 
@@ -187,6 +190,10 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.enter_state(
                 key, row, "Timeout", "cleaning", "T06", DROP_ACTIONS, event_type="session_timed_out", **details
             )
+        elif row["question"] is not None:
+            take_answer(row, "expired")
+            row["max_due_at"] += self.now
+            self.enter_state(key, row, "Active", "processing", "T05", event_type="session_resumed", **details)
         else:
             number = {"Idle": "T03", "Timeout": "T08", "Paused": "T09", "Error": "T12"}[before]
             name = "session_start_failed" if before == "Idle" else "session_terminated"
@@ -220,8 +227,11 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             row, kind="transition", transition=number, from_state=before, to_state=state, **wanted, **details
         )
         self.last_transition, self.last_reason = number, details.get("reason_code", "")
-        if state == "Terminated" and open_migration(row) is not None:
+        open_one = open_migration(row)
+        if state == "Terminated" and open_one is not None:
             self.end_migration(key, row, "session_ended")
+        elif number == "T05" and open_one is not None and open_one["step"] == "prepared":
+            self.end_migration(key, row, "session_resumed")
 
     def take_over(self, key: bytes, row: Row, envelope: Row, *, as_operator: bool) -> None:
         """Let the sender hold the session, or raise `Refusal`."""
@@ -235,6 +245,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
         reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
         row["epoch"] += 1
+        row["holder_epoch"] = row["epoch"]
         row["audit_seq"] += 1
         states = {"from_state": row["state"], "to_state": row["state"]}
         self.add_audit(row, kind="take_over", event_type="session_taken_over", reason=reason, **states)

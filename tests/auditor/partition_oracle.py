@@ -13,12 +13,12 @@ from tests.auditor.decoding import (
     read_event,
 )
 from tests.auditor.migration_model import MIGRATION_TYPES
-from tests.auditor.partition_model import PartitionModel
+from tests.auditor.pause_model import PauseModel
+from tests.auditor.people_model import by_operator
 from tests.auditor.rules import (
     ACTIONS_OF_ERROR_CODES,
     DEFAULTS,
     END_ACTIONS,
-    ERROR_ACTIONS,
     NEXT_PHASES,
     PROCESSOR_TYPES,
     RANGES,
@@ -33,7 +33,7 @@ from tests.auditor.rules import (
 from tests.auditor.run_model import OWN_TYPES
 
 
-class PartitionOracle(PartitionModel):
+class PartitionOracle(PauseModel):
     """Judges the records of a partition in offset order."""
 
     def apply_record(self, entry: LogEntry) -> str:
@@ -276,7 +276,7 @@ class PartitionOracle(PartitionModel):
             self.check_migration_sender(row, kind, envelope, fields)
             return
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
-        if lifecycle and envelope["service_id"] != row["owner"]:
+        if lifecycle and envelope["service_id"] != row["owner"] and not by_operator(fields):
             raise Refusal("not_owner")
         if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
             raise Refusal("not_member")
@@ -308,15 +308,11 @@ class PartitionOracle(PartitionModel):
                     raise Refusal("invalid_reason")
                 self.enter_state(key, row, "Terminated", "releasing", "T03", END_ACTIONS, reason_code=fields["reason"])
             case "session_paused":
-                if fields["snapshot"] is None:
-                    raise Refusal("missing_snapshot")
-                self.take_snapshot(row, fields["snapshot"])
-                row["max_due_at"] = max(0, row["max_due_at"] - self.now)
-                self.enter_state(key, row, "Paused", None, "T04", event_type=kind)
+                self.pause_session(key, row, envelope, fields)
             case "session_taken_over":
                 self.take_over(key, row, envelope, as_operator=bool(fields.get("as_operator")))
             case "session_resumed":
-                self.resume_session(key, row, fields)
+                self.resume_session(key, row, envelope, fields)
             case "session_errored":
                 if fields["error"]["error_class"] == "UNKNOWN":
                     raise Refusal("missing_error_class")
@@ -332,6 +328,7 @@ class PartitionOracle(PartitionModel):
                     raise Refusal("retries_exhausted")
                 row["attempts"] += 1
                 self.enter_state(key, row, "Active", "processing", "T11", event_type=kind)
+                self.fence_off(row, fields)
             case "session_terminated":
                 self.terminate_session(key, row, fields)
             case "state_updated":
@@ -342,49 +339,6 @@ class PartitionOracle(PartitionModel):
                 self.take_snapshot(row, fields["snapshot"])
             case "resources_released":
                 self.confirm_release(row, fields)
-
-    def take_snapshot(self, row: Row, snapshot: Row) -> None:
-        if self.rules >= 2 and (fault := snapshot_fault(snapshot, row["head"])):
-            raise Refusal(fault)
-        row["head"] = snapshot["snapshot_id"]
-        row["head_hash"], row["head_encoding"] = snapshot["content_hash"], snapshot["encoding"]
-
-    def resume_session(self, key: bytes, row: Row, fields: Row) -> None:
-        if row["migration"] is not None and row["migration"]["step"] == "prepared":
-            raise Refusal("migration_open")
-        if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
-            raise Refusal("version_conflict")
-        if row["state"] == "Paused":
-            row["max_due_at"] += self.now
-            self.enter_state(key, row, "Active", "processing", "T05", event_type="session_resumed")
-            return
-        if self.now >= row["max_due_at"]:
-            raise Refusal("max_duration_exceeded")
-        row["released_at"] = None
-        self.enter_state(key, row, "Active", "processing", "T07", event_type="session_resumed")
-
-    def terminate_session(self, key: bytes, row: Row, fields: Row) -> None:
-        reason, state = fields["reason"], row["state"]
-        number, allowed = {
-            "Active": ("T13", ("closed", "completed", "cancelled", "abnormal_termination")),
-            "Paused": ("T09", ("cancelled",)),
-            "Error": ("T12", ("forced", "unrecoverable", "recovery_failed")),
-        }[state]
-        if reason not in allowed:
-            raise Refusal("invalid_reason")
-        if reason == "completed" and row["phase"] in ("updating", "persisting"):
-            raise Refusal("phase_order")
-        last = fields["snapshot"]
-        if last is not None and not (self.rules >= 2 and snapshot_fault(last, row["head"])):
-            row["head"], row["head_hash"], row["head_encoding"] = (
-                last["snapshot_id"],
-                last["content_hash"],
-                last["encoding"],
-            )
-        bad = state == "Error" or reason == "abnormal_termination"
-        self.enter_state(
-            key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
-        )
 
 
 __all__ = ["PartitionOracle"]

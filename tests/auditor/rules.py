@@ -86,7 +86,7 @@ ACTIVE_TYPES = frozenset(
 )
 # By rules 2: the most characters of a text by its field; 256 for all others.
 LONG_TEXTS = {
-    **dict.fromkeys(["choice", "detail", "feedback", "message", "reason", "resume_plan", "uri"], 16_384),
+    **dict.fromkeys(["choice", "detail", "feedback", "message", "question", "reason", "resume_plan", "uri"], 16_384),
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
 }
 TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")

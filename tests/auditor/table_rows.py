@@ -59,10 +59,18 @@ def _session_summary(key: bytes, row: Row) -> Row:
         "owner": row["owner"],
         "attempts": row["attempts"],
         "turns": row["turns"],
+        **{name: row[name] for name in ("holder_epoch", "question", "answer")},
         "producers": ledger_summary(row["producers"]),
     }
     names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
     return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
+
+
+def _people_of(fields: Row) -> Row:
+    question, answer = fields.get("question"), fields.get("answer")
+    asked = question and (question["question_id"], question["answer_ms"], question["text"])
+    given = answer and tuple(answer.values())
+    return {"holder_epoch": fields.get("holder_epoch", 0), "question": asked, "answer": given}
 
 
 def found_row(kind: str, fields: Row) -> Row:
@@ -91,6 +99,7 @@ def found_row(kind: str, fields: Row) -> Row:
         "owner": fields["owner_service"],
         "attempts": fields["recovery_attempts"],
         "turns": fields.get("turns", 0),
+        **_people_of(fields),
         "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
         "producers": ledger,
         "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},

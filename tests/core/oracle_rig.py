@@ -25,6 +25,7 @@ from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Out
 from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes
 from tests.auditor.oracle import Oracle, find_differences
+from tests.auditor.people_model import people_of
 from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
@@ -67,6 +68,9 @@ def oracle_row(state: SessionState) -> Row:
         "state_json": state.state_json,
         "head": state.snapshot.snapshot_id,
         "migration": state.migration and oracle_migration(state.migration),
+        "head_content": (state.snapshot.state_json, state.snapshot.schema_version, state.snapshot.encoding),
+        "holder_epoch": state.holder_epoch,
+        **people_of(state.question, state.answer),
         "producers": {
             ledger.producer_id: {
                 "last": ledger.last_seq,

@@ -14,6 +14,7 @@ from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from tests.core.migration_moves import draw_migration_step
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
+from tests.core.people_moves import draw_actor, draw_operator_event, draw_question, operator_of
 from tests.core.run_moves import (
     ARTIFACT_WAY,
     CALL_WAY,
@@ -153,7 +154,7 @@ class RandomAgents:
         self.rng, self.rig = rng, OracleRig(position=position)
         names = (("a", "acme"), ("b", "acme"), ("a", "zeta"))
         self.agents = [EventFactory(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
-        self.renewed = 0
+        self.renewed = self.hands = 0
 
     def act_once(self) -> None:
         weights = [weight for weight, _ in self.weighted_actions()]
@@ -182,6 +183,8 @@ class RandomAgents:
             (4 if self.rig.oracle.rules >= 2 else 0, self.replay_missing),
             (3 if self.rig.oracle.rules >= 2 else 0, self.take_over),
             (3 if self.rig.oracle.rules >= 2 else 0, self.migrate_session),
+            (8 if self.rig.oracle.rules >= 2 else 0, self.step_in),
+            (4 if self.rig.oracle.rules >= 2 else 0, self.ask_person),
             (30 if self.rig.oracle.rules >= 2 else 0, self.send_run_event),
             (40 if self.rig.oracle.rules >= 2 else 0, self.send_child_event),
             (6 if self.rig.oracle.rules >= 2 else 0, self.send_child_story),
@@ -304,6 +307,20 @@ class RandomAgents:
             self.send(self.pick_agent(), self.rng.choice(["snapshot_created", "state_updated"]), {}, service_id="other")
         else:
             self.send(self.pick_agent(), event_type, fields)
+
+    def step_in(self) -> None:
+        """Let an operator pause, resume, answer or cancel a session."""
+        agent = self.pick_active_agent() if self.rng.random() < 0.4 else self.pick_agent()
+        row = self.row_of(agent)
+        if row is None:
+            return
+        self.hands += 1
+        event_type, fields = draw_operator_event(self.rng, row)
+        self.send(operator_of(agent, self.hands), event_type, fields, actor=draw_actor(self.rng))
+
+    def ask_person(self) -> None:
+        agent = self.pick_active_agent()
+        self.send(agent, "session_paused", draw_question(self.rng))
 
     def skip_numbers(self) -> None:
         agent = self.pick_agent()

@@ -15,6 +15,7 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.types import Snapshot
 from tests.core.oracle_rig import START_MS
+from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, Maker, RecordFuzzer
 from tests.core.run_moves import CALL_WAY, ERRORS, WORK
@@ -65,9 +66,11 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._forge_content, 5),
             (self._use_number_twice, 2),
             (self._take_over, 3),
+            (self._ask_person, 0.8),
+            (self._step_in, 0.5),
             (self._create_by_time, 2),
             (self._overfill, 2),
-            (self._make_call, 0.5),
+            (self._make_call, 0.7),
             (self._send_large_content, 2),
             (self._resume_too_late, 0.15),
             (self._damage_value, 24),
@@ -137,6 +140,24 @@ class NewerRulesFuzzer(RecordFuzzer):
         agent = self._pick_agent()
         service = self._random.choice((agent.service, "other", "billing"))
         self._send(agent, "session_taken_over", service_id=service, agent_id=f"agent-{service}")
+
+    def _ask_person(self) -> None:
+        """Let an agent ask; then come what is no answer, and mostly one."""
+        agent = self._pick_agent()
+        self._send(agent, "session_paused", {"kind": "review", **draw_question(self._random)})
+        self._send(agent, "session_resumed")
+        self._send(agent, "session_resumed", {"approved": True})
+        by_operator = {"approved": self._random.choice((True, False)), "as_operator": True}
+        self._send(agent, "session_resumed", {**by_operator, "question_id": "another"}, service_id="control-api")
+        if self._random.random() < 0.7:
+            self._send(agent, "session_resumed", by_operator, service_id="control-api", actor="alice")
+
+    def _step_in(self) -> None:
+        """Let an operator do what may fit the session's state."""
+        agent = self._pick_agent()
+        row = self._state_of(agent)
+        event_type, fields = ("session_resumed", {}) if row is None else draw_operator_event(self._random, row)
+        self._send(agent, event_type, fields, service_id="control-api", actor=draw_actor(self._random))
 
     def _create_by_time(self) -> None:
         """Create a session whose id tells its time; it may be long ago."""

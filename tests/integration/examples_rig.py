@@ -31,13 +31,17 @@ class ExamplesRig:
         *,
         rules: RuleSet | None = None,
         clickhouse: ClickHouseSettings | None = None,
+        **settings: str,
     ) -> None:
-        """Start a processor. `rules`: those that judge from the start on; default: the first."""
+        """Start a processor. `rules`: those that judge from the start on; default: the first.
+
+        `settings`: more of the processor's.
+        """
         self._kafka = kafka
         if rules is not None:
             begin_with(kafka, rules)
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
-        self.pipeline.start_processor()
+        self.pipeline.start_processor(**settings)
         own = {"control_url": self.pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
         own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
         self.variables = environment(kafka, **own)  # with which a program finds the pipeline

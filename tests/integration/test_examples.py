@@ -1,9 +1,13 @@
 """The examples as users run them: as processes, on a real broker and a processor."""
 
+import json
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
+from sessionary.infra.control_api_client import ControlApiClient
+from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.events import (
     RunCompleted,
     RunStarted,
@@ -16,9 +20,12 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
+from tests.integration.pipeline_rig import TENANT, TOKEN
 from tests.support import Processes
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -100,4 +107,21 @@ def test_a_session_waits_for_a_person_and_goes_on_in_another_process(rig: Exampl
     asked = rig.run_example("pause_for_person.agent", "ask", 5000)
     rig.run_example("pause_for_person.agent", "answer", session_of(asked), "no")
     assert end_of(rig.events(asked)) == "cancelled"
+    assert rig.refusals() == []
+
+
+def test_an_agent_asks_and_an_operator_answers_or_none_in_time(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    tokens = json.dumps({TOKEN: TENANT, "op": {"principal": "ops", "roles": ["operator"]}})
+    rig = ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES, api_tokens=tokens)
+    assert rig.run_example("pause_for_person.approval", 1200, 1).splitlines()[1] == "expired by the clock in epoch 2"
+    settings = OperatorSettings(control_url=rig.pipeline.control_url, operator_token=SecretStr("op"))
+    with rig.start_example("pause_for_person.approval", 1200) as asking:
+        assert asking.stdout is not None
+        session_id = session_of(asking.stdout.readline())
+        wait_until(lambda: rig.pipeline.ask(session_id)["question"] is not None, 120, "the question to be open")
+        answered = ControlApiClient(settings).act_on_session(session_id, TENANT, "approve", {}, "key")
+        assert answered["reason_code"] == "approved"
+        assert asking.communicate(timeout=END_S)[0] == "approved by ops in epoch 2\n"
     assert rig.refusals() == []

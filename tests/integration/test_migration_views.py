@@ -26,12 +26,13 @@ class JudgedRows:
         self.owner = EventFactory(service="billing")
         self.target = EventFactory(service=TARGET, producer="q")
         self.records: dict[Any, list[tuple[int, int, bytes]]] = {"history": [], "audit": [], "rejected": []}
-        for event_type, fields in (
+        begin: tuple[tuple[str, dict[str, Any]], ...] = (
             ("session_created", {}),
             ("session_phase_changed", {"phase": "validating"}),
             ("session_phase_changed", {"phase": "connecting"}),
             ("session_started", {}),
-        ):
+        )
+        for event_type, fields in begin:
             self.send(self.owner, event_type, **fields)
 
     def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
@@ -54,7 +55,7 @@ class JudgedRows:
             assert self.send(agent, f"session_migration_{step}", migration_id=name) == "applied"
         row = self.rig.row_of(self.owner)
         same = {"version": row.version, "content_hash": content_hash(row.state_json)}
-        fields = {"migration_id": name, "target_service": TARGET, **same}
+        fields: dict[str, Any] = {"migration_id": name, "target_service": TARGET, **same}
         assert self.send(self.target, "session_migration_accepted", **fields) == "applied"
 
     def insert(self) -> None:
@@ -107,7 +108,7 @@ def test_owners_follow_each_other_without_a_hole(judged: JudgedRows) -> None:
 
 def test_a_migration_whose_time_is_over_is_aborted_and_a_deadline(judged: JudgedRows) -> None:
     for agent, step in ((judged.owner, "offered"), (judged.target, "loaded")):
-        fields = {"ttl_ms": 3_000} if step == "offered" else {}
+        fields: dict[str, Any] = {"ttl_ms": 3_000} if step == "offered" else {}
         assert judged.send(agent, f"session_migration_{step}", **fields) == "applied"
     for _ in range(3):
         judged.send(judged.owner, "heartbeat")

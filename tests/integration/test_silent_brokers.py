@@ -65,7 +65,8 @@ NO_KAFKA = {
         "clickhouse",
         "alerts",
     ),
-    *("artifacts", "partition", "rules"),  # they ask ClickHouse, or the control API
+    *("artifacts", "partition", "rules"),
+    *("pause", "resume", "cancel", "approve", "refuse", "waiting"),  # they ask ClickHouse, or the control API
 }
 
 

@@ -68,8 +68,9 @@ QUOTAS = {
     *(f"run: queued to {state}, quota_granted" for state in ("queued", "started")),
     "run: queued to rejected, quota_exceeded",
 }
+PEOPLE = {*(f"refused: {reason}" for reason in ("operator_only", "question_open", "no_question")), "fired: expired"}
 EXPECTED = {
-    *(REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | ARTIFACTS_AND_TURNS | QUOTAS),
+    *(PEOPLE | REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | ARTIFACTS_AND_TURNS | QUOTAS),
     *(f"fired: {name}" for name in FIRED),
     *(f"audit: {kind}" for kind in KINDS),
 }

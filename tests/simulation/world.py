@@ -219,6 +219,8 @@ class World:
             (26, agents.send_sensible),
             (10, agents.start_session),
             (2, agents.pause_and_resume),
+            (2, agents.step_in),
+            (4, agents.ask_person),
             (4, agents.send_work),
             (16, agents.send_run_event),
             (10, agents.start_run),

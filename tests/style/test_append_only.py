@@ -18,6 +18,7 @@ WRITERS = {
     "stream_processors/sessionary/stream_processors/runtime/transaction.py": "the processor's own topics",
     "stream_processors/sessionary/stream_processors/runtime/decisions/broker_time.py": "ticks that ask for the time",
     "stream_processors/sessionary/stream_processors/runtime/decisions/truncated_log.py": "ticks after a lost end",
+    "stream_processors/sessionary/stream_processors/api/operators/event_sender.py": "an event that a person asks for",
     "stream_processors/sessionary/stream_processors/quotas/verdict_sender.py": "verdicts on claims to quotas",
     "sinks/sessionary/sinks/runtime/dead_letter_producer.py": "dead letters",
     "infra/sessionary/infra/cli/commands/rejected.py": "a refused record once more, as it was",

@@ -28,10 +28,23 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     },
     "session_phase_changed": {"phase": "validating"},
     "session_start_failed": {"reason": "invalid_config"},
-    "session_paused": {"kind": "manual", "snapshot": snapshot("paused")},
-    "session_resumed": {"snapshot_id": None},
+    # By an operator, or with a question or an answer, only judges by rules 2 know the event.
+    "session_paused": {
+        "kind": "manual",
+        "snapshot": snapshot("paused"),
+        "question": None,
+        "answer_ms": None,
+        "as_operator": False,
+    },
+    "session_resumed": {
+        "snapshot_id": None,
+        "approved": None,
+        "question_id": None,
+        "message": None,
+        "as_operator": False,
+    },
     "session_errored": {"error": ErrorInfo("retryable", "boom", "it broke")},
-    "session_terminated": {"reason": "closed", "snapshot": None},
+    "session_terminated": {"reason": "closed", "snapshot": None, "as_operator": False},
     "state_updated": {
         "base_version": 1,
         "new_version": 2,

@@ -25,6 +25,7 @@ REASONS_OF_RULES_2 = frozenset(
         *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
         *("unknown_artifact", "too_many_children", "quota_exceeded"),
         *("unknown_migration", "migration_open", "migration_moved"),
+        *("operator_only", "question_open", "no_question"),
     }
 )
 UNIONS = (UnionType, Union)

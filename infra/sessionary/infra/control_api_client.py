@@ -2,9 +2,12 @@
 
 import http.client
 import json
+import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sessionary.infra.settings import OperatorSettings
@@ -15,12 +18,20 @@ from sessionary.schemas.tls import context_for
 Json = Any
 
 _RETRY_AFTER_S = 2.0
+_TRIES = 3
+_PAUSE_S = 1.0
+_PAGE_ROWS_MAX = 1_000
+_NO_SESSION = ("unknown_session", "session_archived")
 _ANSWER_BYTES_MAX = 8 << 20
 _TOKEN_ADVICE = "set SESSIONARY_OPERATOR_TOKEN to a token of SESSIONARY_API_TOKENS that has the role operator"
 
 
 class UnknownPartition(SessionaryError):
     """There is no partition of this number."""
+
+
+class UnknownSession(SessionaryError):
+    """The tenant has no such session, or it is archived."""
 
 
 class ControlApiClient:
@@ -88,7 +99,45 @@ class ControlApiClient:
         body = {"offset": offset, "to": last_offset, "reason": reason}
         return self._send_request("POST", f"/v1/partitions/{partition}/skip", body)
 
-    def _send_request(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> dict[str, Json]:
+    def act_on_session(
+        self, session_id: str, tenant_id: str, action: str, body: Mapping[str, Json], key: str
+    ) -> dict[str, Json]:
+        """Let an operator `pause`, `resume`, `cancel`, `approve` or `refuse` a session.
+
+        Returns the `JudgedEvent`. Repeats the request while there is no verdict, with its `key`: so
+        it is judged once. Raises `UnknownSession`, and `Invalid` if the event was refused.
+        """
+        path = f"/v1/sessions/{session_id}/{action}?tenant={urllib.parse.quote(tenant_id, safe='')}"
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._send_request("POST", path, body, {"Idempotency-Key": key})
+            except Unavailable:
+                if not left:
+                    raise
+                time.sleep(_PAUSE_S)
+        raise AssertionError
+
+    def list_waiting(self, tenant_id: str | None, limit: int) -> tuple[list[dict[str, Json]], list[int]]:
+        """Return at most `limit` open questions, and the partitions that did not answer."""
+        found: list[dict[str, Json]] = []
+        missing: set[int] = set()
+        query: dict[str, str] = {} if tenant_id is None else {"tenant": tenant_id}
+        while True:
+            query["limit"] = f"{min(limit - len(found), _PAGE_ROWS_MAX)}"
+            page = self._send_request("GET", f"/v1/waiting?{urllib.parse.urlencode(query)}")
+            found += page["waiting"]
+            missing.update(page["missing_partitions"])
+            if page["next_cursor"] is None or len(found) >= limit:
+                return found, sorted(missing)
+            query["cursor"] = page["next_cursor"]
+
+    def _send_request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Json] | None = None,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> dict[str, Json]:
         url, token = self._settings.control_url, self._settings.operator_token
         if url is None:
             raise SettingsError(
@@ -103,7 +152,7 @@ class ControlApiClient:
         # A header is sent in latin-1: so the token arrives in UTF-8.
         bearer = f"Bearer {token.get_secret_value()}".encode().decode("latin-1")
         try:
-            headers = {"Authorization": bearer, "Content-Type": "application/json"}
+            headers = {"Authorization": bearer, "Content-Type": "application/json", **more}
             content = None if body is None else json.dumps(body).encode()
             request = urllib.request.Request(url.rstrip("/") + path, content, headers, method=method)
             with urllib.request.urlopen(request, timeout=self._timeout_s, context=context) as answer:
@@ -146,6 +195,8 @@ def _answer_error(url: str, error: urllib.error.HTTPError) -> Exception:
         return SettingsError(f"the processor at {url}: {detail}; {_TOKEN_ADVICE}")
     if reason == "unknown_partition":
         return UnknownPartition(detail)
+    if reason in _NO_SESSION:
+        return UnknownSession(detail)
     if error.code == 503:
         return Unavailable(f"the processor at {url}: {detail}", _RETRY_AFTER_S)
     if not reason or reason == "not_found":
@@ -153,4 +204,4 @@ def _answer_error(url: str, error: urllib.error.HTTPError) -> Exception:
     return Invalid("invalid_value", detail)
 
 
-__all__ = ["ControlApiClient", "UnknownPartition"]
+__all__ = ["ControlApiClient", "UnknownPartition", "UnknownSession"]

@@ -70,6 +70,7 @@ from sessionary.producers.errors import (
     SessionaryError,
     SessionEnded,
     SessionFenced,
+    SessionHeld,
     SessionLost,
     SessionTimedOut,
     SettingsError,
@@ -81,7 +82,7 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.following.follower import SessionFollower
-from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut, SessionGoesOn
 from sessionary.producers.ports import (
     Backlog,
     Counters,
@@ -99,12 +100,14 @@ from sessionary.producers.session.life import Session, Step
 from sessionary.schemas.events import Payload
 from sessionary.schemas.records import CleanupRequest, TaskRequest
 from sessionary.schemas.types import (
+    Answer,
     CleanupAction,
     DataClass,
     ErrorInfo,
     Limits,
     PauseKind,
     Phase,
+    Question,
     Refusal,
     RefusalReason,
     RunMode,
@@ -145,6 +148,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Answer",
     "ArtifactLibrary",
     "ArtifactView",
     "AsyncSession",
@@ -177,7 +181,9 @@ __all__ = [
     "NotAllowed",
     "OnError",
     "OnFenced",
+    "OnPaused",
     "OnRefused",
+    "OnResumed",
     "OnTimedOut",
     "PauseKind",
     "Payload",
@@ -187,6 +193,7 @@ __all__ = [
     "ProducerConflict",
     "ProducerError",
     "ProducerSettings",
+    "Question",
     "QueueFull",
     "QuotaExceeded",
     "Refusal",
@@ -206,6 +213,8 @@ __all__ = [
     "SessionEnded",
     "SessionFenced",
     "SessionFollower",
+    "SessionGoesOn",
+    "SessionHeld",
     "SessionLost",
     "SessionTimedOut",
     "SessionView",

@@ -11,7 +11,7 @@ from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
 from sessionary.producers.lifetime.async_questions import AsyncQuestions
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
@@ -50,6 +50,8 @@ class AsyncSessionClient(AsyncQuestions):
         on_refused: OnRefused | None = None,
         on_timed_out: OnTimedOut | None = None,
         on_fenced: OnFenced | None = None,
+        on_paused: OnPaused | None = None,
+        on_resumed: OnResumed | None = None,
         ports: Ports | None = None,
         artifacts: ArtifactLibrary | Path | str | None = None,
     ) -> None:
@@ -66,6 +68,8 @@ class AsyncSessionClient(AsyncQuestions):
             on_refused: Called with each event that the processor refused.
             on_timed_out: Called if a clock of a session has fired.
             on_fenced: Called if another process took over a session of this client.
+            on_paused: Called if others paused one.
+            on_resumed: Called once it goes on.
             ports: Replaces Kafka and the control API, for tests.
             artifacts: Where results above 256 KiB are kept.
 
@@ -82,6 +86,8 @@ class AsyncSessionClient(AsyncQuestions):
             on_refused=on_refused,
             on_timed_out=on_timed_out,
             on_fenced=on_fenced,
+            on_paused=on_paused,
+            on_resumed=on_resumed,
             ports=ports,
             artifacts=artifacts,
         )
@@ -123,10 +129,7 @@ class AsyncSessionClient(AsyncQuestions):
 
     @property
     def delivery_policy(self) -> PolicyInForce:
-        """What becomes of events: the policy that was set, or `drop` if the spool cannot be used.
-
-        `disabled` if the client is turned off, `memory` if tests gave it ports in memory.
-        """
+        """What becomes of events, as `SessionClient.delivery_policy` describes it."""
         return self._client.delivery_policy
 
     @property
@@ -161,12 +164,8 @@ class AsyncSessionClient(AsyncQuestions):
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
-            beats_with: What the session's heartbeats end with: the process, or the thread or task
-                that calls this. See `AsyncSession`.
+            beats_with: What the heartbeats end with: the process, or this thread or task.
             marks: Of its first event, as in `Marks`.
-
-        Returns:
-            The session.
 
         Raises:
             Invalid: A value is not allowed.

@@ -11,7 +11,7 @@ from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.judgement.local_checks import check_limits, check_user
-from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
 from sessionary.producers.lifetime.follow_questions import FollowQuestions
 from sessionary.producers.lifetime.library_place import open_library
 from sessionary.producers.lifetime.tenant_clients import TenantClients
@@ -57,6 +57,8 @@ class SessionClient(FollowQuestions, TenantClients):
         on_refused: OnRefused | None = None,
         on_timed_out: OnTimedOut | None = None,
         on_fenced: OnFenced | None = None,
+        on_paused: OnPaused | None = None,
+        on_resumed: OnResumed | None = None,
         ports: Ports | None = None,
         artifacts: "ArtifactLibrary | Path | str | None" = None,
     ) -> None:
@@ -78,6 +80,8 @@ class SessionClient(FollowQuestions, TenantClients):
                 next two do; without a callback `on_error` is called.
             on_timed_out: Called, on any thread, if a clock of a session has fired.
             on_fenced: Called, on any thread, if another process took over a session of this client.
+            on_paused: Called, on any thread, if others paused a session of this client.
+            on_resumed: Called, on any thread, once such a session goes on. By default nothing is.
             ports: Replaces Kafka and the control API, for tests.
             artifacts: Where results above 256 KiB and large turns are kept: a library, a folder, or
                 a URL that fsspec knows. Default: the setting `artifacts_url`.
@@ -94,7 +98,7 @@ class SessionClient(FollowQuestions, TenantClients):
 
         given = settings if settings is not None else ProducerSettings.from_env()
         self._artifacts = open_library(given.artifacts_url if artifacts is None else artifacts)
-        callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced)
+        callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced, on_paused, on_resumed)
         self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
 
     @property

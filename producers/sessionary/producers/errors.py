@@ -18,6 +18,7 @@ SessionaryError
     │   └── RunGone                the run or task finished, and is no longer kept
     ├── SessionEnded               a verb on a session that this object has ended
     ├── SessionFenced(holder)      another process took the session over
+    ├── SessionHeld(reason_code)   others paused the session: for `on_paused`
     ├── StateMismatch              the state that the caller knows is not the processor's
     ├── RulesTooOld                a call that the rules in force do not know
     ├── ProducerConflict           another process uses this client's producer id
@@ -177,6 +178,23 @@ class SessionFenced(ProducerError):
         )
         self.session_id = session_id
         self.holder = holder
+
+
+class SessionHeld(ProducerError):
+    """Others paused the session, as an operator: verbs that need it Active raise meanwhile.
+
+    Once an operator lets it go on, `on_resumed` is called. What was sent between the pause and this
+    was refused.
+
+    Attributes:
+        session_id: The session.
+        reason_code: Why it is paused: `manual`, `review` or `migration`.
+    """
+
+    def __init__(self, session_id: str, reason_code: str) -> None:
+        super().__init__(f"session {session_id} was paused by others ({reason_code})")
+        self.session_id = session_id
+        self.reason_code = reason_code
 
 
 class StateMismatch(ProducerError):
@@ -360,6 +378,7 @@ __all__ = [
     "RunGone",
     "SessionEnded",
     "SessionFenced",
+    "SessionHeld",
     "SessionLost",
     "SessionTimedOut",
     "SessionaryError",

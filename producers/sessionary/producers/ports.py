@@ -155,6 +155,8 @@ class ChangedSession(NamedTuple):
     refusals: Sequence[Refusal]  # the last ones after `refused_after`
     verdict: Verdict | None  # on the event at `after`, if there is no such session and it is judged
     producer_seq: int = 0  # the last number under `producer_id` that was judged
+    holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
+    snapshot_id: str | None = None  # of the last snapshot, if known
 
 
 class SessionChanges(NamedTuple):

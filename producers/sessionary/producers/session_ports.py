@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from sessionary.producers.run_ports import Verdict
-from sessionary.schemas.types import DataClass, Limits, Refusal
+from sessionary.schemas.types import Answer, DataClass, Limits, Question, Refusal
 
 
 class SessionView(NamedTuple):
@@ -29,6 +29,9 @@ class SessionView(NamedTuple):
     refusals: Sequence[Refusal] = ()  # The session's last ones
     reason_code: str | None = None  # Why it is in its state, if the processor says so
     quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known
+    holder_epoch: int | None = None  # The last epoch that a client's event has given, if known
+    question: Question | None = None  # That the session waits with
+    answer: Answer | None = None  # How its last question ended
 
 
 class Control(Protocol):

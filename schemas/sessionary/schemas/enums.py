@@ -174,6 +174,9 @@ RefusalReason = Literal[
     "unknown_migration",
     "migration_open",
     "migration_moved",
+    "operator_only",
+    "question_open",
+    "no_question",
 ]
 """Why an event was refused; the only list of reasons."""
 

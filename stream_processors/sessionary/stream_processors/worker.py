@@ -25,8 +25,11 @@ from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
+from sessionary.stream_processors.api.operators.event_sender import EventSender
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
+from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
+from sessionary.stream_processors.api.operators.session_events import SessionEvents
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
@@ -91,6 +94,7 @@ class Processor:
         self._fetcher = Fetcher(settings)
         self._fold_progress = LogProgress()
         self._ticker = Ticker(settings, self._metrics)
+        self._event_sender = EventSender(settings)
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
         self._context = WorkerContext(
@@ -132,12 +136,14 @@ class Processor:
             self._stalled_partitions,
             self._find_hung_part,
         )
+        events = SessionEvents(settings, tokens, assignment, others, self._event_sender.send_event)
         self._end_streams = api.following.end_streams
         serve_pages(
             self.app.web,
             api,
             PartitionApi(settings, tokens, assignment, others),
             RulesApi(settings, tokens, assignment, others),
+            PeoplePages(events),
         )
 
     async def run(self) -> None:
@@ -177,6 +183,7 @@ class Processor:
             self._fetcher.close()
             self._ticker.send_acknowledgements(time.time() * 1_000, self._context.acknowledged, idle_ms=0)
             self._ticker.close()
+            self._event_sender.close()
             if self._follower is not None:
                 self._follower.close()
             if self._temporary is not None:

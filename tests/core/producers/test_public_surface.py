@@ -39,7 +39,7 @@ SESSION = {
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
     *("message", "tool_message", "conversation", "execution", "list_artifacts", "verify"),
     *("llm", "run", "resume_run", "start_task", "marks", "bind"),
-    *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
+    *("start", "fail_start", "enter_phase", "pause", "ask", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
 }
 CLIENT = {
@@ -201,6 +201,7 @@ STANDARD = {*vars(typing), *dir(builtins)} | {
         "Mapping",
         "Sequence",
         "datetime",
+        "timedelta",
         "Path",
         "SecretStr",
         "BeforeValidator",

@@ -19,7 +19,10 @@ from sessionary.schemas.events import (
     SessionMigrationAccepted,
     SessionMigrationLoaded,
     SessionMigrationOffered,
+    SessionPaused,
+    SessionResumed,
     SessionTakenOver,
+    SessionTerminated,
     StateUpdated,
     StepStarted,
     ToolCallStarted,
@@ -129,7 +132,10 @@ def test_older_rules_do_not_know_what_came_later() -> None:
             | RunResumed
             | StepStarted
             | CheckpointSaved
-            | Heartbeat,
+            | Heartbeat
+            | SessionPaused
+            | SessionResumed
+            | SessionTerminated,
         ):
             assert decoder.as_of(1).decode_event(encode_event(example_)) == example_
 

@@ -36,6 +36,12 @@ COMMANDS: Final = (
     LateCommand(
         "partition", "operators.partition", "app", "List the partitions; open a halted one, or decide its skips."
     ),
+    LateCommand("pause", "operators.people", "pause_command", "Hold a session."),
+    LateCommand("resume", "operators.people", "resume_command", "Let a held session go on."),
+    LateCommand("cancel", "operators.people", "cancel_command", "End a session that is called off."),
+    LateCommand("approve", "operators.people", "approve_command", "Answer a session's question: yes."),
+    LateCommand("refuse", "operators.people", "refuse_command", "Answer a session's question: no."),
+    LateCommand("waiting", "operators.people", "waiting_command", "List the questions that wait for a person."),
     LateCommand("unknown", "operators.unknown", "app", "List tool calls of unknown outcome; say what came of one."),
     LateCommand("artifacts", "operators.artifacts", "app", "Remove artifacts that have expired."),
     LateCommand("rules", "operators.rules", "app", "List the rules in force; activate newer ones."),

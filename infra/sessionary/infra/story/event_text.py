@@ -145,7 +145,7 @@ _TEXTS: Final[Mapping[str, Callable[[Payload], str]]] = {
     "session_start_failed": _words("reason", "message"),
     "session_activity": _words("text"),
     "session_paused": _words("kind", "reason"),
-    "session_resumed": _words("resume_plan"),
+    "session_resumed": _words("resume_plan", "message"),
     "session_recovered": _words("resume_plan"),
     "session_errored": _error_text,
     "session_terminated": _words("reason", "message"),

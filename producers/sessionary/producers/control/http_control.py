@@ -23,6 +23,7 @@ from sessionary.producers.ports import (
     Verdict,
 )
 from sessionary.producers.settings import ProducerSettings
+from sessionary.schemas import types
 from sessionary.schemas.tls import context_for
 from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
 
@@ -289,6 +290,9 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         refusals=_parse_refusals(body.get("refusals") or ()),
         reason_code=body.get("reason_code"),
         quotas=body.get("quotas"),
+        holder_epoch=body.get("holder_epoch"),
+        question=None if (asked := body.get("question")) is None else types.Question(**asked),
+        answer=None if (answer := body.get("answer")) is None else types.Answer(**answer),
     )
 
 
@@ -308,6 +312,8 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             _parse_refusals(each["refusals"]),
             parse_verdict(each["verdict"]),
             each.get("producer_seq", 0),
+            each.get("holder_epoch"),
+            each.get("snapshot_id"),
         )
         for each in body["sessions"]
     ]

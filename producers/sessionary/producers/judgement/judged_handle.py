@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import (
     EventRefused,
+    NotAllowed,
     ProducerConflict,
     ProducerError,
     SessionEnded,
     SessionFenced,
+    SessionHeld,
     SessionLost,
     SessionTimedOut,
 )
@@ -22,11 +24,15 @@ from sessionary.producers.judgement.local_checks import (
     find_objection,
     is_clock_reason,
 )
+from sessionary.producers.judgement.notices import SessionGoesOn
 from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import ChangedSession, SessionView
-from sessionary.schemas.events import Payload
+from sessionary.schemas.events import EVENT_TYPES, Payload
 from sessionary.schemas.types import RefusalReason
+
+_HELD_FROM = ("Active", "Error")
+_HELD_REMEDY = "it goes on once they resume it, or by resume()"
 
 
 class JudgedHandle:
@@ -44,6 +50,7 @@ class JudgedHandle:
     _pending: object | None
     _is_holder: bool
     _detached: bool
+    _snapshot_id: str | None
 
     @property
     def lost(self) -> bool:
@@ -66,6 +73,7 @@ class JudgedHandle:
         self._bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
         self._lost_before = 0  # events that were lost before the state was last certain
         self._lost = self._told_lost = False  # told: by a poll, which makes no verb raise
+        self._is_held = False  # others paused it, as a poll has told
         self._untold: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
         self._sent_events = watch.watch_session(self, emitter)
 
@@ -98,6 +106,9 @@ class JudgedHandle:
         objection = find_objection(payload, bar, self._local_state, self._emitter.service_id)
         # If an event was lost, the session may not be in the state that it led to.
         if objection is not None and self._emitter.lost_events == self._lost_before:
+            if self._is_held and self._local_state == "Paused":
+                detail = f"{EVENT_TYPES[type(payload)]} is not possible while others hold the session: {_HELD_REMEDY}"
+                raise NotAllowed(objection.reason, detail, objection.state, objection.event_type)
             raise objection
 
     # After an answer
@@ -112,10 +123,14 @@ class JudgedHandle:
             with self._lock:
                 yield
         finally:
-            with self._lock:
-                untold, self._untold = self._untold, []
-            for finding, raised in untold:
-                self._watch.notices.tell(finding, raised=raised)
+            self._tell_untold()
+
+    def _tell_untold(self) -> None:
+        """Call the callbacks of what was found; do not hold the lock."""
+        with self._lock:
+            untold, self._untold = self._untold, []
+        for finding, raised in untold:
+            self._watch.notices.tell(finding, raised=raised)
 
     def _note_finding(self, finding: ProducerError, *, raised: bool) -> None:
         """Let `_lock_then_tell` tell a finding. If it is `raised` by a verb, not to `on_error`."""
@@ -198,10 +213,42 @@ class JudgedHandle:
             if epoch > known and self._is_holder and change.holder not in (None, own_id):
                 self._lose_session()
                 return SessionFenced(self.session_id, f"{change.holder}")
+            if epoch == known and change.state == "Paused" and self._is_holder and self._local_state in _HELD_FROM:
+                return self._adopt_pause(change)
             is_over = change.state in ("Terminated", "Archived")
             return self._adopt_told_state(change) if epoch == known or is_over else None
         finally:
             self._lock.release()
+
+    def _adopt_pause(self, change: ChangedSession) -> SessionHeld:
+        self._snapshot_id = change.snapshot_id or self._snapshot_id  # an operator's pause may have made one
+        self._is_held = True
+        self._set_state("Paused")
+        return SessionHeld(self.session_id, change.reason_code or "UNKNOWN")
+
+    def _may_go_on(self, state: str | None, epoch: int | None, holder: str | None, holder_epoch: int | None) -> bool:
+        """Return whether this object goes on in a session whose epoch was raised.
+
+        Only the holder does, and only if no client's event has given an epoch since its own: so an
+        operator's resume does not fence it off, and another process's does.
+        """
+        known = self._emitter.epoch
+        return (
+            self._is_holder
+            and not (self._lost or self._detached or self._pending is not None)
+            and state == "Active"
+            and holder == self._emitter.producer_id
+            and epoch is not None
+            and holder_epoch is not None
+            and holder_epoch <= known < epoch
+        )
+
+    def _go_on(self, change: ChangedSession) -> SessionGoesOn | None:
+        """Adopt the epoch that an operator or a clock has given; return what is to be told. Blocks.
+
+        Without an answer of the control API, the next poll finds it again.
+        """
+        return None
 
     def _adopt_told_state(self, change: ChangedSession) -> ProducerError | None:
         reason_code = change.reason_code or "UNKNOWN"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import NamedTuple
 
-from sessionary.producers.errors import EventRefused, ProducerError, SessionFenced, SessionTimedOut
+from sessionary.producers.errors import EventRefused, ProducerError, SessionFenced, SessionHeld, SessionTimedOut
 from sessionary.producers.ports import OnError
 from sessionary.producers.process.guards import guard_callback
 
@@ -18,6 +18,28 @@ OnFenced = Callable[[SessionFenced], None]
 """Called if another process took a session over, on any thread. Must not block for long."""
 
 
+class SessionGoesOn(NamedTuple):
+    """A session that others had paused is Active again, and its holder goes on.
+
+    Attributes:
+        session_id: The session.
+        epoch: The epoch in which the holder's events are sent from now on.
+        reason_code: Why it goes on: `resumed`, `approved`, `refused` or `expired`.
+    """
+
+    session_id: str
+    epoch: int
+    reason_code: str
+
+
+Finding = ProducerError | SessionGoesOn
+OnPaused = Callable[[SessionHeld], None]
+"""Called if others paused a session, on any thread. Must not block for long."""
+
+OnResumed = Callable[[SessionGoesOn], None]
+"""Called if an operator or a clock let a session go on, on any thread. Must not block for long."""
+
+
 class Callbacks(NamedTuple):
     """A user's callbacks; without one, `on_error` is called."""
 
@@ -25,6 +47,8 @@ class Callbacks(NamedTuple):
     on_refused: OnRefused | None = None
     on_timed_out: OnTimedOut | None = None
     on_fenced: OnFenced | None = None
+    on_paused: OnPaused | None = None
+    on_resumed: OnResumed | None = None
 
 
 class Notices:
@@ -46,8 +70,11 @@ class Notices:
         """How many delivered events were refused, as far as the client was told."""
         return self._refused
 
-    def tell(self, finding: ProducerError, *, raised: bool = False) -> None:
-        """Call the callback of a finding; `on_error` if there is none, unless a verb raised it."""
+    def tell(self, finding: Finding, *, raised: bool = False) -> None:
+        """Call the callback of a finding; `on_error` if there is none, unless a verb raised it.
+
+        That a session goes on is no error: without a callback it is not told.
+        """
         if isinstance(finding, EventRefused):
             with self._lock:
                 self._refused += 1
@@ -57,10 +84,15 @@ class Notices:
         """Call `on_error`."""
         self._report(error)
 
-    def _call_back(self, told: tuple[ProducerError, bool]) -> None:
-        (finding, raised), (_, on_refused, on_timed_out, on_fenced) = told, self._callbacks
+    def _call_back(self, told: tuple[Finding, bool]) -> None:
+        (finding, raised), (_, on_refused, on_timed_out, on_fenced, on_paused, on_resumed) = told, self._callbacks
         try:
-            if isinstance(finding, EventRefused) and on_refused is not None:
+            if isinstance(finding, SessionGoesOn):
+                if on_resumed is not None:
+                    on_resumed(finding)
+            elif isinstance(finding, SessionHeld) and on_paused is not None:
+                on_paused(finding)
+            elif isinstance(finding, EventRefused) and on_refused is not None:
                 on_refused(finding)
             elif isinstance(finding, SessionTimedOut) and on_timed_out is not None:
                 on_timed_out(finding)
@@ -72,4 +104,14 @@ class Notices:
             self._report(error)
 
 
-__all__ = ["Callbacks", "Notices", "OnFenced", "OnRefused", "OnTimedOut"]
+__all__ = [
+    "Callbacks",
+    "Finding",
+    "Notices",
+    "OnFenced",
+    "OnPaused",
+    "OnRefused",
+    "OnResumed",
+    "OnTimedOut",
+    "SessionGoesOn",
+]

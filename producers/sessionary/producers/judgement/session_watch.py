@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import AuthenticationFailed, Invalid, ProducerError, SettingsError, Unavailable
-from sessionary.producers.judgement.notices import Notices
+from sessionary.producers.judgement.notices import Finding, Notices, SessionGoesOn
 from sessionary.producers.judgement.sent_events import SentEvents, SentSoFar
 from sessionary.producers.ports import ChangedSession, KnownSession, PollTimer, SessionChanges, SessionPolls
 
@@ -43,6 +43,10 @@ class WatchedHandle(Protocol):
 
     def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
         """Take what a poll found; return what is to be told, if it is news."""
+        ...
+
+    def _go_on(self, change: ChangedSession) -> SessionGoesOn | None:
+        """Adopt an epoch that an operator or a clock has given; return what is to be told."""
         ...
 
 
@@ -226,10 +230,10 @@ class SessionWatch:
                 watched.sent.forget_events(so_far.event_ids)
 
 
-def _find_news(watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, is_judged: bool) -> list[ProducerError]:
+def _find_news(watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, is_judged: bool) -> list[Finding]:
     """Return what is to be told of a session that differs."""
     handle, sent = watched.handle(), watched.sent
-    news: list[ProducerError] = [*sent.match_refusals(change.refusals)]
+    news: list[Finding] = [*sent.match_refusals(change.refusals)]
     verdict = change.verdict
     if change.state is None and not is_judged and (verdict is None or verdict.applied or not verdict.kept):
         return news  # its creation is not judged yet
@@ -239,7 +243,9 @@ def _find_news(watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, 
     elif change.state == "Archived" and verdict is not None and verdict.reason is not None and so_far.event_ids:
         refused = sent.take_refused(so_far.event_ids[0 if sent.creation else -1], verdict.reason)
         news += [] if refused is None else [refused]
-    finding = handle._adopt_change(change) if handle is not None else None
+    finding: Finding | None = None
+    if handle is not None:
+        finding = handle._adopt_change(change) or handle._go_on(change)
     return news if finding is None else [*news, finding]
 
 

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
+from sessionary.producers.durable.flow import run_flow_async
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.off_loop import open_or_leave
 from sessionary.producers.session.async_conversation import AsyncSessionConversation
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
-from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason
+from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, StartFailureReason
 
 AsyncStep = Callable[[], Awaitable[object]]
 """A step of a session's start, a coroutine function; what it raises ends the session."""
@@ -121,6 +123,21 @@ class AsyncSession(AsyncSessionConversation):
             The snapshot's id. Raises as `emit` does.
         """
         return await self._run_verb(self.sync_session.pause, reason, kind, **marks)
+
+    async def ask(self, question: str, deadline: timedelta | float | None = None, **marks: Unpack[Marks]) -> Answer:
+        """Pause the session with a question to a person, and wait for the answer.
+
+        Args:
+            question: What is asked, for people.
+            deadline: For so long it may be answered, in seconds or as a `timedelta`; default: the
+                limit `hold_ms`. Then it is refused.
+            marks: As in `emit`.
+
+        Returns:
+            The answer. Raises as `Session.ask` does, which says more.
+        """
+        session = self.sync_session
+        return await run_flow_async(session._ask_person(question, deadline, marks), session._asking_waits.pause)
 
     async def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Waits for the processor's verdict.

@@ -23,9 +23,10 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.judgement.local_checks import NO_BARS
+from sessionary.producers.judgement.notices import SessionGoesOn
 from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
+from sessionary.producers.ports import ChangedSession, Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.run_ports import RunReads, Waits
 from sessionary.producers.session.heartbeat import BeatingHandle, IsAlive
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
@@ -342,6 +343,26 @@ class SessionHandle(BeatingHandle):
         self._limits = view.limits
         self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)
 
+    def _go_on(self, change: ChangedSession) -> SessionGoesOn | None:
+        if not self._may_go_on(change.state, change.epoch, change.holder, change.holder_epoch):
+            return None
+        departures = self._departures
+        try:
+            view = self._services.control.fetch_session(self.session_id, None, self._services.verdict_timeout_s)
+        except (*_FINAL, Unavailable):
+            return None
+        if not self._lock.acquire_now():  # the next poll finds it again
+            return None
+        try:
+            raised = view.state, view.epoch, view.holder, view.holder_epoch
+            if self._departures != departures or not self._may_go_on(*raised):
+                return None
+            self._adopt_view(view)
+        finally:
+            self._lock.release()
+        self._tell_untold()
+        return SessionGoesOn(self.session_id, view.epoch, view.reason_code or "UNKNOWN")
+
     def _leave_shared_producer(self, view: SessionView) -> None:
         """Take a new producer id if another process was found to use ours."""
         if view.verdict is None or view.verdict.reason != "producer_conflict":
@@ -354,6 +375,7 @@ class SessionHandle(BeatingHandle):
     def _set_state(self, state: str, *, committed: bool = False) -> None:
         """Enter a state, which the processor has told if it is `committed`."""
         self._local_state = state
+        self._is_held = self._is_held and state == "Paused"
         self._update_bars(committed=committed)
         if state == "Terminated":
             self._departures += 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.client import SessionClient
-from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
 from sessionary.producers.ports import OnCleanupRequest, OnError, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.run_ports import Waits
@@ -50,7 +50,12 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     memory._add_subscription(cleanups)
     heartbeats = memory._new_heartbeats()
     follows = MemoryFollows(memory)
-    runs, waits = MemoryRuns(memory), Waits(lambda: memory.now_ms / 1_000, memory.pause, lambda: 0.5)
+
+    def pause(seconds: float) -> None:
+        memory.operator.answer_open()
+        memory.pause(seconds)
+
+    runs, waits = MemoryRuns(memory), Waits(lambda: memory.now_ms / 1_000, pause, lambda: 0.5)
 
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         of_tenant = _MemoryCleanups(tenant, service_id)
@@ -87,6 +92,8 @@ def memory_client(
     on_refused: OnRefused | None = None,
     on_timed_out: OnTimedOut | None = None,
     on_fenced: OnFenced | None = None,
+    on_paused: OnPaused | None = None,
+    on_resumed: OnResumed | None = None,
     artifacts: ArtifactLibrary | Path | str | None = None,
 ) -> tuple[SessionClient, InMemoryTransport]:
     """Return a client that works in memory, and the memory, which judges its events.
@@ -105,6 +112,8 @@ def memory_client(
         on_refused: Called with each event that was refused; default: `on_error`.
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
         on_fenced: Called if another client took a session over; default: `on_error`.
+        on_paused: Called if others paused a session (`memory.operator`); default: `on_error`.
+        on_resumed: Called once such a session goes on; default: nothing is.
         artifacts: Where results above 256 KiB are kept, as in `SessionClient`.
 
     Returns:
@@ -130,6 +139,8 @@ def memory_client(
         on_refused=on_refused,
         on_timed_out=on_timed_out,
         on_fenced=on_fenced,
+        on_paused=on_paused,
+        on_resumed=on_resumed,
         ports=memory_ports(memory, tenant_id, service_id),
         artifacts=artifacts,
     )

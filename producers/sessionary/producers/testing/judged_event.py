@@ -1,6 +1,6 @@
 """What the judge decided about one event, as tests read it."""
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from sessionary.producers.ports import Receipt, Verdict
 from sessionary.schemas.codec import Event
@@ -8,6 +8,20 @@ from sessionary.schemas.types import RefusalReason
 
 Outcome = Literal["applied", "refused", "duplicate"]
 """What became of an event. A duplicate repeats an event that was judged before."""
+
+
+class NamedSession(Protocol):
+    """A `Session` or an `AsyncSession`."""
+
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        ...
+
+
+def id_of(session: NamedSession | str) -> str:
+    """Return the id of a session that is named by its object or its id."""
+    return session if isinstance(session, str) else session.session_id
 
 
 class MemoryQuota(NamedTuple):
@@ -53,4 +67,4 @@ class JudgedEvent(NamedTuple):
         return Verdict(applied=self.outcome != "refused", reason=self.reason)
 
 
-__all__ = ["JudgedEvent", "MemoryQuota", "Outcome"]
+__all__ = ["JudgedEvent", "MemoryQuota", "NamedSession", "Outcome", "id_of"]

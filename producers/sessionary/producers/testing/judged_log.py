@@ -100,6 +100,9 @@ class JudgedLog:
             refusals=row.refusals,
             reason_code=row.reason_code,
             quotas=self.judge.quotas.limits is not None,
+            holder_epoch=row.holder_epoch,
+            question=row.question,
+            answer=row.answer,
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:
@@ -187,7 +190,16 @@ class JudgedLog:
             if not refusals and not is_other and is_same:
                 return None
             return ChangedSession(
-                known.session_id, row.state, row.epoch, row.holder or None, row.reason_code, refusals, None, seq
+                known.session_id,
+                row.state,
+                row.epoch,
+                row.holder or None,
+                row.reason_code,
+                refusals,
+                None,
+                seq,
+                row.holder_epoch,
+                row.snapshot.snapshot_id,
             )
         verdict = None if known.after is None else self._verdicts.get(known.after, _NOT_KEPT)
         is_archived = row is not None or self.judge.is_archived(partition, key)

@@ -21,20 +21,12 @@ from sessionary.producers.ports import (
 )
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
 from sessionary.producers.testing.fake_polls import FakePolls
-from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
+from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import RefusalReason
-
-
-class NamedSession(Protocol):
-    """A `Session` or an `AsyncSession`."""
-
-    @property
-    def session_id(self) -> str:
-        """The session's UUID."""
-        ...
 
 
 class CleanupSubscription(Protocol):
@@ -48,10 +40,6 @@ class CleanupSubscription(Protocol):
     def is_for(self, request: CleanupRequest) -> bool:
         """Return whether a request is one of its service's."""
         ...
-
-
-def _id_of(session: NamedSession | str) -> str:
-    return session if isinstance(session, str) else session.session_id
 
 
 class InMemoryTransport:
@@ -86,6 +74,7 @@ class InMemoryTransport:
         self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
         self._cleanups_seen = 0
         self._silent, self.has_quota = False, quota is not None
+        self.operator = OperatorHand(self)  # what people do
 
     # What happened, for tests
 
@@ -163,7 +152,7 @@ class InMemoryTransport:
             session: A session, or its id.
         """
         with self._lock:
-            return self._log.view_session(_id_of(session), None)
+            return self._log.view_session(id_of(session), None)
 
     def find_row(self, session_id: str) -> SessionState:
         """Return the processor's row of a session: everything it knows. Raises `SessionLost`."""
@@ -182,7 +171,7 @@ class InMemoryTransport:
 
         Sessions that beat go on beating at their interval. Each clock of a session fires at its
         exact time. Clean-up requests are passed to the clients' handlers, in this thread, and their
-        answers are judged. The clients' callbacks (`on_refused`, `on_timed_out`, `on_fenced`) are
+        answers are judged. The clients' callbacks (`on_refused`, `on_paused` and their kin) are
         told at once, in this thread, too. `advance(0)` does only these two. Takes no real time.
 
         Args:
@@ -224,7 +213,7 @@ class InMemoryTransport:
             silent: False: its heartbeats arrive again.
         """
         with self._lock:
-            (self._silenced.add if silent else self._silenced.discard)(_id_of(session))
+            (self._silenced.add if silent else self._silenced.discard)(id_of(session))
 
     def refuse_next(self, reason: RefusalReason) -> None:
         """Refuse the next resume, recovery or take-over with `reason`, whatever the rules say.

@@ -55,12 +55,20 @@ class SessionPaused(NamedTuple):
     Attributes:
         kind: Why it is held.
         reason: The same for people.
-        snapshot: The state at this point; required.
+        snapshot: The state at this point; required, but of an operator's pause.
+        question: What a person is asked, if the session waits for an answer. Judges by rules 1 do
+            not know events that say this, or what follows.
+        answer_ms: For so long it may be answered, in ms of log time; None: for as long as the limit
+            `hold_ms`.
+        as_operator: An operator asked for it, by the control API.
     """
 
     kind: PauseKind
     reason: str | None = None
     snapshot: Snapshot | None = None
+    question: str | None = None
+    answer_ms: int | None = None
+    as_operator: bool = False
 
 
 class SessionResumed(NamedTuple):
@@ -71,10 +79,19 @@ class SessionResumed(NamedTuple):
     Attributes:
         snapshot_id: The snapshot that work continues from; if given, it must be the session's last.
         resume_plan: What the agent does next, for people.
+        approved: The answer to the question that the session waits with; None: none is given.
+            Judges by rules 1 do not know events that say this, or what follows.
+        question_id: The question that is answered; if given, it must be the open one.
+        message: What the operator says, for people.
+        as_operator: An operator asked for it, by the control API.
     """
 
     snapshot_id: str | None = None
     resume_plan: str | None = None
+    approved: bool | None = None
+    question_id: str | None = None
+    message: str | None = None
+    as_operator: bool = False
 
 
 class SessionTimedOut(NamedTuple):
@@ -113,11 +130,14 @@ class SessionTerminated(NamedTuple):
         reason: Why; which reasons are allowed depends on the state.
         message: The same for people.
         snapshot: The last state, if it is not sent yet.
+        as_operator: An operator asked for it, by the control API. Judges by rules 1 do not know
+            events that say it.
     """
 
     reason: TerminationReason
     message: str | None = None
     snapshot: Snapshot | None = None
+    as_operator: bool = False
 
 
 class SessionArchived(NamedTuple):

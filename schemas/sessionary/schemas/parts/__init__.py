@@ -2,6 +2,8 @@
 
     quota        claims to quotas
     migration    a session's migration to another service
+    question     a question to a person, and its answer
+    partition    what was decided about a partition
     rules        the rules that a partition is judged by
 
 `types` has them all.

@@ -70,6 +70,7 @@ class AuditRecord(NamedTuple):
     from_service: str | None = None  # The owning service before it
     to_service: str | None = None  # The service that it goes to
     migration_step: str | None = None  # How far it is: one of `MigrationStep`
+    snapshot_id: str | None = None  # That a pause or an end left, for records of transitions
 
 
 class RejectedEvent(NamedTuple):

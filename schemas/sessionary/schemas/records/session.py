@@ -7,6 +7,7 @@ from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
     AnnouncedRules,
+    Answer,
     Cleanup,
     ClockRepair,
     DataClass,
@@ -16,6 +17,7 @@ from sessionary.schemas.types import (
     PartitionDecision,
     Phase,
     ProducerLedger,
+    Question,
     Refusal,
     RuleSet,
     SessionLimits,
@@ -67,6 +69,9 @@ class SessionState(NamedTuple):
     open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
     turns: int = 0  # The number of the conversation's last turn; 0 by rules 1
     migration: Migration | None = None  # The last one, open or not; none by rules 1
+    holder_epoch: int = 0  # The last that a client's event has given; the holder goes on from it. 0 by rules 1
+    question: Question | None = None  # That the session waits with
+    answer: Answer | None = None  # How its last question ended
 
 
 class SessionContent(NamedTuple):

@@ -31,6 +31,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     open_operation,
     problem_response,
 )
+from sessionary.stream_processors.api.operators.openapi import PEOPLE_PATHS, PEOPLE_SCHEMAS
 from sessionary.stream_processors.api.runs.openapi import RUN_PATHS, RUN_SCHEMAS
 
 DOCUMENT: Final[dict[str, Any]] = {
@@ -49,6 +50,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         **CONVERSATION_PATHS,
         **RUN_PATHS,
         **LIST_PATHS,
+        **PEOPLE_PATHS,
         "/v1/sessions/poll": {
             "post": {
                 "summary": "Which of many sessions of the caller's tenant differ from what a client knows of them",
@@ -148,6 +150,7 @@ DOCUMENT: Final[dict[str, Any]] = {
             **CONVERSATION_SCHEMAS,
             **RUN_SCHEMAS,
             **LIST_SCHEMAS,
+            **PEOPLE_SCHEMAS,
             "SessionPoll": SESSION_POLL,
             "KnownSession": KNOWN_SESSION,
             "SessionChanges": SESSION_CHANGES,

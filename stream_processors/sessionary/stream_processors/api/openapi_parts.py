@@ -29,7 +29,7 @@ _REFUSALS: Final = {
     "description": "the last refused events, at most 16",
     "items": object_schema(offset=NUMBER, reason=TEXT, event_id=TEXT),
 }
-_VERDICT: Final = {
+VERDICT: Final[dict[str, Any]] = {
     "oneOf": [
         object_schema(
             partition=NUMBER,
@@ -54,6 +54,21 @@ SESSION: Final = object_schema(
         **TEXT_OR_NULL,
         "description": "producer id of the client that created the session, or took it over last; null by rules 1",
     },
+    holder_epoch={
+        **NUMBER,
+        "description": "the last epoch that a client's event has given; the holder may go on from it. 0 by rules 1",
+    },
+    question={
+        "oneOf": [object_schema(question_id=TEXT, text=TEXT, answer_ms=NUMBER), {"type": "null"}],
+        "description": "that the session waits with, for `answer_ms` from its pause on",
+    },
+    answer={
+        "oneOf": [
+            object_schema(question_id=TEXT, approved={"type": "boolean"}, reason_code=TEXT, by=TEXT, text=TEXT_OR_NULL),
+            {"type": "null"},
+        ],
+        "description": "how its last question ended: approved, refused or expired",
+    },
     state_json={**TEXT, "description": "the session's content: JSON text"},
     state_schema_version=NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
@@ -62,7 +77,7 @@ SESSION: Final = object_schema(
     deadline_ms={**NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
     refusals=_REFUSALS,
     verdict={
-        **_VERDICT,
+        **VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "
         "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`; "
         "without `not_kept=true` it is null while the session is Active",
@@ -93,10 +108,12 @@ CHANGED_SESSION: Final = object_schema(
     state={**TEXT_OR_NULL, "description": "null if the tenant has no such session"},
     epoch={**NUMBER_OR_NULL, "description": "null if it does not exist, or is archived"},
     holder={**TEXT_OR_NULL, "description": "as in `Session`"},
+    holder_epoch={**NUMBER_OR_NULL, "description": "as in `Session`; null if it does not exist, or is archived"},
+    snapshot_id={**TEXT_OR_NULL, "description": "its last snapshot; null if it does not exist, or is archived"},
     reason_code={**TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
     refusals={**_REFUSALS, "description": "the last refused events after `refused_after`, at most 16"},
     verdict={
-        **_VERDICT,
+        **VERDICT,
         "description": "on the event at `after`, if the session does not exist or is archived; "
         "null if it is not judged yet",
     },
@@ -217,7 +234,7 @@ def open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any]
 
 
 LOG_PLACE: Final = {
-    "verdict": {**_VERDICT, "description": "as in `Session`"},
+    "verdict": {**VERDICT, "description": "as in `Session`"},
     "position": object_schema(partition=NUMBER, next_offset=NUMBER),
     "rules": {**NUMBER, "description": "as in `Session`"},
     "quotas": {"type": "boolean", "description": "as in `Session`"},
@@ -306,6 +323,7 @@ __all__ = [
     "TEXT",
     "TEXT_OR_NULL",
     "UNAUTHORIZED",
+    "VERDICT",
     "WORKER_RULES",
     "halt_operation",
     "json_answer",

@@ -17,7 +17,7 @@ WAIT_MS_MAX = 10_000  # how long a passed on request may let its owner wait
 _ROUTED = "Sessionary-Routed"  # set on a request that a worker passed on; it is not passed on again
 _SEVERAL_S = 2.0
 _ASK_S = 3.0
-_PASSED_QUESTIONS = ("Authorization", "Last-Event-ID")
+_PASSED_QUESTIONS = ("Authorization", "Last-Event-ID", "Idempotency-Key")
 _PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate", "Cache-Control", "X-Accel-Buffering")
 
 

@@ -29,6 +29,9 @@ EVOLVED = {
     "sessionary.events.CheckpointSaved",
     "sessionary.events.SessionMigrationAccepted",
     "sessionary.events.SessionMigrationAborted",
+    "sessionary.events.SessionPaused",
+    "sessionary.events.SessionResumed",
+    "sessionary.events.SessionTerminated",
 }
 
 

@@ -13,14 +13,19 @@ from aiohttp import ClientSession
 from aiohttp.web import Request
 
 from sessionary.infra.local.ports import free_port
+from sessionary.schemas.codec import Event
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api import routing
+from sessionary.stream_processors.api.operators.event_sender import Place
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
+from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
+from sessionary.stream_processors.api.operators.session_events import SendEvent, SessionEvents
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -117,6 +122,11 @@ class Server:
         )
 
 
+def lose_event(event: Event) -> Place:
+    """Send nothing: there is no Kafka."""
+    raise Lost(f"{event.envelope.event_type} was not sent: there is no Kafka")
+
+
 @asynccontextmanager
 async def running_server(
     folder: Path,
@@ -128,6 +138,7 @@ async def running_server(
     idle_urls: Iterable[str] = (),
     partitions: int = 4,
     followers_max: int = 500,
+    send_event: SendEvent | None = None,
 ) -> AsyncIterator[Server]:
     """Serve the API of a worker; `urls` are those of the partitions' owners, `idle_urls` of other
     workers.
@@ -152,6 +163,7 @@ async def running_server(
                 ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
                 PartitionApi(settings, tokens, assignment, others),
                 RulesApi(settings, tokens, assignment, others),
+                PeoplePages(SessionEvents(settings, tokens, assignment, others, send_event or lose_event)),
             )
             web.init_server()
             await web.start_server()

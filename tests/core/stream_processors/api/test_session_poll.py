@@ -87,6 +87,8 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
                 "state": "Paused",
                 "epoch": 1,
                 "holder": None,
+                "holder_epoch": 0,
+                "snapshot_id": "paused",
                 "reason_code": "manual",
                 "refusals": [],
                 "verdict": None,

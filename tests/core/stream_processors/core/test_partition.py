@@ -39,7 +39,7 @@ from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 from tests.support.row_differences import gravestone_ends
 
-RUNS, STEPS = 30, 300
+RUNS, STEPS = 45, 300
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
 # wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
 REASONS = {
@@ -59,7 +59,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.crowd = RandomAgents(Random(0), ANNOUNCING)
 
-    @rule(act=st.integers(0, 18), times=st.integers(1, 6), seed=st.integers(0, 1_000))
+    @rule(act=st.integers(0, 23), times=st.integers(1, 6), seed=st.integers(0, 1_000))
     def something_happens(self, act: int, times: int, seed: int) -> None:
         self.crowd.rng = Random(seed)
         for _ in range(times):
@@ -92,6 +92,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
             seen |= {line.transition for _, line in outcome.records_on("audit")} | {
                 line.kind for _, line in outcome.records_on("audit")
             }
+            seen |= {line.reason_code for _, line in outcome.records_on("audit") if line.transition == "T05"}
             seen |= {line.reason for _, line in outcome.records_on("rejected")}
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
@@ -99,6 +100,7 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
     assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal", "take_over"} - seen == set()
     assert {"run", "tool_call"} - seen == set()
     assert {"migration", "migration_open", "unknown_migration"} - seen == set()
+    assert {"operator_only", "question_open", "no_question", "approved", "refused", "expired"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:

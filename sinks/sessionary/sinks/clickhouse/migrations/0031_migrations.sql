@@ -155,7 +155,7 @@ ALTER TABLE {database}.v_foreign_writers
 CREATE OR REPLACE VIEW {database}.v_deadlines AS
 SELECT
     appended_at AS time, tenant_id, session_id, audit_seq,
-    multiIf(transition = 'T03', 'initialisation', transition = 'T08', 'grace', reason_code = 'migration_aborted', 'migration',
+    multiIf(transition = 'T03', 'initialisation', reason_code = 'migration_aborted', 'migration', transition = 'T05', 'answer', transition = 'T08', 'grace',
         transition = 'T09', 'hold', transition = 'T12', 'recovery', reason_code = 'inactive', 'inactivity',
         toString(reason_code)) AS clock,
     transition, from_state, to_state, owner_service AS service_id, reason_code, reason,
@@ -165,3 +165,16 @@ FROM {database}.audit AS a FINAL
 -- Of the table by name: an alias above would hide the column, and assumeNotNull is never null.
 WHERE kind = 'transition' AND a.due_at IS NOT NULL AND a.fired_at IS NOT NULL AND transition != 'T14'
 SETTINGS do_not_merge_across_partitions_select_final = 1;
+ALTER TABLE {database}.v_deadlines MODIFY COMMENT 'each deadline that fired on a session that was meant to go on, on a question to a person, or on a migration';
+ALTER TABLE {database}.v_deadlines
+    COMMENT COLUMN time 'the log''s time of the record with which it fired',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN audit_seq 'number in the session''s audit trail',
+    COMMENT COLUMN clock 'clock that fired',
+    COMMENT COLUMN transition 'transition that it made',
+    COMMENT COLUMN from_state 'state before',
+    COMMENT COLUMN to_state 'state after',
+    COMMENT COLUMN service_id 'service that owned the session',
+    COMMENT COLUMN reason_code 'why, as a fixed name',
+    COMMENT COLUMN reason 'why, in words;

@@ -2,6 +2,7 @@
 
     GET /v1/runs?user_id=…&state=…&mode=…&limit=…&cursor=…        open and finished runs
     GET /v1/sessions?user_id=…&state=…&limit=…&cursor=…           sessions that are not archived
+    GET /v1/waiting?tenant=…&limit=…&cursor=…     open questions; an operator of no tenant gets all
 
 A worker answers for its own partitions, and asks the owners of the others at once. Partitions that
 do not answer are named, and the others' rows are in the answer.
@@ -73,6 +74,23 @@ class ListPages:
 
         wanted = _wanted(request, tenant_id, _is_session_key, describe)
         return await self._answer(request, "sessions", wanted, _session_key)
+
+    async def waiting(self, request: Request) -> Response:
+        """Answer `GET /v1/waiting` with a `waiting_head` for each question. Raises `Problem`."""
+        caller = self._tokens.find_caller(request.headers.get("Authorization"))
+        if caller is None or "operator" not in caller.roles or caller.tenant is not None:
+            tenant_id: str | None = require_tenant(self._tokens, request, request.query.get("tenant"))
+        else:
+            tenant_id = request.query.get("tenant")
+
+        def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
+            is_listed = isinstance(row, SessionState) and row.question is not None
+            return waiting_head(row, committed) if is_listed else None
+
+        wanted = _wanted(request, tenant_id or "", _is_session_key, describe)
+        if tenant_id is None:
+            return await self._answer(request, "waiting", wanted._replace(prefix=b""), _tenants_session_key)
+        return await self._answer(request, "waiting", wanted, _session_key)
 
     async def _answer(self, request: Request, name: str, wanted: Wanted, key_of: KeyOf) -> Response:
         """Return the list `name`; waits at most 3 s for other workers."""
@@ -159,6 +177,10 @@ def _session_key(document: dict[str, Any]) -> bytes:
     return f"{document['session_id']}".encode()
 
 
+def _tenants_session_key(document: dict[str, Any]) -> bytes:
+    return f"{document['tenant_id']}:{document['session_id']}".encode()
+
+
 def run_head(row: RunState | FinishedRun, state: PartitionState) -> dict[str, Any]:
     """Return the JSON document of a run in a list: as a `run_document`, without content."""
     document = {name: value for name, value in run_document(row, state).items() if name not in RUN_CONTENTS}
@@ -178,6 +200,20 @@ def session_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
     }
 
 
+def waiting_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
+    """Return the JSON document of a question that waits for a person. Times are ms of log time."""
+    question = row.question
+    assert question is not None
+    names = ("tenant_id", "session_id", "user_id", "agent_id", "owner_service")
+    return {
+        **{name: getattr(row, name) for name in names},
+        "question_id": question.question_id,
+        "question": question.text,
+        "asked_ms": row.entered_at,
+        "deadline_ms": state.deadline_ms(row),
+    }
+
+
 __all__ = [
     "LIMIT_DEFAULT",
     "LIMIT_MAX",
@@ -187,4 +223,5 @@ __all__ = [
     "ListPages",
     "run_head",
     "session_head",
+    "waiting_head",
 ]

@@ -41,6 +41,17 @@ _SESSION_HEAD: Final = object_schema(
     last_event_ms=NUMBER,
     deadline_ms={**NUMBER, "description": "when the next clock fires"},
 )
+_WAITING_HEAD: Final = object_schema(
+    tenant_id=TEXT,
+    session_id={**TEXT, "format": "uuid"},
+    user_id=TEXT_OR_NULL,
+    agent_id=TEXT,
+    owner_service=TEXT,
+    question_id={**TEXT, "description": "to name it in an answer"},
+    question={**TEXT, "description": "for people"},
+    asked_ms={**NUMBER, "description": "since when it waits; log time in ms since the epoch, as the next"},
+    deadline_ms={**NUMBER, "description": "when it is refused if there is no answer"},
+)
 _PLACE: Final[dict[str, Any]] = {
     "next_cursor": {
         **TEXT_OR_NULL,
@@ -65,6 +76,10 @@ LIST_SCHEMAS: Final[dict[str, Any]] = {
         sessions={"type": "array", "items": {"$ref": "#/components/schemas/SessionHead"}}, **_PLACE
     ),
     "SessionHead": _SESSION_HEAD,
+    "WaitingList": object_schema(
+        waiting={"type": "array", "items": {"$ref": "#/components/schemas/WaitingHead"}}, **_PLACE
+    ),
+    "WaitingHead": _WAITING_HEAD,
 }
 
 
@@ -91,6 +106,13 @@ def _filter(name: str, choices: Sequence[str], meaning: str) -> dict[str, Any]:
     return query_parameter(name, {**TEXT, "enum": [*choices]}, meaning)
 
 
+def _waiting_page() -> dict[str, Any]:
+    summary = "The questions that wait for a person: of the caller's tenant, or of all for an operator of none"
+    page = _list_page(summary, "WaitingList")
+    page["get"]["parameters"] = page["get"]["parameters"][1:]  # it asks for no user
+    return page
+
+
 LIST_PATHS: Final[dict[str, Any]] = {
     "/v1/runs": _list_page(
         "The open and finished runs of the caller's tenant, in the order of session and run ids",
@@ -103,6 +125,7 @@ LIST_PATHS: Final[dict[str, Any]] = {
         "SessionList",
         _filter("state", SESSION_STATES, "only those in this state"),
     ),
+    "/v1/waiting": _waiting_page(),
 }
 
 __all__ = ["LIST_PATHS", "LIST_SCHEMAS"]

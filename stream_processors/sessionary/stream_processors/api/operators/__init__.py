@@ -3,6 +3,10 @@
     partitions        partitions' states, a new start for a halted one, decisions
     rules             the rules in force, and newer ones' activation
     worker_facts      what a worker tells of itself: release, clock, disk
+    people            people step in: pause, resume, cancel; answers to questions
+    session_events    an event of a person: sent, judged, answered
+    event_sender      appends it to the events topic
+    openapi           what the API's document says of people's pages
 
 A worker answers for itself, and asks the other workers of its group.
 """

@@ -7,6 +7,7 @@
     dependants     what events and transitions come to for runs and children, and leave
     accepted       events without a change of state
     values         checks of an event's values: names, numbers, bounds, snapshots
+    people/        what people do: operators, questions and answers
     row_size       keeps a row within the changelog's limit
     decide         the order in which an event is checked
     effects        what each fact does to the row

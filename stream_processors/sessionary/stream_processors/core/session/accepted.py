@@ -29,6 +29,7 @@ from sessionary.stream_processors.core.session.facts import (
     TakenOver,
     WorkDone,
 )
+from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.transitions import PHASES, WORK, Objection
 from sessionary.stream_processors.core.session.values import invalid_payload
 
@@ -83,7 +84,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
     wants it.
     """
     envelope = event.envelope
-    if envelope.service_id != state.owner_service and not getattr(event.payload, "as_operator", False):
+    if envelope.service_id != state.owner_service and not is_by_operator(event):
         # The row of a session that rules 1 judged does not say whose its last event was.
         heard_ms = max(state.owner_heard_at or state.last_event_at, arrival.hole_end_ms)
         limit_ms = _BEATS_MISSED * inactivity_budget_ms(state.limits) // HEARTBEATS_PER_BUDGET

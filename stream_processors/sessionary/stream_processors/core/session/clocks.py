@@ -4,13 +4,14 @@ Nothing about a clock is stored: it is asked again after every change. Times are
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sessionary.schemas.limits import inactivity_budget_ms
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
 from sessionary.stream_processors.core.clock import NEVER_MS
+from sessionary.stream_processors.core.session.people.questions import EXPIRED
 
 
 class SessionClock(NamedTuple):
@@ -19,7 +20,7 @@ class SessionClock(NamedTuple):
     A clock of activity is due one limit after the last sign of it.
     """
 
-    name: ClockName
+    name: ClockName | Literal["answer"]  # no event says that this one fired
     due_ms: Callable[[SessionState], int | None]  # None: the clock does not run
     limit_ms: Callable[[SessionState], int]  # the limit that it measures
     reason_code: str
@@ -57,8 +58,16 @@ def _grace_due(state: SessionState) -> int:
     return state.entered_at + state.limits.grace_ms
 
 
-def _hold_due(state: SessionState) -> int:
-    return state.entered_at + state.limits.hold_ms
+def _hold_due(state: SessionState) -> int | None:
+    return None if state.question is not None else state.entered_at + state.limits.hold_ms
+
+
+def _answer_due(state: SessionState) -> int | None:
+    return None if state.question is None else state.entered_at + state.question.answer_ms
+
+
+def _answer_limit(state: SessionState) -> int:
+    return state.limits.hold_ms if state.question is None else state.question.answer_ms
 
 
 def _recovery_due(state: SessionState) -> int:
@@ -118,6 +127,7 @@ GRACE = SessionClock(
 HOLD = SessionClock(
     "hold", _hold_due, lambda state: state.limits.hold_ms, "timeout_cleanup", "Not resumed within {limit} of hold"
 )
+ANSWER = SessionClock("answer", _answer_due, _answer_limit, EXPIRED, "Not answered within {limit}: refused")
 RECOVERY = SessionClock(
     "recovery", _recovery_due, lambda state: state.limits.recovery_ms, "recovery_failed", "Not recovered within {limit}"
 )
@@ -155,6 +165,7 @@ def _repaired_migration(migration: Migration, clock_ms: int, shift_ms: int) -> M
 
 
 __all__ = [
+    "ANSWER",
     "ARCHIVE",
     "GRACE",
     "HOLD",

@@ -52,6 +52,7 @@ from sessionary.stream_processors.core.session.migration.judge import (
     object_to_migration_sender,
 )
 from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
+from sessionary.stream_processors.core.session.people.operators import is_by_operator, is_operators_cancellation
 from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
@@ -64,6 +65,7 @@ from sessionary.stream_processors.core.session.transitions import (
 )
 from sessionary.stream_processors.core.session.values import (
     checked_snapshot,
+    complete_transition,
     invalid_envelope,
     invalid_payload,
     object_to_age,
@@ -99,7 +101,8 @@ def session_rules(transitions: Sequence[Transition]) -> SessionRules:
 
 def _transition_rule(transition: Transition) -> EventRule:
     def judge_transition(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
-        if transition.reasons and payload.reason not in transition.reasons:
+        is_foreign = transition.reasons and payload.reason not in transition.reasons
+        if is_foreign and not is_operators_cancellation(payload):
             allowed = ", ".join(transition.reasons)
             detail = f"{payload.reason} does not end a session in {transition.source}; {allowed} do"
             return Objection("invalid_reason", detail)
@@ -272,6 +275,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     owner_heard: int | None = None
     if arrival.rules.version >= 2:
         fact = checked_snapshot(row, fact)
+        if type(fact) is Transitioned:
+            fact = complete_transition(row, event, fact)
         if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
             owner_heard = arrival.now_ms
     if type(fact) is WorkDone:
@@ -350,7 +355,7 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
         return Objection("session_exists", "a session of this id exists")
     if name in MIGRATION_EVENTS and arrival.rules.version >= 2:
         return object_to_migration_sender(row, event)
-    if name in OWNER_ONLY and envelope.service_id != row.owner_service:
+    if name in OWNER_ONLY and envelope.service_id != row.owner_service and not is_by_operator(event):
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
     if name in CONTENT_CHANGES and envelope.service_id != row.owner_service and arrival.rules.version >= 2:
         return Objection("not_member", f"the content is {row.owner_service}'s, not {envelope.service_id}'s")

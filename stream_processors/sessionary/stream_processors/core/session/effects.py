@@ -131,6 +131,7 @@ def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
         owner_service=fact.service_id,
         agent_id=fact.agent_id,
         holder=fact.producer_id,
+        holder_epoch=row.epoch + 1,
         owner_heard_at=fact.at_ms,
         last_event_at=fact.at_ms,
         last_work_at=fact.at_ms,
@@ -169,6 +170,10 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
     entered = (transition.target, transition.phase, now_ms, now_ms, now_ms, fact.reason_code)
     moved = _replace_entered(row, *entered, snapshot, error_class)
     after = next_number(transition.effect(moved, now_ms))
+    if fact.question is not None or row.question is not None:
+        after = after._replace(question=fact.question, answer=fact.answer)
+    if fact.fences:
+        after = after._replace(holder_epoch=after.epoch)
     if not requested_actions(after, fact):
         return after
     cleanup = Cleanup(derived_id(after.tenant_id, after.session_id, after.audit_seq), now_ms, released=False)

@@ -9,12 +9,14 @@ from typing import Literal, NamedTuple
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
+    Answer,
     DataClass,
     ErrorClass,
     ForgottenProducer,
     OpenRun,
     Phase,
     ProducerLedger,
+    Question,
     Refusal,
     RefusalReason,
     SeqRange,
@@ -75,7 +77,11 @@ class GapFilled(NamedTuple):
 
 
 class Transitioned(NamedTuple):
-    """The state changed. `due_ms` is set if a clock did it."""
+    """The state changed. `due_ms` is set if a clock did it.
+
+    The session waits with `question`, if there is one; `answer` ends it. A new epoch `fences` off
+    who spoke before it, unless it came of an operator, a clock, or by rules 1.
+    """
 
     transition: Transition
     at_ms: int
@@ -84,6 +90,9 @@ class Transitioned(NamedTuple):
     due_ms: int | None = None
     snapshot: Snapshot | None = None
     error_class: ErrorClass | None = None
+    question: Question | None = None
+    answer: Answer | None = None
+    fences: bool = False
 
 
 class Buried(NamedTuple):
@@ -221,7 +230,14 @@ class MigrationCompleted(NamedTuple):
 
 
 AbortReason = Literal[
-    "target_silent", "expired", "called_off", "declined", "state_differs", "taken_over", "session_ended"
+    "target_silent",
+    "expired",
+    "called_off",
+    "declined",
+    "state_differs",
+    "taken_over",
+    "session_ended",
+    "session_resumed",
 ]
 
 

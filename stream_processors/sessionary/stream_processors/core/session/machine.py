@@ -18,12 +18,13 @@ from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, Remains, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
-from sessionary.stream_processors.core.session.clocks import SessionClock, repair_times
+from sessionary.stream_processors.core.session.clocks import ANSWER, SessionClock, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.dependants import decide_claim, facts_for_runs
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
 from sessionary.stream_processors.core.session.migration.judge import facts_of_change, facts_of_expiry, open_migration
+from sessionary.stream_processors.core.session.people.questions import expired_answer
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
 from sessionary.stream_processors.core.session.row_size import (
     estimate_row_bytes,
@@ -161,6 +162,8 @@ class SessionMachine:
             return facts_of_expiry(migration, now_ms)
         reason = clock.reason.format(limit=format_seconds(clock.limit_ms(row)))
         fact = Transitioned(transition, now_ms, clock.reason_code, reason, due_ms=due_ms)
+        if clock is ANSWER and row.question is not None:
+            fact = fact._replace(answer=expired_answer(row.question))
         if transition.target == "Archived":
             return fact, Buried(now_ms + self._gravestone_ms)
         if migration is None:

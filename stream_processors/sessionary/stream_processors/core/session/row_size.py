@@ -15,6 +15,7 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.events import SessionPaused
 from sessionary.schemas.records import GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import Refusal, Snapshot
 from sessionary.stream_processors.core.machine import Arrival, Remains
@@ -26,6 +27,7 @@ from sessionary.stream_processors.core.session.facts import (
     SnapshotTaken,
     Transitioned,
 )
+from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.transitions import Objection
 
 # Facts that bring content; `Created` is checked too.
@@ -46,7 +48,7 @@ def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arriv
 
     `facts`: all that the event comes to.
     """
-    if _fits_surely(row, arrival):
+    if _fits_surely(row, arrival) and not _makes_snapshot(arrival):
         return None
     after = _after_facts(row, facts)
     size, limit = _row_bytes(after, arrival), arrival.rules.row_bytes_max
@@ -113,6 +115,12 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
     return sum(len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX for text in texts) <= room
 
 
+def _makes_snapshot(arrival: Arrival) -> bool:
+    """Return whether an event may bring the row more content than it has itself."""
+    event = arrival.event
+    return event is not None and isinstance(event.payload, SessionPaused) and is_by_operator(event)
+
+
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
     after: SessionRow | Remains | None = row
     for fact in facts:
@@ -144,6 +152,10 @@ def _texts(row: SessionState) -> list[str]:
         snapshot.state_json,
         snapshot.context or "",
     ]
+    if row.question is not None:
+        texts += (row.question.question_id, row.question.text)
+    if row.answer is not None:
+        texts += (row.answer.question_id, row.answer.by, row.answer.text or "")
     if row.refusals:
         texts.extend(refusal.event_id for refusal in row.refusals)
     if row.open_runs:

@@ -40,6 +40,7 @@ from sessionary.stream_processors.core.machine import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, WORK
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock
+from sessionary.stream_processors.core.session.people.questions import object_to_answer, resume_reason
 
 By = Literal["client", "processor", "either"]
 RECOVERY_ATTEMPTS_MAX = 5
@@ -113,7 +114,7 @@ def _fail_start(state: SessionState, payload: SessionStartFailed, now_ms: int) -
 
 
 def _pause(state: SessionState, payload: SessionPaused, now_ms: int) -> Grounds | Objection:
-    if payload.snapshot is None:
+    if payload.snapshot is None and not payload.as_operator:
         return Objection("missing_snapshot", "a pause carries a snapshot")
     return Grounds(payload.kind, payload.reason or payload.kind, snapshot=payload.snapshot)
 
@@ -133,16 +134,22 @@ def _is_migrating(state: SessionState) -> Objection | None:
 
 
 def _resume(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
-    return _is_migrating(state) or _is_not_head(state, payload) or Grounds("resumed", "resumed")
+    reason_code = resume_reason(payload)
+    return (
+        _is_migrating(state)
+        or _is_not_head(state, payload)
+        or object_to_answer(state, payload)
+        or Grounds(reason_code, payload.message or reason_code)
+    )
 
 
 def _resume_in_grace(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
-    if objection := _is_migrating(state) or _is_not_head(state, payload):
+    if objection := _is_migrating(state) or _is_not_head(state, payload) or object_to_answer(state, payload):
         return objection
     if state.max_due_at is not None and now_ms >= state.max_due_at:
         limit = format_seconds(state.limits.max_duration_ms)
         return Objection("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
-    return Grounds("resumed", "resumed within its grace period")
+    return Grounds("resumed", payload.message or "resumed within its grace period")
 
 
 def _fail(state: SessionState, payload: SessionErrored, now_ms: int) -> Grounds | Objection:
@@ -212,9 +219,10 @@ TRANSITIONS: tuple[Transition, ...] = (
         "session_resumed",
         "Active",
         "processing",
-        "client",
+        "either",
         guard=_resume,
         effect=_continue_duration,
+        clocks=(clocks.ANSWER,),
     ),
     Transition(
         "T06",

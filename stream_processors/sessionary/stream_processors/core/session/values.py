@@ -4,12 +4,15 @@ from typing import Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.codec.value_bounds import find_invalid_value
-from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResumed
 from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, RuleSet, Snapshot
 from sessionary.stream_processors.core.session.facts import SessionFact, SnapshotTaken, Transitioned
+from sessionary.stream_processors.core.session.people.operators import is_by_operator
+from sessionary.stream_processors.core.session.people.questions import asked_question, given_answer
+from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
 from sessionary.stream_processors.core.session.transitions import Objection
 
 # For so long after it was first sent an event may be delivered again: the retention of the events
@@ -84,6 +87,24 @@ def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> Sessio
     return objection
 
 
+def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> Transitioned:
+    """Return what an event comes to, with all that it is for the session; for rules 2.
+
+    A pause by an operator or a migration gets the snapshot of the row. An epoch that a client's
+    event gives fences off who spoke before it; one that an operator's gives does not.
+    """
+    envelope, payload = event
+    by_operator = is_by_operator(event)
+    if isinstance(payload, SessionPaused):
+        snapshot = committed_snapshot(row) if by_operator and payload.snapshot is None else fact.snapshot
+        return fact._replace(snapshot=snapshot, question=asked_question(row, envelope, payload))
+    if isinstance(payload, SessionResumed):
+        return fact._replace(answer=given_answer(row, envelope, payload), fences=not by_operator)
+    if fact.transition.event_type == "session_migration_loaded":
+        return fact._replace(snapshot=committed_snapshot(row))
+    return fact._replace(fences=True) if fact.transition.event_type == "session_recovered" else fact
+
+
 def tells_wrong_hash(reason: str) -> bool:
     """Return whether the reason of a session's end says that its snapshot had a wrong hash."""
     return reason.endswith(_WRONG_HASH) and _LEFT_OUT in reason
@@ -118,6 +139,7 @@ def _object_to_hash(snapshot: Snapshot) -> Objection | None:
 __all__ = [
     "REDELIVERY_MS_MAX",
     "checked_snapshot",
+    "complete_transition",
     "gravestone_end_ms",
     "invalid_envelope",
     "invalid_payload",

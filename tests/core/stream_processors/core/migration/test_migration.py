@@ -191,6 +191,16 @@ def test_a_paused_session_moves_and_stays_paused() -> None:
     assert stage.send(stage.target, "resumed") == "applied"
 
 
+def test_a_question_that_expires_while_its_session_is_prepared_ends_the_migration() -> None:
+    stage = Stage()
+    asked = {"kind": "review", "question": "may I?", "answer_ms": 5_000}
+    assert stage.send(stage.owner, "paused", **asked) == "applied"
+    stage.prepare()
+    assert stage.rig.advance(5_000) == ["T05 expired", "None session_resumed"]
+    assert stage.rig.row_of(stage.owner).state == "Active"
+    assert stage.accept() == "refused unknown_migration"
+
+
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_a_take_over_ends_a_migration(is_prepared: bool) -> None:
     stage = Stage()

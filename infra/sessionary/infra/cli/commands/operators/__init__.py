@@ -4,8 +4,9 @@
     rules       rules list, activate
     unknown     unknown list, resolve: tool calls whose outcome is unknown
     artifacts   artifacts sweep: mark what has expired, remove it a week later
+    people      pause, resume, cancel, approve, refuse, waiting: people step in
     spool       spool list, verify, drain
 
-What came of a call is sent as an event, with the tenant's token. The commands of partitions and
-rules ask the control API of any processor, with the operator's token.
+What came of a call is sent as an event, with the tenant's token. The commands of partitions,
+rules and people ask the control API of any processor, with the operator's token.
 """

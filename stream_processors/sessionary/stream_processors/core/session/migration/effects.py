@@ -32,6 +32,7 @@ def complete_migration(row: SessionState, fact: MigrationCompleted) -> SessionSt
             owner_service=fact.migration.target_service,
             agent_id=fact.agent_id,
             holder=fact.producer_id,
+            holder_epoch=row.epoch + 1,
             owner_heard_at=fact.at_ms,
             migration=fact.migration._replace(step="completed"),
             last_event_at=fact.at_ms,

@@ -10,10 +10,9 @@ from sessionary.schemas.events import (
     SessionMigrationLoaded,
     SessionMigrationOffered,
 )
-from sessionary.schemas.ids import content_hash, derived_id, valid_name
+from sessionary.schemas.ids import content_hash, valid_name
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import Snapshot
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.session.facts import (
@@ -36,6 +35,7 @@ from sessionary.stream_processors.core.session.migration.transitions import (
     TTL_MS_MAX,
     TTL_MS_MIN,
 )
+from sessionary.stream_processors.core.session.people.operators import is_by_operator
 
 
 class MigrationJudgement(NamedTuple):
@@ -51,7 +51,7 @@ class MigrationJudgement(NamedTuple):
 
 def object_to_migration_sender(row: SessionState, event: Event) -> Objection | None:
     """Judge who may send an event of a migration: the owner, the target or an operator."""
-    envelope, payload = event.envelope, event.payload
+    envelope = event.envelope
     name, service = envelope.event_type, envelope.service_id
     if name == "session_migration_completed":
         return Objection("processor_only", f"{name} is a processor's to say")
@@ -63,7 +63,7 @@ def object_to_migration_sender(row: SessionState, event: Event) -> Objection | N
         is_allowed, whose = service in (row.owner_service, target), row.owner_service
     else:
         is_allowed, whose = target in (None, service), target or ""
-    if is_allowed or getattr(payload, "as_operator", False):
+    if is_allowed or is_by_operator(event):
         return None
     return Objection("not_owner", f"{name} is {whose}'s to say, not {service}'s")
 
@@ -86,8 +86,12 @@ def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequen
         return ()
     if isinstance(fact, TakenOver):
         return _abort(migration, now_ms, "taken_over", f"{fact.service_id} took the session over")
-    if isinstance(fact, Transitioned) and fact.transition.target == "Terminated":
+    if not isinstance(fact, Transitioned):
+        return ()
+    if fact.transition.target == "Terminated":
         return (MigrationAborted(now_ms, migration, "session_ended", f"the session ended: {fact.reason_code}"),)
+    if migration.step == "prepared":  # a clock of the session ended the hold
+        return (MigrationAborted(now_ms, migration, "session_resumed", f"the session went on: {fact.reason_code}"),)
     return ()
 
 
@@ -98,24 +102,6 @@ def facts_of_expiry(migration: Migration, now_ms: int) -> Sequence[SessionFact]:
         reason = f"{migration.target_service} has not loaded the session within {limit}"
         return _abort(migration, now_ms, "target_silent", reason, due_ms)
     return _abort(migration, now_ms, "expired", f"not completed within {limit}", due_ms)
-
-
-def committed_snapshot(row: SessionState) -> Snapshot | None:
-    """Return a snapshot of a session's content; None if the head of the chain has that content."""
-    head, digest = row.snapshot, content_hash(row.state_json)
-    if head.content_hash == digest and head.encoding == "full":
-        return None
-    snapshot_id = derived_id(row.tenant_id, row.session_id, "snapshot", row.version, head.snapshot_id)
-    return Snapshot(
-        snapshot_id,
-        head.snapshot_id,
-        row.state_schema_version,
-        row.state_json,
-        head.context,
-        digest,
-        "full",
-        "none",
-    )
 
 
 def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgement:
@@ -155,7 +141,7 @@ def _load(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgeme
     if row.state != "Active":
         return MigrationJudgement(moved)
     reason = f"held for its migration to {migration.target_service}"
-    held = Transitioned(HELD, now_ms, "migration", reason, snapshot=committed_snapshot(row))
+    held = Transitioned(HELD, now_ms, "migration", reason)
     return MigrationJudgement(held, (moved,))
 
 
@@ -234,7 +220,6 @@ _JUDGES: dict[type[Any], Callable[[SessionState, Event, Arrival], MigrationJudge
 
 __all__ = [
     "MigrationJudgement",
-    "committed_snapshot",
     "facts_of_change",
     "facts_of_expiry",
     "judge_migration",

@@ -1,0 +1,151 @@
+"""`sessionary pause`, `resume`, `cancel`, `approve`, `refuse`, `waiting`: people step in."""
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session, is_whole_id
+from sessionary.infra.cli.errors import NotFound
+from sessionary.infra.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    TenantOption,
+    clickhouse_client,
+    control_api_client,
+)
+from sessionary.infra.cli.output import print_message, wants_json
+from sessionary.infra.cli.tables import Json, show_object, show_rows
+from sessionary.infra.control_api_client import UnknownSession
+
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; the audit trail keeps it, with your principal.")]
+OwnTenantOption = Annotated[
+    str | None,
+    typer.Option("--tenant", help="The session's tenant; by default ClickHouse is asked.", show_default=False),
+]
+AnswerReasonOption = Annotated[
+    str | None, typer.Option("--reason", help="What you say; the agent is told.", show_default=False)
+]
+QuestionOption = Annotated[
+    str | None,
+    typer.Option("--question", help="Id of the question that you mean, as in `waiting`.", show_default=False),
+]
+_COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_service", "tenant_id", "question_id")
+
+
+def pause_command(
+    session: SessionArgument,
+    reason: ReasonOption,
+    tenant: OwnTenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Hold an Active session, with a snapshot of its committed state; `resume` lets it go on.
+
+    Its agent is told, and does not lose the session. Needs a token with the role operator.
+    """
+    _act("pause", session, tenant, {"reason": reason}, data, as_json=as_json)
+
+
+def resume_command(
+    session: SessionArgument,
+    reason: ReasonOption,
+    tenant: OwnTenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a held session go on: its agent works on in the next epoch.
+
+    A session that waits for an answer is approved or refused instead.
+    """
+    _act("resume", session, tenant, {"reason": reason}, data, as_json=as_json)
+
+
+def cancel_command(
+    session: SessionArgument,
+    reason: ReasonOption,
+    tenant: OwnTenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a session that is called off: one that is Active, Paused or in Error."""
+    _act("cancel", session, tenant, {"reason": reason}, data, as_json=as_json)
+
+
+def approve_command(
+    session: SessionArgument,
+    reason: AnswerReasonOption = None,
+    question: QuestionOption = None,
+    tenant: OwnTenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer the question that a session waits with: yes. `sessionary waiting` lists questions."""
+    _act("approve", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
+
+
+def refuse_command(
+    session: SessionArgument,
+    reason: AnswerReasonOption = None,
+    question: QuestionOption = None,
+    tenant: OwnTenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer the question that a session waits with: no. `sessionary waiting` lists questions."""
+    _act("refuse", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
+
+
+def waiting_command(
+    tenant: TenantOption = None, limit: LimitOption = 50, data: DataOption = None, as_json: JsonOption = False
+) -> None:
+    """List the questions that wait for a person: what is asked, since when, until when, by whom.
+
+    A question without an answer at its deadline is refused.
+    """
+    waiting, missing = control_api_client(data).list_waiting(tenant, limit)
+    rows = [{**row, "asked_at": _instant(row["asked_ms"]), "deadline": _instant(row["deadline_ms"])} for row in waiting]
+    show_rows(waiting if wants_json(as_json) else rows, as_json=as_json, columns=_COLUMNS)
+    if missing:
+        print_message(f"partitions without an answer, whose questions are missing: {', '.join(map(str, missing))}")
+
+
+def _act(
+    action: str,
+    session: str,
+    tenant: str | None,
+    body: Mapping[str, Json],
+    data: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Send what an operator wants of a session, and show what came of it."""
+    if tenant is None or not is_whole_id(session):
+        found = find_session(clickhouse_client(data), session, tenant)
+        tenant, session = found["tenant_id"], found["session_id"]
+    assert tenant is not None
+    wanted = {name: value for name, value in body.items() if value is not None}
+    try:
+        judged = control_api_client(data).act_on_session(session, tenant, action, wanted, str(uuid.uuid4()))
+    except UnknownSession as error:
+        raise NotFound(str(error)) from None
+    names = ("session_id", "tenant_id", "state", "epoch", "version", "reason_code", "snapshot_id")
+    show_object(judged if wants_json(as_json) else {name: judged[name] for name in names}, as_json=as_json)
+
+
+def _instant(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+__all__ = [
+    "approve_command",
+    "cancel_command",
+    "pause_command",
+    "refuse_command",
+    "resume_command",
+    "waiting_command",
+]

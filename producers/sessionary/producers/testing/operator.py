@@ -1,0 +1,137 @@
+"""An operator's hand for tests: it does to sessions in memory what the control API does for people.
+
+paused = memory.operator.pause(session, "look at it")
+memory.operator.resume(session)
+memory.operator.answer_with(lambda question: question == "Deploy?")
+"""
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from sessionary.producers.errors import Refused
+from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
+from sessionary.producers.testing.judged_event import JudgedEvent, NamedSession, id_of
+from sessionary.schemas.codec import Event, encode_event
+from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPaused, SessionResumed, SessionTerminated
+from sessionary.schemas.headers import event_headers
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Envelope
+
+Decide = Callable[[str], bool | None]
+"""Gets a question; True approves, False refuses, None leaves it open."""
+
+
+class JudgedMemory(Protocol):
+    """What the hand needs of a memory."""
+
+    def find_row(self, session_id: str) -> SessionState:
+        """Return the row of a session."""
+        ...
+
+    def view_session(self, session: NamedSession | str) -> SessionView:
+        """Return a session as the processor knows it."""
+        ...
+
+    def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
+        """Return all events so far with their verdicts, in order."""
+        ...
+
+    def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
+        """Judge one record."""
+        ...
+
+
+class OperatorHand:
+    """Pauses, resumes and cancels sessions of a memory, and answers their questions.
+
+    Every verb returns the event with its verdict, and raises `Refused` if it was refused. Clients
+    learn of it with the next `memory.advance`.
+    """
+
+    def __init__(self, memory: JudgedMemory, principal: str = "operator") -> None:
+        """`principal`: who acts, for the audit trail."""
+        self.principal = principal
+        self._memory = memory
+        self._decide: Decide | None = None
+
+    def pause(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+        """Hold an Active session."""
+        return self._act(session, SessionPaused("manual", reason, as_operator=True))
+
+    def resume(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+        """Let a held session go on."""
+        return self._act(session, SessionResumed(message=reason, as_operator=True))
+
+    def cancel(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+        """End a session that is called off."""
+        return self._act(session, SessionTerminated("cancelled", reason, as_operator=True))
+
+    def approve(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+        """Answer the question that a session waits with: yes."""
+        return self._act(session, SessionResumed(approved=True, message=reason, as_operator=True))
+
+    def refuse(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+        """Answer the question that a session waits with: no."""
+        return self._act(session, SessionResumed(approved=False, message=reason, as_operator=True))
+
+    def answer_with(self, decide: Decide | None) -> None:
+        """Answer each question once its client begins to wait; None: answer none any more."""
+        self._decide = decide
+
+    def answer_open(self) -> None:
+        """Answer the open questions as `answer_with` says."""
+        decide = self._decide
+        if decide is None:
+            return
+        asked = {judged.session_id for judged in self._memory.verdicts() if _asks(judged.event.payload)}
+        for session_id in sorted(asked):
+            question = self._memory.view_session(session_id).question
+            approved = None if question is None else decide(question.text)
+            if approved is not None:
+                (self.approve if approved else self.refuse)(session_id)
+
+    def _act(self, session: NamedSession | str, payload: Payload) -> JudgedEvent:
+        row = self._memory.find_row(id_of(session))
+        producer_id, event_type = str(uuid.uuid4()), EVENT_TYPES[type(payload)]
+        envelope = Envelope(
+            event_id=str(uuid.uuid4()),
+            event_type=event_type,
+            schema_version=1,
+            tenant_id=row.tenant_id,
+            session_id=row.session_id,
+            user_id=None,
+            agent_id=row.agent_id,
+            agent_role=None,
+            service_id="control-api",
+            actor=self.principal,
+            epoch=row.epoch,
+            producer_id=producer_id,
+            producer_seq=1,
+            run_id=None,
+            run_seq=None,
+            step_id=None,
+            causation_id=None,
+            occurred_at=time.time_ns() // 1_000,
+        )
+        key = SessionKey(row.tenant_id, row.session_id)
+        ids = (envelope.event_id, event_type, *key, producer_id, 1)
+        value = encode_event(Event(envelope, payload))
+        self._memory.send(OutRecord(key.encoded(), value, event_headers(envelope), *ids))
+        judged = next(
+            each
+            for each in self._memory.verdicts(key.session_id)[::-1]
+            if each.event.envelope.producer_id == producer_id
+        )
+        if judged.reason is not None:
+            raise Refused(event_type, judged.reason)
+        return judged
+
+
+def _asks(payload: Payload) -> bool:
+    return isinstance(payload, SessionPaused) and payload.question is not None
+
+
+__all__ = ["Decide", "JudgedMemory", "OperatorHand"]

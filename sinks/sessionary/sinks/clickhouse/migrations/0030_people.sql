@@ -1,0 +1,100 @@
+-- What people do to sessions: pauses with their snapshots, and how long questions waited for an answer.
+
+ALTER TABLE {database}.audit
+    ADD COLUMN IF NOT EXISTS snapshot_id Nullable(String) COMMENT 'snapshot that a pause or an end left, for records of transitions' AFTER checkpoint_id;
+
+-- A question without an answer in time ends by a clock too.
+CREATE OR REPLACE VIEW {database}.v_deadlines AS
+SELECT
+    appended_at AS time, tenant_id, session_id, audit_seq,
+    multiIf(transition = 'T03', 'initialisation', transition = 'T05', 'answer', transition = 'T08', 'grace',
+        transition = 'T09', 'hold', transition = 'T12', 'recovery', reason_code = 'inactive', 'inactivity',
+        toString(reason_code)) AS clock,
+    transition, from_state, to_state, owner_service AS service_id, reason_code, reason,
+    assumeNotNull(due_at) AS due_at, assumeNotNull(fired_at) AS fired_at,
+    dateDiff('microsecond', assumeNotNull(due_at), assumeNotNull(fired_at)) / 1e6 AS lateness_s
+FROM {database}.audit AS a FINAL
+-- Of the table by name: an alias above would hide the column, and assumeNotNull is never null.
+WHERE kind = 'transition' AND a.due_at IS NOT NULL AND a.fired_at IS NOT NULL AND transition != 'T14'
+SETTINGS do_not_merge_across_partitions_select_final = 1;
+ALTER TABLE {database}.v_deadlines MODIFY COMMENT 'each deadline that fired on a session that was meant to go on, or on a question to a person';
+ALTER TABLE {database}.v_deadlines
+    COMMENT COLUMN time 'the log''s time of the record with which it fired',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN audit_seq 'number in the session''s audit trail',
+    COMMENT COLUMN clock 'clock that fired',
+    COMMENT COLUMN transition 'transition that it made',
+    COMMENT COLUMN from_state 'state before',
+    COMMENT COLUMN to_state 'state after',
+    COMMENT COLUMN service_id 'service that owned the session',
+    COMMENT COLUMN reason_code 'why, as a fixed name',
+    COMMENT COLUMN reason 'why, in words; names the limit',
+    COMMENT COLUMN due_at 'when the deadline was',
+    COMMENT COLUMN fired_at 'when the processor saw that it had passed, by the log''s clock',
+    COMMENT COLUMN lateness_s 'seconds between the two';
+
+-- The transition after a pause is its end: nothing else changes the state of a session that is held.
+CREATE OR REPLACE VIEW {database}.v_pauses AS
+SELECT
+    paused_at AS time, tenant_id, session_id, audit_seq, owner_service AS service_id, agent_id, reason_code, reason,
+    actor, snapshot_id, version, paused_at, ended_at, ended_state, ended_reason_code, ended_reason, ended_by,
+    dateDiff('millisecond', paused_at, ifNull(ended_at, now64(6, 'UTC'))) / 1e3 AS length_s
+FROM
+(
+    SELECT
+        tenant_id, session_id, audit_seq, transition, owner_service, agent_id, toString(reason_code) AS reason_code, reason,
+        actor, snapshot_id, version, ifNull(fired_at, appended_at) AS paused_at,
+        leadInFrame(toNullable(ifNull(fired_at, appended_at))) OVER w AS ended_at,
+        leadInFrame(toString(to_state)) OVER w AS ended_state,
+        leadInFrame(toString(reason_code)) OVER w AS ended_reason_code,
+        leadInFrame(reason) OVER w AS ended_reason,
+        leadInFrame(actor) OVER w AS ended_by
+    FROM {database}.audit FINAL
+    WHERE kind = 'transition'
+    WINDOW w AS (PARTITION BY tenant_id, session_id ORDER BY audit_seq ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+)
+WHERE transition = 'T04'
+SETTINGS do_not_merge_across_partitions_select_final = 1;
+ALTER TABLE {database}.v_pauses MODIFY COMMENT 'each pause of a session, with its snapshot, who asked for it, and how it ended';
+ALTER TABLE {database}.v_pauses
+    COMMENT COLUMN time 'the same as paused_at',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN audit_seq 'number in the session''s audit trail',
+    COMMENT COLUMN service_id 'service that owned the session',
+    COMMENT COLUMN agent_id 'agent that the event names',
+    COMMENT COLUMN reason_code 'manual, review or migration',
+    COMMENT COLUMN reason 'why, in words, or the question; empty once personal data has expired',
+    COMMENT COLUMN actor 'who asked for it, if it was not the agent itself',
+    COMMENT COLUMN snapshot_id 'snapshot of the state that it left; null by rules 1',
+    COMMENT COLUMN version 'version of the session''s state',
+    COMMENT COLUMN paused_at 'log time of the pause',
+    COMMENT COLUMN ended_at 'when it ended; null if it has not',
+    COMMENT COLUMN ended_state 'state after it: Active or Terminated; empty if it has not ended',
+    COMMENT COLUMN ended_reason_code 'resumed, approved, refused, expired, cancelled or timeout_cleanup; empty if it has not ended',
+    COMMENT COLUMN ended_reason 'the same in words; empty once personal data has expired',
+    COMMENT COLUMN ended_by 'who let it go on or called it off, if it was not the agent itself',
+    COMMENT COLUMN length_s 'seconds until it ended, or until now';
+
+CREATE OR REPLACE VIEW {database}.v_waits_for_people AS
+SELECT
+    time, tenant_id, session_id, service_id, agent_id, reason AS question, paused_at AS asked_at, ended_at AS answered_at,
+    multiIf(isNull(ended_at), 'open', ended_reason_code IN ('approved', 'refused', 'expired'), ended_reason_code, 'withdrawn') AS answer,
+    ended_by AS answered_by, ended_reason AS said, length_s AS wait_s
+FROM {database}.v_pauses
+WHERE reason_code = 'review';
+ALTER TABLE {database}.v_waits_for_people MODIFY COMMENT 'each pause for a person''s review: what was asked, who answered what, and how long it took';
+ALTER TABLE {database}.v_waits_for_people
+    COMMENT COLUMN time 'the same as asked_at',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN service_id 'service that owned the session',
+    COMMENT COLUMN agent_id 'agent that asked',
+    COMMENT COLUMN question 'what was asked, or why it was paused; empty once personal data has expired',
+    COMMENT COLUMN asked_at 'log time of the pause',
+    COMMENT COLUMN answered_at 'when the wait ended; null if it has not',
+    COMMENT COLUMN answer 'approved, refused, expired, open, or withdrawn: it ended without an answer',
+    COMMENT COLUMN answered_by 'principal who answered; null if there is no answer',
+    COMMENT COLUMN said 'what he said; empty once personal data has expired',
+    COMMENT COLUMN wait_s 'seconds until the wait ended, or until now';

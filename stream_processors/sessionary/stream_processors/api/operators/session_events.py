@@ -1,0 +1,284 @@
+"""Events that a page of the control API sends for a person: sent, judged, and answered.
+
+    events = SessionEvents(settings, tokens, assignment, others, EventSender(settings).send_event)
+
+    async def pause(request: Request) -> Response:
+        caller = events.require_operator(request)
+        wanted = PersonsEvent("pause", caller.principal, lambda row: SessionPaused("manual"))
+        judged = await events.judge_event(request, caller, wanted)
+        return judged if isinstance(judged, Response) else json_response(judged_document(judged))
+
+HTTP decides nothing. The worker that owns the session's partition appends an event to the events
+topic, as any client does, waits until it is judged, and answers with the verdict: 200 if it was
+applied, a problem of status 409 with the refusal's reason otherwise. Any other worker passes the
+request on.
+
+Each request is a producer of its own. Its id and those of its events follow from the header
+`Idempotency-Key`, the action, the principal and the session, so a request that is repeated with its
+key is the same event again: it is applied once, and has the same answer, from any worker. Its epoch
+is the row's. If another event raised the epoch meanwhile, the refusal (`stale_epoch`) is no answer:
+the event is sent again with the next number, at most `ATTEMPTS_MAX` times.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
+from sessionary.schemas.errors import Invalid
+from sessionary.schemas.events import EVENT_TYPES, Payload
+from sessionary.schemas.ids import SessionKey, checked_session_id, derived_id, partition_of, valid_name
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Envelope
+from sessionary.stream_processors.access import Caller
+from sessionary.stream_processors.api.operators.event_sender import Place
+from sessionary.stream_processors.api.problems import Problem, not_ready
+from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.session_questions import AskedOwner, Question, require_session
+from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.verdicts import verdict_document
+from sessionary.stream_processors.core.sequencing import last_offsets
+from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.settings import ProcessorSettings
+
+SERVICE_ID: Final = "control-api"  # of the envelope, unless the event says another one
+ATTEMPTS_MAX: Final = 5
+IDEMPOTENCY_KEY: Final = "Idempotency-Key"
+_KEY_CHARACTERS_MAX: Final = 256
+_WAIT_S: Final = 8.0  # for a verdict
+_ENVELOPE_VERSION: Final = 1
+_NEWER_RULES: Final = 2
+_DETAILS: Final[Mapping[str, str]] = {
+    "question_open": "the session waits for an answer: approve or refuse it",
+    "no_question": "the session waits for no answer, or for that to another question",
+    "late": "the session has timed out",
+}
+
+SendEvent = Callable[[Event], Place]  # blocks; raises `Lost`
+
+
+class PersonsEvent(NamedTuple):
+    """An event that a person asks for.
+
+    Attributes:
+        action: Names the request, beside its key.
+        principal: Who asks: the event's `actor`.
+        make_payload: Returns the payload from the session's committed row; may raise `Problem`.
+        service_id: The service that the event is of.
+    """
+
+    action: str
+    principal: str
+    make_payload: Callable[[SessionState], Payload]
+    service_id: str = SERVICE_ID
+
+
+class JudgedEvent(NamedTuple):
+    """An event that was applied, and the session after it. `verdict` as in the session's page."""
+
+    row: SessionState
+    event_id: str
+    verdict: dict[str, Any]
+
+
+class _Attempt(NamedTuple):
+    """One event of a request: its producer, its number, its id."""
+
+    producer_id: str
+    seq: int
+
+    @property
+    def event_id(self) -> str:
+        return derived_id(self.producer_id, self.seq)
+
+
+class SessionEvents:
+    """Sends the events that people ask one worker for."""
+
+    def __init__(
+        self,
+        settings: ProcessorSettings,
+        tokens: TokenStore,
+        assignment: Assignment,
+        others: OtherWorkers,
+        send_event: SendEvent,
+    ) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._assignment = assignment
+        self._others = others
+        self._send_event = send_event
+
+    def require_operator(self, request: Request) -> Caller:
+        """Return who asks. Raises `Problem`: 401 without a known token, 403 without the role."""
+        return self._tokens.require_role(request.headers.get("Authorization"), "operator")
+
+    def find_session(self, request: Request, caller: Caller) -> SessionKey:
+        """Return the session of a request, of the caller's tenant, or of the one that it names.
+
+        Raises `Problem`: 400, or 403 for another tenant than the caller's.
+        """
+        said = request.query.get("tenant")
+        if caller.tenant is not None and said not in (None, caller.tenant):
+            detail = f"the token is for {caller.tenant}, the request names {said[:128]}"
+            raise Problem(403, "wrong_tenant", "Wrong tenant", detail)
+        tenant_id = caller.tenant or said
+        if tenant_id is None or not valid_name(tenant_id):
+            detail = "the token is of no tenant: name the session's, as ?tenant=…"
+            raise Problem(400, "invalid_value", "No tenant", detail)
+        try:
+            return SessionKey(tenant_id, checked_session_id(request.match_info["session_id"]))
+        except Invalid as error:
+            raise Problem(400, "invalid_value", "Bad session id", error.detail) from None
+
+    async def judge_event(self, request: Request, caller: Caller, event: PersonsEvent) -> JudgedEvent | Response:
+        """Send an event and wait for its verdict; or return the answer of the partition's owner.
+
+        Raises `Problem`: 409 with the reason if the event is refused, 404 and 410 if there is no
+        such session, 503 if there is no verdict after some seconds. Then the same request with the
+        same key may be sent again.
+        """
+        session = self.find_session(request, caller)
+        partition = partition_of(session.encoded(), self._settings.partitions)
+        if partition not in self._assignment.owners:
+            return await self._others.pass_on(request, partition)
+        key = _request_key(request)
+        producer_id = derived_id("people", *session, event.principal, event.action, key)
+        refusal = ""
+        for _ in range(ATTEMPTS_MAX):
+            owner = self._open_owner(partition)
+            row = _row_of(owner, session, partition)
+            payload = event.make_payload(row)
+            event_type = EVENT_TYPES[type(payload)]
+            seq, offset = _last_event(row, producer_id)
+            attempt = _Attempt(producer_id, seq)
+            if offset is None:
+                attempt = _Attempt(producer_id, seq + 1)
+                envelope = _envelope_of(session, row, event, attempt, event_type)
+                offset = await self._append(Event(envelope, payload), owner)
+                row = _row_of(owner, session, partition)
+            verdict = verdict_document(owner.recent_outcomes, row, session.encoded(), partition, offset)
+            if verdict["outcome"] == "applied":
+                return JudgedEvent(row, attempt.event_id, verdict)
+            if verdict["outcome"] == "not_kept":
+                detail = "this request was judged before; what became of it is no longer known"
+                raise Problem(409, "not_kept", "Not kept", detail)
+            refusal = f"{verdict['reason']}"
+            if refusal != "stale_epoch":
+                raise _refused(refusal, event_type, row)
+        raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({refusal})")
+
+    def _open_owner(self, partition: int) -> PartitionOwner:
+        """Return the partition's owner. Raises `Problem` unless it is open, and surely ours."""
+        owner = self._assignment.owners.get(partition)
+        if owner is None or not owner.is_readable or not self._others.has_heard(owner.committed_s):
+            raise not_ready(f"partition {partition} is not open here just now")
+        version = owner.state.position.rules.version
+        if version < _NEWER_RULES:
+            detail = f"partition {partition} is judged by rules {version}, which know no operators: activate newer ones"
+            raise Problem(409, "older_rules", "Older rules", detail)
+        return owner
+
+    async def _append(self, event: Event, owner: PartitionOwner) -> int:
+        """Append an event, and wait until it is judged; return its offset. Raises `Problem`."""
+        if detail := find_long_text(event.envelope) or find_invalid_value(event):
+            raise Problem(400, "invalid_value", "Bad value", detail)
+        try:
+            place = await asyncio.to_thread(self._send_event, event)
+        except Lost as error:
+            raise not_ready(str(error)) from None
+        if not await owner.wait_until_committed(place.offset, _WAIT_S):
+            raise not_ready("the event is sent, but not judged yet: ask again with the same Idempotency-Key")
+        return place.offset
+
+
+def judged_document(judged: JudgedEvent) -> dict[str, Any]:
+    """Return the JSON document of an event that was applied, as `/openapi.json` describes it."""
+    row = judged.row
+    return {
+        "session_id": row.session_id,
+        "tenant_id": row.tenant_id,
+        "state": row.state,
+        "epoch": row.epoch,
+        "version": row.version,
+        "reason_code": row.reason_code,
+        "snapshot_id": row.snapshot.snapshot_id,
+        "event_id": judged.event_id,
+        "verdict": judged.verdict,
+    }
+
+
+def _request_key(request: Request) -> str:
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key is None:
+        return str(uuid.uuid4())
+    if not 0 < len(key) <= _KEY_CHARACTERS_MAX:
+        detail = f"{IDEMPOTENCY_KEY} must have 1 to {_KEY_CHARACTERS_MAX} characters"
+        raise Problem(400, "invalid_value", f"Bad {IDEMPOTENCY_KEY}", detail)
+    return key
+
+
+def _row_of(owner: PartitionOwner, session: SessionKey, partition: int) -> SessionState:
+    return require_session(AskedOwner(Question(session, partition, None, 0.0, reads_not_kept=True), owner))
+
+
+def _last_event(row: SessionState, producer_id: str) -> tuple[int, int | None]:
+    """Return the last number of a request, and the offset of its event unless it was stale.
+
+    0 if the request is new.
+    """
+    ledger = next((each for each in row.producers if each.producer_id == producer_id), None)
+    if ledger is None:
+        return 0, None
+    offset = next(last_offsets(ledger), None)
+    is_stale = any(refusal.offset == offset and refusal.reason == "stale_epoch" for refusal in row.refusals)
+    return ledger.last_seq, None if is_stale else offset
+
+
+def _envelope_of(
+    session: SessionKey, row: SessionState, event: PersonsEvent, attempt: _Attempt, event_type: str
+) -> Envelope:
+    return Envelope(
+        event_id=attempt.event_id,
+        event_type=event_type,
+        schema_version=_ENVELOPE_VERSION,
+        tenant_id=session.tenant_id,
+        session_id=session.session_id,
+        user_id=None,
+        agent_id=row.agent_id,
+        agent_role=None,
+        service_id=event.service_id,
+        actor=event.principal,
+        epoch=row.epoch,
+        producer_id=attempt.producer_id,
+        producer_seq=attempt.seq,
+        run_id=None,
+        run_seq=None,
+        step_id=None,
+        causation_id=None,
+        occurred_at=time.time_ns() // 1_000,
+    )
+
+
+def _refused(reason: str, event_type: str, row: SessionState) -> Problem:
+    detail = _DETAILS.get(reason, f"{event_type} was refused ({reason}): the session is {row.state}")
+    return Problem(409, reason, "Refused", detail)
+
+
+__all__ = [
+    "ATTEMPTS_MAX",
+    "IDEMPOTENCY_KEY",
+    "SERVICE_ID",
+    "JudgedEvent",
+    "PersonsEvent",
+    "SendEvent",
+    "SessionEvents",
+    "judged_document",
+]

@@ -1,0 +1,69 @@
+"""A question that a session waits with in Paused: what may end it, and the answer that is kept.
+
+A question ends approved, refused or expired: by an operator's answer, or by its clock. It ends
+without an answer only with its session.
+"""
+
+from typing import Final
+
+from sessionary.schemas.events import SessionPaused, SessionResumed
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Answer, Envelope, Question
+from sessionary.stream_processors.core.machine import Objection
+
+EXPIRED: Final = "expired"
+_APPROVED: Final = "approved"
+_REFUSED: Final = "refused"
+
+
+def object_to_answer(row: SessionState, payload: SessionResumed) -> Objection | None:
+    """Return why an event does not resume a session that waits for an answer, or for none."""
+    question = row.question
+    if question is None:
+        is_answer = payload.approved is not None or payload.question_id is not None
+        return Objection("no_question", "the session waits for no answer") if is_answer else None
+    if payload.approved is None:
+        return Objection("question_open", "the session waits for an answer: approve or refuse it")
+    if not payload.as_operator:
+        return Objection("operator_only", "an answer is an operator's to give")
+    if payload.question_id not in (None, question.question_id):
+        return Objection("no_question", f"another question is open than {payload.question_id}")
+    return None
+
+
+def resume_reason(payload: SessionResumed) -> str:
+    """Return the reason code of a resumption: the answer, if there is one."""
+    if payload.approved is None:
+        return "resumed"
+    return _APPROVED if payload.approved else _REFUSED
+
+
+def asked_question(row: SessionState, envelope: Envelope, payload: SessionPaused) -> Question | None:
+    """Return the question that a pause asks, or None."""
+    if payload.question is None:
+        return None
+    answer_ms = row.limits.hold_ms if payload.answer_ms is None else payload.answer_ms
+    return Question(envelope.event_id, payload.question, answer_ms)
+
+
+def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed) -> Answer | None:
+    """Return the answer that an event gives to the session's question; None without one."""
+    if row.question is None or payload.approved is None:
+        return None
+    reason_code = resume_reason(payload)
+    return Answer(row.question.question_id, payload.approved, reason_code, envelope.actor or "", payload.message)
+
+
+def expired_answer(question: Question) -> Answer:
+    """Return the answer to a question without one in time: it is refused."""
+    return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
+
+
+__all__ = [
+    "EXPIRED",
+    "asked_question",
+    "expired_answer",
+    "given_answer",
+    "object_to_answer",
+    "resume_reason",
+]

@@ -1,0 +1,85 @@
+"""How sessions are paused, resumed and ended, for the oracle."""
+
+from tests.auditor.decoding import Refusal, Row
+from tests.auditor.partition_model import PartitionModel
+from tests.auditor.people_model import (
+    ask_question,
+    by_operator,
+    check_answer,
+    content_of,
+    drop_question,
+    head_for_operator,
+    take_answer,
+)
+from tests.auditor.rules import END_ACTIONS, ERROR_ACTIONS, snapshot_fault
+
+
+class PauseModel(PartitionModel):
+    """Applies the events that pause, resume and end a session."""
+
+    def take_snapshot(self, row: Row, snapshot: Row) -> None:
+        if self.rules >= 2 and (fault := snapshot_fault(snapshot, row["head"])):
+            raise Refusal(fault)
+        row["head"], row["head_content"] = snapshot["snapshot_id"], content_of(snapshot)
+
+    def fence_off(self, row: Row, fields: Row) -> None:
+        """Note that a client raised the epoch: by rules 2 only its holder goes on below that."""
+        if self.rules >= 2 and not by_operator(fields):
+            row["holder_epoch"] = row["epoch"]
+
+    def pause_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
+        if fields["snapshot"] is not None:
+            self.take_snapshot(row, fields["snapshot"])
+        elif by_operator(fields):
+            row["head"], row["head_content"] = head_for_operator(row)
+        else:
+            raise Refusal("missing_snapshot")
+        row["max_due_at"] = max(0, row["max_due_at"] - self.now)
+        ask_question(row, envelope, fields)
+        details = {"snapshot_id": row["head"], "actor": envelope["actor"]} if self.rules >= 2 else {}
+        self.enter_state(key, row, "Paused", None, "T04", event_type="session_paused", **details)
+
+    def resume_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
+        if row["migration"] is not None and row["migration"]["step"] == "prepared":
+            raise Refusal("migration_open")
+        if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
+            raise Refusal("version_conflict")
+        check_answer(row, fields)
+        if row["state"] == "Paused":
+            row["max_due_at"] += self.now
+            code = "resumed"
+            if row["question"] is not None:
+                code = "approved" if fields["approved"] else "refused"
+                take_answer(row, code, envelope["actor"] or "", fields["message"])
+            details = {"event_type": "session_resumed", "reason_code": code, "actor": envelope["actor"]}
+            self.enter_state(key, row, "Active", "processing", "T05", **details)
+            self.fence_off(row, fields)
+            return
+        if self.now >= row["max_due_at"]:
+            raise Refusal("max_duration_exceeded")
+        row["released_at"] = None
+        self.enter_state(key, row, "Active", "processing", "T07", event_type="session_resumed")
+        self.fence_off(row, fields)
+
+    def terminate_session(self, key: bytes, row: Row, fields: Row) -> None:
+        reason, state = fields["reason"], row["state"]
+        number, allowed = {
+            "Active": ("T13", ("closed", "completed", "cancelled", "abnormal_termination")),
+            "Paused": ("T09", ("cancelled",)),
+            "Error": ("T12", ("forced", "unrecoverable", "recovery_failed")),
+        }[state]
+        if reason not in allowed and not (by_operator(fields) and reason == "cancelled"):
+            raise Refusal("invalid_reason")
+        if reason == "completed" and row["phase"] in ("updating", "persisting"):
+            raise Refusal("phase_order")
+        last = fields["snapshot"]
+        if last is not None and not (self.rules >= 2 and snapshot_fault(last, row["head"])):
+            row["head"], row["head_content"] = last["snapshot_id"], content_of(last)
+        drop_question(row)
+        bad = state == "Error" or reason == "abnormal_termination"
+        self.enter_state(
+            key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
+        )
+
+
+__all__ = ["PauseModel"]

@@ -1,0 +1,72 @@
+"""What people do to sessions, for the oracle: operators' pauses, questions and answers."""
+
+import hashlib
+import uuid
+from typing import Any
+
+from tests.auditor.decoding import Refusal, Row
+
+_URN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
+
+
+def by_operator(fields: Row) -> bool:
+    """Return True if the control API sent the event for an operator."""
+    return bool(fields.get("as_operator"))
+
+
+def content_of(snapshot: Row) -> tuple[str, int, str]:
+    """Return what must be equal of a snapshot and the state that it is of."""
+    return snapshot["state_json"], snapshot["schema_version"], snapshot["encoding"]
+
+
+def head_for_operator(row: Row) -> tuple[str, tuple[str, int, str]]:
+    """Return id and content of the snapshot of the committed state: the head, or a new one."""
+    wanted = (row["state_json"], row["state_schema"], "full")
+    if row["head_content"] == wanted:
+        return row["head"], wanted
+    parts = (row["tenant"], row["session"], "snapshot", row["head"], str(row["version"]))
+    return str(uuid.UUID(bytes=_name_hash(":".join(parts)), version=5)), wanted
+
+
+def _name_hash(name: str) -> bytes:
+    return hashlib.sha1(_URN.bytes + name.encode(), usedforsecurity=False).digest()[:16]
+
+
+def ask_question(row: Row, envelope: Row, fields: Row) -> None:
+    """Let a session wait for an answer, if its pause asks a question."""
+    if (text := fields.get("question")) is not None:
+        given = fields["answer_ms"]
+        row["question"] = (envelope["event_id"], row["limits"]["hold_ms"] if given is None else given, text)
+        row["answer"] = None
+
+
+def check_answer(row: Row, fields: Row) -> None:
+    """Raise `Refusal` unless an event answers the open question, or neither is there."""
+    approved, named = fields.get("approved"), fields.get("question_id")
+    if row["question"] is None and (approved, named) != (None, None):
+        raise Refusal("no_question")
+    if row["question"] is None:
+        return
+    if approved is None:
+        raise Refusal("question_open")
+    if not by_operator(fields):
+        raise Refusal("operator_only")
+    if named is not None and named != row["question"][0]:
+        raise Refusal("no_question")
+
+
+def take_answer(row: Row, code: str, by: str = "", text: str | None = None) -> None:
+    """End the question that a session waits with."""
+    row["answer"], row["question"] = (row["question"][0], code == "approved", code, by, text), None
+
+
+def drop_question(row: Row) -> None:
+    """End a question with its session."""
+    if row["question"] is not None:
+        row["question"] = row["answer"] = None
+
+
+def people_of(question: Any, answer: Any) -> Row:
+    """Return the question and the answer of a row of the product in the oracle's form."""
+    asked = None if question is None else (question.question_id, question.answer_ms, question.text)
+    return {"question": asked, "answer": None if answer is None else tuple(answer)}

@@ -1,0 +1,52 @@
+"""Random moves of people: operators who step in, and agents that ask them."""
+
+from random import Random
+from typing import Any
+
+from sessionary.schemas.records import SessionState
+from tests.support.event_factory import EventFactory, snapshot
+
+_PRINCIPALS = ["alice", "bob", None]
+_SHORT_MS = [0, 1, 5_000, 15_000, 60_000, None]
+
+
+def draw_operator_event(rng: Random, row: SessionState) -> tuple[str, dict[str, Any]]:
+    """Return an event that the control API may send to a session, sensible for its state or not."""
+    question_id = None if row.question is None else row.question.question_id
+    answer = {
+        "approved": rng.choice([True, False]),
+        "question_id": rng.choice([None, None, question_id, "another"]),
+        "message": rng.choice([None, "fine"]),
+    }
+    moves: list[tuple[str, dict[str, Any]]] = [
+        ("session_paused", {"snapshot": None, "reason": rng.choice([None, "look at it"])}),
+        ("session_resumed", {"message": rng.choice([None, "go on"])}),
+        ("session_resumed", answer),
+        ("session_terminated", {"reason": "cancelled"}),
+    ]
+    if row.state == "Paused":
+        moves += [("session_resumed", {}), ("session_resumed", answer), ("session_resumed", answer)]
+    if row.state == "Active":
+        moves += [("session_paused", {"snapshot": None})] * 4
+    event_type, fields = rng.choice(moves)
+    return event_type, {**fields, "as_operator": rng.random() < 0.9}
+
+
+def draw_question(rng: Random) -> dict[str, Any]:
+    """Return the fields of a pause with which an agent asks."""
+    return {"kind": "review", "snapshot": snapshot("asked"), "question": "Go on?", "answer_ms": rng.choice(_SHORT_MS)}
+
+
+def draw_actor(rng: Random) -> str | None:
+    """Return the principal who steps in; a foreign writer may name none."""
+    return rng.choice(_PRINCIPALS)
+
+
+def operator_of(agent: EventFactory, number: int) -> EventFactory:
+    """Return what sends one event of an operator to an agent's session, as a worker does."""
+    hand = EventFactory("s", agent.key.tenant_id, service="control-api", producer=f"hand-{number}")
+    hand.key = agent.key
+    return hand
+
+
+__all__ = ["draw_actor", "draw_operator_event", "draw_question", "operator_of"]

@@ -1,0 +1,222 @@
+"""What operators do to sessions, and questions to people: rules 2, beside the oracle."""
+
+from typing import Any
+
+import pytest
+
+from sessionary.schemas.codec import Event
+from sessionary.schemas.ids import content_hash
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Answer, Limits
+from sessionary.stream_processors.core.session.people.operators import is_by_operator
+from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
+from tests.core.oracle_rig import OracleRig, position_under
+from tests.support.event_factory import EventFactory, payload_of, snapshot
+
+HOLD_MS = 20_000
+
+
+def started(**created: Any) -> tuple[OracleRig, EventFactory]:
+    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig.start(agent, limits=Limits(hold_ms=HOLD_MS), **created)
+    return rig, agent
+
+
+class Hand:
+    """An operator's hand: each event has a producer of its own, as a worker sends it."""
+
+    def __init__(self, rig: OracleRig, agent: EventFactory, principal: str = "alice") -> None:
+        self.rig, self.agent, self.principal, self.count = rig, agent, principal, 0
+
+    def send(self, event_type: str, **fields: Any) -> str:
+        self.count += 1
+        hand = EventFactory(service="control-api", producer=f"hand-{self.count}")
+        hand.key, hand.epoch, hand.head = self.agent.key, self.rig.row_of(self.agent).epoch, self.agent.head
+        outcome = self.rig.send(hand, event_type, {"actor": self.principal}, **{"as_operator": True, **fields})
+        row = self.rig.oracle.rows.get(self.agent.key.encoded())
+        self.agent.head = row["head"] if row else None
+        return outcome
+
+    def pause(self, **fields: Any) -> str:
+        return self.send("session_paused", snapshot=None, reason="look at it", **fields)
+
+
+def test_an_operators_pause_has_a_snapshot_of_the_committed_state_and_his_name() -> None:
+    rig, agent = started()
+    assert rig.send(agent, "state_updated", base_version=1, new_version=2, state_json='{"step": 2}') == "applied"
+    before = rig.row_of(agent)
+    expected = committed_snapshot(before)
+    assert Hand(rig, agent).pause() == "applied"
+    row, (line,) = rig.row_of(agent), rig.last_audits()
+    assert (row.state, row.epoch, row.owner_service, row.holder) == ("Paused", 1, "billing", "p")
+    assert row.snapshot == expected
+    assert (expected.state_json, expected.parent_snapshot_id) == ('{"step": 2}', before.snapshot.snapshot_id)
+    assert expected.content_hash == content_hash('{"step": 2}')
+    assert (line.transition, line.reason_code, line.reason) == ("T04", "manual", "look at it")
+    assert (line.actor, line.snapshot_id, line.service_id) == ("alice", expected.snapshot_id, "control-api")
+
+
+def test_a_snapshot_that_is_the_committed_state_is_not_made_again() -> None:
+    rig, agent = started()
+    head = rig.row_of(agent).snapshot
+    assert Hand(rig, agent).pause() == "applied"
+    assert rig.row_of(agent).snapshot == head == committed_snapshot(rig.row_of(agent))
+    assert rig.last_audits()[0].snapshot_id == head.snapshot_id
+
+
+def test_the_agents_own_pause_names_its_snapshot_too() -> None:
+    rig, agent = started()
+    assert rig.send(agent, "session_paused", snapshot=snapshot("mine")) == "applied"
+    assert rig.last_audits()[0].snapshot_id == "mine"
+    assert rig.send(agent, "session_paused", snapshot=None) == "refused illegal_transition"
+
+
+def test_the_holder_goes_on_after_an_operators_resume_and_the_epoch_fences_who_did_not_adopt_it() -> None:
+    rig, agent = started()
+    hand = Hand(rig, agent)
+    assert hand.pause() == "applied"
+    assert hand.send("session_resumed", message="go on") == "applied"
+    row = rig.row_of(agent)
+    assert (row.state, row.epoch, row.holder, row.holder_epoch) == ("Active", 2, "p", 0)
+    assert rig.last_audits()[0].reason == "go on"
+    assert rig.send(agent, "session_activity", {"epoch": 1}) == "refused stale_epoch"
+    agent.epoch = 2
+    assert rig.send(agent, "session_activity") == "applied"
+
+
+def test_an_epoch_that_a_client_gave_fences_off_who_spoke_before() -> None:
+    rig, agent = started()
+    assert rig.send(agent, "session_paused") == "applied"
+    assert rig.send(agent, "session_resumed") == "applied"
+    assert (rig.row_of(agent).epoch, rig.row_of(agent).holder_epoch) == (2, 2)
+    hand = Hand(rig, agent)
+    assert (hand.pause(), hand.send("session_resumed")) == ("applied", "applied")
+    assert (rig.row_of(agent).epoch, rig.row_of(agent).holder_epoch) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [
+        ([], "T13"),
+        ([("session_paused", {})], "T09"),
+        ([("session_errored", {})], "T12"),
+        ([("session_paused", {"question": "Go on?"})], "T09"),
+    ],
+)
+def test_an_operator_calls_a_session_off(before: list[tuple[str, dict[str, Any]]], number: str) -> None:
+    rig, agent = started()
+    for event_type, fields in before:
+        assert rig.send(agent, event_type, **fields) == "applied"
+    assert Hand(rig, agent).send("session_terminated", reason="cancelled") == "applied"
+    (line,) = rig.last_audits()
+    assert (line.transition, line.reason_code, line.actor) == (number, "cancelled", "alice")
+    assert rig.row_of(agent).question is None
+
+
+def test_without_the_mark_another_service_is_no_owner() -> None:
+    rig, agent = started()
+    hand = Hand(rig, agent)
+    assert hand.send("session_paused", as_operator=False) == "refused not_owner"
+    assert hand.send("session_resumed", as_operator=False) == "refused not_owner"
+    assert hand.send("session_terminated", as_operator=False) == "refused not_owner"
+    assert not is_by_operator(Event(agent.envelope("session_paused"), payload_of("session_paused")))
+
+
+def asked(answer_ms: int | None = None) -> tuple[OracleRig, EventFactory, Hand, str]:
+    rig, agent = started()
+    fields = {"kind": "review", "question": "Deploy?", "answer_ms": answer_ms}
+    assert rig.send(agent, "session_paused", {"event_id": "q1"}, **fields) == "applied"
+    return rig, agent, Hand(rig, agent), "q1"
+
+
+@pytest.mark.parametrize(("approved", "code"), [(True, "approved"), (False, "refused")])
+def test_an_answer_resumes_the_session_and_is_kept(approved: bool, code: str) -> None:
+    rig, agent, hand, question_id = asked()
+    assert rig.row_of(agent).question == (question_id, "Deploy?", HOLD_MS)
+    assert hand.send("session_resumed", approved=approved, message="because") == "applied"
+    row, (line,) = rig.row_of(agent), rig.last_audits()
+    assert (row.state, row.epoch, row.question) == ("Active", 2, None)
+    assert row.answer == Answer(question_id, approved, code, "alice", "because")
+    assert (line.transition, line.reason_code, line.reason, line.actor) == ("T05", code, "because", "alice")
+
+
+@pytest.mark.parametrize("answer_ms", [1, 5_000, HOLD_MS + 60_000, None])
+def test_a_question_that_nobody_answers_expires_exactly_at_its_deadline_and_is_refused(answer_ms: int | None) -> None:
+    rig, agent, _, question_id = asked(answer_ms)
+    limit_ms = HOLD_MS if answer_ms is None else answer_ms
+    assert rig.fold.next_deadline_ms == rig.at + limit_ms
+    assert rig.advance(limit_ms - 1) == []
+    assert rig.advance(1) == ["T05 expired"]
+    row, (line,) = rig.row_of(agent), rig.last_audits()
+    assert (row.state, row.phase, row.epoch, row.holder_epoch) == ("Active", "processing", 2, 0)
+    assert row.answer == Answer(question_id, False, "expired", "")
+    assert (line.due_at, line.fired_at, line.actor) == (rig.at * 1_000, rig.at * 1_000, None)
+    agent.epoch = 2
+    assert rig.send(agent, "session_activity") == "applied"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "question_open"),
+        ({"approved": True, "question_id": "q2"}, "no_question"),
+        ({"approved": True, "as_operator": False, "question_id": "q1"}, "not_owner"),
+    ],
+)
+def test_what_is_no_answer_leaves_the_question_open(fields: dict[str, Any], reason: str) -> None:
+    rig, agent, hand, _ = asked()
+    assert hand.send("session_resumed", **fields) == f"refused {reason}"
+    assert rig.row_of(agent).question is not None
+
+
+def test_an_agent_does_not_answer_itself() -> None:
+    rig, agent, _, _ = asked()
+    assert rig.send(agent, "session_resumed") == "refused question_open"
+    assert rig.send(agent, "session_resumed", approved=True) == "refused operator_only"
+
+
+def test_an_answer_without_a_question_is_refused() -> None:
+    rig, agent = started()
+    hand = Hand(rig, agent)
+    assert hand.pause() == "applied"
+    assert hand.send("session_resumed", approved=True) == "refused no_question"
+    assert rig.row_of(agent).state == "Paused"
+
+
+def test_the_next_question_forgets_the_last_answer() -> None:
+    rig, agent, hand, _ = asked()
+    assert hand.send("session_resumed", approved=True) == "applied"
+    agent.epoch = 2
+    assert rig.send(agent, "session_paused", kind="review", question="And now?") == "applied"
+    row = rig.row_of(agent)
+    assert row.answer is None
+    assert row.question is not None
+    assert row.question.text == "And now?"
+
+
+def test_by_rules_1_such_events_are_unknown() -> None:
+    rig, agent = OracleRig(position=position_under(1)), EventFactory()
+    rig.start(agent)
+    assert rig.send(agent, "session_paused", question="Go on?") == "refused unknown_schema"
+    assert rig.send(agent, "session_paused", as_operator=True, snapshot=None) == "refused unknown_schema"
+    row = rig.fold.rows[agent.key.encoded()]
+    assert isinstance(row, SessionState)
+    assert (row.state, row.holder_epoch) == ("Active", 0)
+
+
+def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_refused() -> None:
+    position = position_under(2)
+    position = position._replace(rules=position.rules._replace(row_bytes_max=200_000))
+    rig, agent = OracleRig(position=position), EventFactory()
+    rig.start(agent)
+    content = "{" + '"a": ' + '"' + "x" * 120_000 + '"}'
+    assert rig.send(agent, "state_updated", base_version=1, new_version=2, state_json=content) == "applied"
+    row = rig.row_of(agent)
+    hand = EventFactory(service="control-api", producer="hand")
+    hand.key = agent.key
+    value = hand.event_bytes("session_paused", snapshot=None, as_operator=True)
+    with pytest.raises(AssertionError, match="refused state_too_large"):  # the oracle knows no sizes
+        rig.append(agent.key.encoded(), value)
+    assert rig.row_of(agent)._replace(refusals=(), producers=(), audit_seq=0) == row._replace(
+        refusals=(), producers=(), audit_seq=0
+    )
