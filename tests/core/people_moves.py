@@ -42,11 +42,18 @@ def draw_actor(rng: Random) -> str | None:
     return rng.choice(_PRINCIPALS)
 
 
-def operator_of(agent: EventFactory, number: int) -> EventFactory:
+def draw_answers(rng: Random) -> list[dict[str, Any]]:
+    """Return the fields of what comes after a question: no answers, and mostly one."""
+    by_operator = {"approved": rng.choice([True, False]), "as_operator": True, "message": rng.choice([None, "no"])}
+    wrong: list[dict[str, Any]] = [{}, {"approved": True}, {**by_operator, "question_id": "another"}]
+    return [*rng.sample(wrong, rng.randint(0, 3)), *([by_operator] if rng.random() < 0.6 else [])]
+
+
+def operator_of(agent: EventFactory, rng: Random) -> EventFactory:
     """Return what sends one event of an operator to an agent's session, as a worker does."""
-    hand = EventFactory("s", agent.key.tenant_id, service="control-api", producer=f"hand-{number}")
+    hand = EventFactory("s", agent.key.tenant_id, service="control-api", producer=f"hand-{rng.getrandbits(40)}")
     hand.key = agent.key
     return hand
 
 
-__all__ = ["draw_actor", "draw_operator_event", "draw_question", "operator_of"]
+__all__ = ["draw_actor", "draw_answers", "draw_operator_event", "draw_question", "operator_of"]

@@ -14,7 +14,7 @@ from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from tests.core.migration_moves import draw_migration_step
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
-from tests.core.people_moves import draw_actor, draw_operator_event, draw_question, operator_of
+from tests.core.people_moves import draw_actor, draw_answers, draw_operator_event, draw_question, operator_of
 from tests.core.run_moves import (
     ARTIFACT_WAY,
     CALL_WAY,
@@ -154,7 +154,7 @@ class RandomAgents:
         self.rng, self.rig = rng, OracleRig(position=position)
         names = (("a", "acme"), ("b", "acme"), ("a", "zeta"))
         self.agents = [EventFactory(name, tenant, producer=p) for name, tenant in names for p in ("p1", "p2")]
-        self.renewed = self.hands = 0
+        self.renewed = 0
 
     def act_once(self) -> None:
         weights = [weight for weight, _ in self.weighted_actions()]
@@ -311,16 +311,16 @@ class RandomAgents:
     def step_in(self) -> None:
         """Let an operator pause, resume, answer or cancel a session."""
         agent = self.pick_active_agent() if self.rng.random() < 0.4 else self.pick_agent()
-        row = self.row_of(agent)
-        if row is None:
-            return
-        self.hands += 1
-        event_type, fields = draw_operator_event(self.rng, row)
-        self.send(operator_of(agent, self.hands), event_type, fields, actor=draw_actor(self.rng))
+        if (row := self.row_of(agent)) is not None:
+            event_type, fields = draw_operator_event(self.rng, row)
+            self.send(operator_of(agent, self.rng), event_type, fields, actor=draw_actor(self.rng))
 
     def ask_person(self) -> None:
         agent = self.pick_active_agent()
         self.send(agent, "session_paused", draw_question(self.rng))
+        for fields in draw_answers(self.rng):
+            hand = operator_of(agent, self.rng) if "as_operator" in fields else agent
+            self.send(hand, "session_resumed", {"snapshot_id": None, **fields}, actor=draw_actor(self.rng))
 
     def skip_numbers(self) -> None:
         agent = self.pick_agent()

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import SessionKey, partition_of
-from sessionary.schemas.types import Snapshot
+from sessionary.schemas.types import ErrorInfo, Snapshot
 from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
@@ -66,8 +66,9 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._forge_content, 5),
             (self._use_number_twice, 2),
             (self._take_over, 3),
-            (self._ask_person, 0.8),
-            (self._step_in, 0.5),
+            (self._ask_person, 0.4),
+            (self._fail_for_good, 0.3),
+            (self._step_in, 0.3),
             (self._create_by_time, 2),
             (self._overfill, 2),
             (self._make_call, 0.7),
@@ -142,15 +143,22 @@ class NewerRulesFuzzer(RecordFuzzer):
         self._send(agent, "session_taken_over", service_id=service, agent_id=f"agent-{service}")
 
     def _ask_person(self) -> None:
-        """Let an agent ask; then come what is no answer, and mostly one."""
+        """Let an agent ask, mostly in the session that never ends; no answers come, and one."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        self._send(agent, "session_paused", draw_question(self._random))
+        self._send(agent, "session_resumed", {"snapshot_id": None})
+        self._send(agent, "session_resumed", {"snapshot_id": None, "approved": True})
+        answer = {"snapshot_id": None, "approved": self._random.choice((True, False)), "as_operator": True}
+        self._send(agent, "session_resumed", {**answer, "question_id": "another"}, service_id="control-api")
+        if agent is self._crowd or self._random.random() < 0.7:
+            self._send(agent, "session_resumed", answer, service_id="control-api", actor="alice")
+
+    def _fail_for_good(self) -> None:
+        """Report an error that cannot be recovered from, and recover."""
         agent = self._pick_agent()
-        self._send(agent, "session_paused", {"kind": "review", **draw_question(self._random)})
-        self._send(agent, "session_resumed")
-        self._send(agent, "session_resumed", {"approved": True})
-        by_operator = {"approved": self._random.choice((True, False)), "as_operator": True}
-        self._send(agent, "session_resumed", {**by_operator, "question_id": "another"}, service_id="control-api")
-        if self._random.random() < 0.7:
-            self._send(agent, "session_resumed", by_operator, service_id="control-api", actor="alice")
+        self._send(agent, "session_errored", {"error": ErrorInfo("fatal", "broken", "it broke")})
+        self._send(agent, "session_phase_changed", {"phase": "recovery"})
+        self._send(agent, "session_recovered")
 
     def _step_in(self) -> None:
         """Let an operator do what may fit the session's state."""

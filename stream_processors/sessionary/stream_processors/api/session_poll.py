@@ -17,6 +17,7 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
 from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
 from sessionary.stream_processors.api.routing import OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
@@ -137,6 +138,17 @@ def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
     return caller.tenant
 
 
+def tenant_of_operator(caller: Caller, said: str | None) -> str | None:
+    """Return the tenant that an operator's request is about; None if neither names one.
+
+    Raises `Problem` 403 if it names another one than the operator's.
+    """
+    if caller.tenant is not None and said not in (None, caller.tenant):
+        detail = f"the token is for {caller.tenant}, the client says {f'{said}'[:_SAID_MAX]}"
+        raise Problem(403, "wrong_tenant", "Wrong tenant", detail)
+    return caller.tenant or said
+
+
 def parse_after(text: str | None, partition: int) -> int | None:
     """Return the offset in `<partition>:<offset>`.
 
@@ -232,4 +244,5 @@ __all__ = [
     "find_difference",
     "parse_after",
     "require_tenant",
+    "tenant_of_operator",
 ]

@@ -144,7 +144,13 @@ async def running_server(
     workers.
     """
     settings = ProcessorSettings(
-        api_tokens=parse_tokens({"token": "acme", "op": {"principal": "on-call", "roles": ["operator"]}}),
+        api_tokens=parse_tokens(
+            {
+                "token": "acme",
+                "op": {"principal": "on-call", "roles": ["operator"]},
+                "op-of-acme": {"tenant": "acme", "principal": "alice", "roles": ["operator"]},
+            }
+        ),
         api_port=port or free_port(),
         instance=instance,
         partitions=partitions,

@@ -22,7 +22,7 @@ from sessionary.stream_processors.api.lists.scan import Describe, Wanted, scan_p
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.runs.run_pages import RUN_CONTENTS, run_document
-from sessionary.stream_processors.api.session_poll import require_tenant
+from sessionary.stream_processors.api.session_poll import require_tenant, tenant_of_operator
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.runtime.assignment import Assignment
@@ -77,11 +77,12 @@ class ListPages:
 
     async def waiting(self, request: Request) -> Response:
         """Answer `GET /v1/waiting` with a `waiting_head` for each question. Raises `Problem`."""
-        caller = self._tokens.find_caller(request.headers.get("Authorization"))
-        if caller is None or "operator" not in caller.roles or caller.tenant is not None:
-            tenant_id: str | None = require_tenant(self._tokens, request, request.query.get("tenant"))
+        caller, said = self._tokens.find_caller(request.headers.get("Authorization")), request.query.get("tenant")
+        tenant_id: str | None
+        if caller is None or "operator" not in caller.roles:
+            tenant_id = require_tenant(self._tokens, request, said)
         else:
-            tenant_id = request.query.get("tenant")
+            tenant_id = tenant_of_operator(caller, said)
 
         def describe(row: Any, committed: PartitionState) -> dict[str, Any] | None:
             is_listed = isinstance(row, SessionState) and row.question is not None

@@ -39,6 +39,7 @@ from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.operators.event_sender import Place
 from sessionary.stream_processors.api.problems import Problem, not_ready
 from sessionary.stream_processors.api.routing import OtherWorkers
+from sessionary.stream_processors.api.session_poll import tenant_of_operator
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, require_session
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.api.verdicts import verdict_document
@@ -125,11 +126,7 @@ class SessionEvents:
 
         Raises `Problem`: 400, or 403 for another tenant than the caller's.
         """
-        said = request.query.get("tenant")
-        if caller.tenant is not None and said not in (None, caller.tenant):
-            detail = f"the token is for {caller.tenant}, the request names {said[:128]}"
-            raise Problem(403, "wrong_tenant", "Wrong tenant", detail)
-        tenant_id = caller.tenant or said
+        tenant_id = tenant_of_operator(caller, request.query.get("tenant"))
         if tenant_id is None or not valid_name(tenant_id):
             detail = "the token is of no tenant: name the session's, as ?tenant=…"
             raise Problem(400, "invalid_value", "No tenant", detail)

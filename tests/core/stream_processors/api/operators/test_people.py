@@ -95,7 +95,7 @@ def test_a_question_is_answered_by_name(tmp_path: Path) -> None:
     async def story(server: Server, kafka: Kafka) -> None:
         sent = kafka.rig.send(kafka.agent, "session_paused", {"event_id": "q1"}, kind="review", question="Go on?")
         assert sent == "applied"
-        for auth in (b"Bearer op", b"Bearer token"):
+        for auth in (b"Bearer op", b"Bearer op-of-acme", b"Bearer token"):
             listed = await server.ask(b"/v1/waiting", auth)
             (waiting,) = listed.body["waiting"]
             assert (waiting["question_id"], waiting["question"], waiting["owner_service"]) == (
@@ -187,3 +187,14 @@ def test_rules_1_know_no_operators(tmp_path: Path) -> None:
         assert (answer.status, answer.body["reason"]) == (409, "older_rules")
 
     assert tell(tmp_path, story, Kafka(rules=1)).sent == []
+
+
+def test_an_operator_of_a_tenant_reaches_that_tenant_alone(tmp_path: Path) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        foreign = await act(server, kafka, "pause", auth=b"Bearer op-of-acme", tenant="zeta")
+        assert (foreign.status, foreign.body["reason"]) == (403, "wrong_tenant")
+        assert (await server.ask(b"/v1/waiting?tenant=zeta", b"Bearer op-of-acme")).status == 403
+        assert (await act(server, kafka, "pause", auth=b"Bearer op-of-acme")).status == 200
+
+    (sent,) = tell(tmp_path, story).sent
+    assert sent.envelope.actor == "alice"
