@@ -24,6 +24,7 @@ REASONS_OF_RULES_2 = frozenset(
         *("unknown_run", "too_many_runs", "resume_expired"),
         *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
         *("unknown_artifact", "too_many_children", "quota_exceeded"),
+        *("too_many_agents", "unknown_agent", "task_done"),
     }
 )
 UNIONS = (UnionType, Union)

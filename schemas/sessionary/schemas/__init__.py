@@ -3,7 +3,7 @@ connection unless it is asked to.
 
     types         the envelope, enums and small records that several schemas share
     enums         the enums themselves
-    quota_types   the small records of quotas, which `types` has too
+    row_types     small records of rows, which `types` has too
     events/       the payload of each event, which clients send
     records       the records that processors write
     codec/        events and records to bytes, and back

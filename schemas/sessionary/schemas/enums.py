@@ -167,6 +167,9 @@ RefusalReason = Literal[
     "unknown_artifact",
     "too_many_children",
     "quota_exceeded",
+    "too_many_agents",
+    "unknown_agent",
+    "task_done",
 ]
 """Why an event was refused; the only list of reasons."""
 

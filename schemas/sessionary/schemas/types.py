@@ -28,7 +28,18 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
-from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
+from sessionary.schemas.row_types import (
+    AgentHandover,
+    Checkpoint,
+    OpenRun,
+    QuotaClaim,
+    QuotaClaimState,
+    QuotaName,
+    QuotaStep,
+    RunQuota,
+    SessionAgent,
+    SharedResult,
+)
 
 
 class ErrorInfo(NamedTuple):
@@ -199,37 +210,6 @@ class Cleanup(NamedTuple):
     released: bool
 
 
-class OpenRun(NamedTuple):
-    """A run of a session that has not finished."""
-
-    run_id: str
-    detached: bool
-
-
-class Checkpoint(NamedTuple):
-    """The last checkpoint of a run: how far it got. What it holds is in its event.
-
-    Attributes:
-        checkpoint_id: Its id.
-        operation: What the run was doing.
-        at: When it was saved, ms of log time.
-        kind: What the run has reached, if it is one of the usual points.
-        stage: The operation's stage.
-        processed_count: Items done.
-        last_item_id: The last of them.
-        bytes_written: Bytes written.
-    """
-
-    checkpoint_id: str
-    operation: str
-    at: int
-    kind: CheckpointKind | None = None
-    stage: str | None = None
-    processed_count: int | None = None
-    last_item_id: str | None = None
-    bytes_written: int | None = None
-
-
 class Envelope(NamedTuple):
     """What every event carries.
 
@@ -355,6 +335,7 @@ class PartitionDecision(NamedTuple):
 
 
 __all__ = [
+    "AgentHandover",
     "AnnouncedRules",
     "ArtifactStateName",
     "AuditKind",
@@ -388,8 +369,10 @@ __all__ = [
     "RunQuota",
     "RunStateName",
     "SeqRange",
+    "SessionAgent",
     "SessionLimits",
     "SessionStateName",
+    "SharedResult",
     "Snapshot",
     "SnapshotEncoding",
     "StartFailureReason",

@@ -10,7 +10,10 @@ from sessionary.schemas.codec.formats import ALL_RULES, record_formats
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import (
+    AgentRegistered,
+    AgentTaskUpdated,
     CheckpointSaved,
+    ContextSynced,
     Heartbeat,
     RunCompleted,
     RunFailed,
@@ -114,6 +117,9 @@ def test_older_rules_do_not_know_what_came_later() -> None:
         if isinstance(example_, Event) and not isinstance(
             example_.payload,
             StateUpdated
+            | AgentRegistered
+            | AgentTaskUpdated
+            | ContextSynced
             | SessionTakenOver
             | ToolCallStarted
             | RunCompleted

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessionary.schemas import events, quota_types, types
+from sessionary.schemas import events, row_types, types
 from sessionary.schemas.codec import Decoder, Event, Record, encode_confluent, encode_event, encode_record
 from sessionary.schemas.codec.catalogue import current_schemas
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, SessionCreated, StateUpdated
@@ -31,7 +31,7 @@ from tests.support.values import (
     values,
 )
 
-_OF_TYPES = (types.__name__, quota_types.__name__)
+_OF_TYPES = (types.__name__, row_types.__name__)
 COMMON = [cls for cls in vars(types).values() if is_record_class(cls) and cls.__module__ in _OF_TYPES]
 CLASSES: list[Any] = [*PAYLOADS.values(), *RECORDS, *COMMON]
 PRIMITIVES = {str: "string", bool: "boolean", float: "double", bytes: "bytes"}

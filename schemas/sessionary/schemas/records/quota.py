@@ -6,7 +6,7 @@ A claim is named by its session, its run, and the offset of the event that asked
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sessionary.schemas.quota_types import QuotaClaim, QuotaName, QuotaStep
+from sessionary.schemas.row_types import QuotaClaim, QuotaName, QuotaStep
 
 
 class QuotaNotice(NamedTuple):

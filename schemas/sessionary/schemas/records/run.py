@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from sessionary.schemas.limits import FINISHED_RUN_DAYS
-from sessionary.schemas.quota_types import RunQuota
+from sessionary.schemas.row_types import RunQuota
 from sessionary.schemas.types import Checkpoint, ErrorInfo, RunMode, RunStateName, StepStateName, ToolCallStateName
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sessionary.schemas.row_types import SessionAgent
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
     AnnouncedRules,
@@ -65,6 +66,8 @@ class SessionState(NamedTuple):
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
     open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
     turns: int = 0  # The number of the conversation's last turn; 0 by rules 1
+    agents: Sequence[SessionAgent] = ()  # In the order in which they were registered; none by rules 1
+    shared_results: int = 0  # How many results the agents have shared; 0 by rules 1
 
 
 class SessionContent(NamedTuple):

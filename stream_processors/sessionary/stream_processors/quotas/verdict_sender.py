@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.kafka.clients import discard_producer
-from sessionary.schemas.quota_types import QuotaClaim
 from sessionary.schemas.records import QuotaVerdict, TenantQuota
+from sessionary.schemas.row_types import QuotaClaim
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState

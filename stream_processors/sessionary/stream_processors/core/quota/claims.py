@@ -17,8 +17,8 @@ repeated and unknown notices change nothing. Claims wait in the order in which t
 from collections.abc import Sequence
 from typing import Final
 
-from sessionary.schemas.quota_types import QuotaClaim, QuotaClaimState
 from sessionary.schemas.records import QuotaNotice, TenantQuota
+from sessionary.schemas.row_types import QuotaClaim, QuotaClaimState
 from sessionary.stream_processors.core.quota.limits import CLAIMS_MAX, HOLDERS_MAX, WAITING_MAX, TenantLimits
 
 HOLDING: Final[frozenset[QuotaClaimState]] = frozenset({"granted", "taken"})

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from sessionary.schemas.quota_types import QuotaStep, RunQuota
 from sessionary.schemas.records import QuotaVerdict, RunState
+from sessionary.schemas.row_types import QuotaStep, RunQuota
 from sessionary.schemas.types import ErrorInfo, Refusal, RunStateName
 from sessionary.stream_processors.core.run.transitions import RunChange
 

@@ -9,8 +9,8 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
-from sessionary.schemas.quota_types import RunQuota
 from sessionary.schemas.records import RunState, SessionState
+from sessionary.schemas.row_types import RunQuota
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.model import COMPLETIONS

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.records import SessionState
+from sessionary.schemas.row_types import SessionAgent
 from sessionary.schemas.types import (
     DataClass,
     ErrorClass,
@@ -169,6 +170,13 @@ class TurnTaken(NamedTuple):
     turn: int
 
 
+class AgentKept(NamedTuple):
+    """An agent joined the session or made a snapshot; so many results are shared now."""
+
+    agent: SessionAgent
+    shared_results: int
+
+
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -216,6 +224,7 @@ SessionFact = (
     | RunClosed
     | RunEventTaken
     | TurnTaken
+    | AgentKept
     | RunChanged
     | RunRejected
     | TaskAdmitted
@@ -228,6 +237,7 @@ SessionFact = (
 )
 
 __all__ = [
+    "AgentKept",
     "Buried",
     "CleanupReleased",
     "ContentUpdated",

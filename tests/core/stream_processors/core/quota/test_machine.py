@@ -4,8 +4,8 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import quota_key
-from sessionary.schemas.quota_types import QuotaStep
 from sessionary.schemas.records import Position, QuotaNotice, TenantQuota
+from sessionary.schemas.row_types import QuotaStep
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState

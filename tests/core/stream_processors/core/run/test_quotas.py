@@ -4,8 +4,8 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import SessionKey, partition_of, quota_key
-from sessionary.schemas.quota_types import RunQuota
 from sessionary.schemas.records import FinishedRun, QuotaNotice, QuotaVerdict, RunState, TaskRequest
+from sessionary.schemas.row_types import RunQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import ErrorInfo, Limits, Refusal
