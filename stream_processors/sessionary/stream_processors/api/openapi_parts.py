@@ -60,6 +60,11 @@ SESSION: Final = object_schema(
     limits=object_schema(**dict.fromkeys(SessionLimits._fields, NUMBER)),
     data_classes={"type": "array", "description": "classes of the data that it handles", "items": TEXT},
     deadline_ms={**NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
+    agents={
+        "type": "array",
+        "description": "its agents, whose services are members of it",
+        "items": object_schema(agent_id=TEXT, role=TEXT, service_id=TEXT, snapshot_id=TEXT),
+    },
     refusals=_REFUSALS,
     verdict={
         **_VERDICT,
