@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.producers.request_ports import ReaderState
 from sessionary.producers.run_ports import RunReads, Verdict, Waits
-from sessionary.producers.session_ports import Control, FollowedState, Follows, SessionView, StateStream
+from sessionary.producers.session_ports import AgentMember, Control, FollowedState, Follows, SessionView, StateStream
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import ErrorInfo, Refusal
 
@@ -331,6 +331,7 @@ class Ports(NamedTuple):
 
 
 __all__ = [
+    "AgentMember",
     "Backlog",
     "ChangedSession",
     "CleanupConsumer",

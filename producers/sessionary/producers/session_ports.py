@@ -7,6 +7,15 @@ from sessionary.producers.run_ports import Verdict
 from sessionary.schemas.types import DataClass, Limits, Refusal
 
 
+class AgentMember(NamedTuple):
+    """An agent of a session; its service is a member of the session."""
+
+    agent_id: str
+    role: str
+    service_id: str
+    snapshot_id: str  # The last one of the agent's state
+
+
 class SessionView(NamedTuple):
     """A session as the processor has committed it."""
 
@@ -29,6 +38,7 @@ class SessionView(NamedTuple):
     refusals: Sequence[Refusal] = ()  # The session's last ones
     reason_code: str | None = None  # Why it is in its state, if the processor says so
     quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known
+    agents: Sequence[AgentMember] = ()  # In the order in which they were registered
 
 
 class Control(Protocol):
@@ -86,4 +96,4 @@ class Follows(Protocol):
         ...
 
 
-__all__ = ["Control", "FollowedState", "Follows", "SessionView", "StateStream"]
+__all__ = ["AgentMember", "Control", "FollowedState", "Follows", "SessionView", "StateStream"]

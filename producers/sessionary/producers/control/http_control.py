@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 from sessionary.producers.control.kept_connections import Answer, KeptConnections, OpenAnswer, Request
 from sessionary.producers.errors import AuthenticationFailed, Invalid, RunGone, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
+    AgentMember,
     ChangedSession,
     KnownSession,
     SessionChanges,
@@ -289,6 +290,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         refusals=_parse_refusals(body.get("refusals") or ()),
         reason_code=body.get("reason_code"),
         quotas=body.get("quotas"),
+        agents=[AgentMember(*(each[name] for name in AgentMember._fields)) for each in body.get("agents") or ()],
     )
 
 

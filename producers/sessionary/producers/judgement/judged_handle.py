@@ -41,6 +41,7 @@ class JudgedHandle:
     _local_state: str
     _rules: int
     _sends_phases: bool
+    _is_member: bool
     _pending: object | None
     _is_holder: bool
     _detached: bool
@@ -82,7 +83,9 @@ class JudgedHandle:
             self._lost_before = self._emitter.lost_events
         # In a shared session, another process may keep it from the state that we asked for.
         if committed or self._is_holder:
-            self._bars = barred_events(self._local_state, is_owner=self._sends_phases, rules=self._rules)
+            self._bars = barred_events(
+                self._local_state, is_owner=self._sends_phases, rules=self._rules, is_member=self._is_member
+            )
         else:
             self._bars = NO_BARS
 

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
+from sessionary.producers.agents.async_agent import AsyncSessionAgents
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.off_loop import open_or_leave
-from sessionary.producers.session.async_conversation import AsyncSessionConversation
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason
@@ -18,7 +18,7 @@ AsyncStep = Callable[[], Awaitable[object]]
 """A step of a session's start, a coroutine function; what it raises ends the session."""
 
 
-class AsyncSession(AsyncSessionConversation):
+class AsyncSession(AsyncSessionAgents):
     """One session, for asyncio. Made by `AsyncSessionClient`; an async context manager.
 
     Has the verbs of `Session`, with the same arguments and errors. None blocks the event loop:

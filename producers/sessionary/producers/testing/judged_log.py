@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sessionary.producers.errors import RunGone, SessionLost
 from sessionary.producers.ports import (
+    AgentMember,
     ChangedSession,
     KnownSession,
     OutRecord,
@@ -100,6 +101,7 @@ class JudgedLog:
             refusals=row.refusals,
             reason_code=row.reason_code,
             quotas=self.judge.quotas.limits is not None,
+            agents=[AgentMember(*agent) for agent in row.agents],
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:
