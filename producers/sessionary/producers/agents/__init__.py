@@ -3,8 +3,7 @@
     errors            what only agents raise
     agent             one agent of a session: its tasks and its view
     results           results as texts of events, or as artifacts
-    session_agents    the verbs of a session for its agents; updates that lose none
-    async_agent       both for asyncio
+    async_agent       the same for asyncio
 
 The processor decides what an agent sees, by the roles in its record.
 """

@@ -1,20 +1,40 @@
 """One agent of a session: its tasks, what it shares, what it sees."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from sessionary.producers.agents.errors import TaskDone
-from sessionary.producers.agents.results import load_result, store_result
+from sessionary.producers.agents.results import StoredResult, load_result
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.errors import Invalid, Refused
 from sessionary.producers.ports import AgentMember, Json
+from sessionary.producers.process.json_text import any_json_text
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
-from sessionary.schemas.events import AgentTaskUpdated
+from sessionary.schemas.events import AgentTaskUpdated, ContextSynced
 
-if TYPE_CHECKING:
-    from sessionary.producers.agents.session_agents import SessionAgents
+if TYPE_CHECKING:  # most clients have no library
+    from sessionary.producers.artifacts.library import ArtifactLibrary
+
+
+class AgentAccess(NamedTuple):
+    """What an agent needs of its session.
+
+    Attributes:
+        tell: Sends an event about agents, and waits until it is applied; raises `Refused`.
+        find_snapshot: Returns the last snapshot of an agent, as far as the session knows; for one
+            that it does not know, the second argument.
+        read_view: Returns an agent and what it sees.
+        store: Returns what an event has of a result.
+        library: Keeps results that are too large for events; None: such ones are refused.
+    """
+
+    tell: Callable[[AgentTaskUpdated | ContextSynced, Marks], None]
+    find_snapshot: Callable[[str, str], str]
+    read_view: Callable[[str], AgentViewRead]
+    store: Callable[[Json], StoredResult]
+    library: "ArtifactLibrary | None"
 
 
 class AgentView(NamedTuple):
@@ -40,8 +60,8 @@ class Agent:
     Its verbs wait for the processor, so that what one agent has told, the others see.
     """
 
-    def __init__(self, session: "SessionAgents", member: AgentMember) -> None:
-        self._session, self._member = session, member
+    def __init__(self, access: AgentAccess, member: AgentMember) -> None:
+        self._access, self._member = access, member
         self._snapshot_id = member.snapshot_id
         self._task: str | None = None
         self._lock = Lock()  # one change of the tasks follows the other
@@ -114,7 +134,7 @@ class Agent:
 
         Raises as `begin` does; `Refused` with `unknown_agent` if the taker is not registered.
         """
-        self._session.handoff(to=to, from_agent=self, context=context, sync_type=sync_type)
+        self._access.tell(handover_event(self, to, context, sync_type), {})
 
     def view(self, *, load_artifacts: bool = True) -> AgentView:
         """Return the agent's record, what it sees of the others, and on whom it depends.
@@ -126,8 +146,8 @@ class Agent:
             load_artifacts: Load large results from the library. If not, the JSON of reference and
                 summary is in their place.
         """
-        read = self._session._read_view(self.agent_id)
-        library = self._session._services.artifacts if load_artifacts else None
+        read = self._access.read_view(self.agent_id)
+        library = self._access.library if load_artifacts else None
         visible = {
             each.key: load_result(each.result_json, each.artifact_id if load_artifacts else None, library)
             for each in read.results
@@ -137,8 +157,8 @@ class Agent:
         )
 
     def _update(self, task: str | None, result: Json, marks: Marks, *, completed: bool) -> str:
-        session = self._session
-        stored = store_result(session, session._services.artifacts, result)
+        access = self._access
+        stored = access.store(result)
         with self._lock:
             named = self._current_task() if task is None else task
             if not named:
@@ -153,13 +173,13 @@ class Agent:
                 artifact_id=stored.artifact_id,
             )
             try:
-                session._tell_agents(update, marks)
+                access.tell(update, marks)
             except Refused as error:
                 if error.reason == "task_done":
                     raise TaskDone(self.agent_id, named) from None
                 raise
             finally:
-                self._snapshot_id = session._snapshot_of(self.agent_id, self._snapshot_id)
+                self._snapshot_id = access.find_snapshot(self.agent_id, self._snapshot_id)
             self._task = self._task_after(named, completed=completed)
             return self._snapshot_id
 
@@ -171,8 +191,16 @@ class Agent:
     def _current_task(self) -> str | None:
         """Return the current task; what an earlier process began is asked for."""
         if self._task is None:
-            self._task = self._session._read_view(self.agent_id).agent_state.current_task
+            self._task = self._access.read_view(self.agent_id).agent_state.current_task
         return self._task
 
 
-__all__ = ["Agent", "AgentView", "AgentViewRead"]
+def handover_event(giver: str | Agent, taker: str | Agent, context: Json, sync_type: str) -> ContextSynced:
+    """Return the event of a hand-over. Raises `Invalid` if JSON cannot hold the context."""
+    giver_id, taker_id = (each if isinstance(each, str) else each.agent_id for each in (giver, taker))
+    shared = None if context is None else any_json_text(context, "context")
+    snapshot_id = None if isinstance(giver, str) else giver.snapshot_id
+    return ContextSynced(giver_id, taker_id, sync_type, shared, snapshot_id)
+
+
+__all__ = ["Agent", "AgentAccess", "AgentView", "handover_event"]

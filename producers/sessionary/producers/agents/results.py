@@ -13,8 +13,7 @@ from sessionary.producers.process.json_text import any_json_text
 from sessionary.schemas.limits import RESULT_CHARACTERS_MAX
 
 if TYPE_CHECKING:  # most clients have no library
-    from sessionary.producers.artifacts.library import ArtifactLibrary
-    from sessionary.producers.session.handle import SessionHandle
+    from sessionary.producers.artifacts.library import ArtifactLibrary, Reporter
 
 RESULT_TYPE = "agent_result"  # of artifacts that are nothing but a result
 _SUMMARY_CHARACTERS = 200  # of the text's beginning
@@ -27,7 +26,7 @@ class StoredResult(NamedTuple):
     artifact_id: str | None = None
 
 
-def store_result(session: "SessionHandle", library: "ArtifactLibrary | None", result: Json) -> StoredResult:
+def store_result(session: "Reporter", library: "ArtifactLibrary | None", result: Json) -> StoredResult:
     """Return what an event has of a result; a large one is saved first.
 
     Raises `Invalid` if it cannot be written as JSON, or is large and there is no library.
@@ -43,7 +42,7 @@ def store_result(session: "SessionHandle", library: "ArtifactLibrary | None", re
             f"result has {len(text):,} characters, and agents share {RESULT_CHARACTERS_MAX:,}: set "
             "SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), so that larger ones become artifacts",
         )
-    artifact = library.save(session, text, RESULT_TYPE)  # type: ignore[arg-type]  # it has the verb `emit`
+    artifact = library.save(session, text, RESULT_TYPE)
     summary = f"{len(text):,} characters: {text[:_SUMMARY_CHARACTERS]}"
     reference = any_json_text({"artifact_ref": f"{artifact.reference}", "summary": summary}, "result")
     return StoredResult(reference, artifact.artifact_id)

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
-from sessionary.producers.agents.async_agent import AsyncSessionAgents
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.off_loop import open_or_leave
+from sessionary.producers.session.async_conversation import AsyncSessionAgents
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureReason

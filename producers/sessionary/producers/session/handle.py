@@ -101,6 +101,7 @@ class SessionHandle(BeatingHandle):
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
         self._agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
+        self._is_update_open = False  # the verdict on the last update did not come
         self._update_lock = Lock()  # with agents, one update waits for the verdict on the other
         self._begin_beating(services.heartbeats, services.heartbeat_interval_s, is_alive)
         self._begin_judgement(emitter, services.watch)

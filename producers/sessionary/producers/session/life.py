@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
-from sessionary.producers.agents.session_agents import SessionAgents
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
@@ -15,6 +14,7 @@ from sessionary.producers.errors import (
     SessionEnded,
 )
 from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.session.agent_verbs import SessionAgents
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import (
     Payload,

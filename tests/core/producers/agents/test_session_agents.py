@@ -159,7 +159,7 @@ def test_a_hand_over_links_the_givers_snapshot_to_the_taker() -> None:
         assert handover is not None
         assert handover[:3] == ("analyzer_1", analyzer.snapshot_id, "review")
         with pytest.raises(Refused, match="unknown_agent"):
-            researcher.handoff("nobody")
+            researcher.handoff("critic_1")
     shared = [event.payload.shared_json for event in memory.events() if isinstance(event.payload, ContextSynced)]
     assert shared == ['{"note":"all of them"}', None, None]
 
@@ -230,6 +230,31 @@ def test_threads_of_several_agents_lose_no_update() -> None:
     first.close()
     for client in clients:
         client.close(5.0)
+
+
+def test_an_update_whose_verdict_did_not_come_is_settled_before_the_next_one() -> None:
+    memory = InMemoryTransport()
+    one, two = client_of(memory, "s"), client_of(memory, "s")
+    with one, two, one.session(user_id="u") as session:
+        session.agent("r", "researcher")
+        other = two.attach(session.session_id)
+        other.agent("r")
+        assert other.update_state({"m": 1}) == 2
+        memory.silence_control(silent=True)
+        with pytest.raises(Unavailable):
+            session.update_state({"n": 1})  # refused, as it is based on version 1
+        memory.silence_control(silent=False)
+        with pytest.raises(VersionConflict) as raised:
+            session.update_state({"n": 2})  # else it would pass as version 3, and lose the other's
+        assert (raised.value.version, raised.value.state) == (2, {"m": 1})
+        assert session.update_state({**session.state, "n": 2}) == 3
+        memory.silence_control(silent=True)
+        with pytest.raises(Unavailable):
+            session.update_state({"m": 1, "n": 3})
+        memory.silence_control(silent=False)
+        assert session.update_state({"m": 1, "n": 4}) == 5  # the one before was applied
+        session.sync()
+        assert session.state == {"m": 1, "n": 4}
 
 
 def test_without_agents_an_update_does_not_wait_for_its_verdict() -> None:

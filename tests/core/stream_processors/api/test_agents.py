@@ -70,7 +70,7 @@ def test_a_view_tells_the_agent_what_it_sees_and_on_whom_it_depends(
 
 
 def test_an_agent_that_is_not_registered_is_unknown() -> None:
-    status, problem = rig_with_agents().ask("agents", "nobody")
+    status, problem = rig_with_agents().ask("agents", "writer_2")
     assert (status, problem["reason"]) == (404, "unknown_agent")
     assert RunRig().ask("agents")[1]["agents"] == []
 

@@ -7,15 +7,16 @@ cannot know without asking whether another has joined, so it waits as soon as it
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Unpack
 
-from sessionary.producers.agents.agent import Agent
+from sessionary.producers.agents.agent import Agent, AgentAccess, handover_event
 from sessionary.producers.agents.errors import VersionConflict
+from sessionary.producers.agents.results import store_result
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.durable.recorder import wait_recorded
 from sessionary.producers.errors import Invalid, Refused, RulesTooOld, SessionLost, Unavailable
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.process.json_text import any_json_text
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.producers.session.conversation import SessionConversation
 from sessionary.producers.session.pending_verdict import PendingVerdict
@@ -65,7 +66,9 @@ class SessionAgents(SessionConversation):
         if role not in (None, known.role) or service_id not in (None, known.service_id):
             detail = f"agent {agent_id} is registered as {known.role} of {known.service_id}"
             raise Invalid("invalid_value", detail)
-        return Agent(self, known)
+        library = self._services.artifacts
+        store = partial(store_result, self, library)
+        return Agent(AgentAccess(self._tell_agents, self._snapshot_of, self._read_view, store, library), known)
 
     def agents(self) -> Sequence[AgentRecord]:
         """Return the session's agents in the order of their registration, without results.
@@ -96,10 +99,7 @@ class SessionAgents(SessionConversation):
 
         Raises as `Agent.begin` does; `Refused` with `unknown_agent` if one is not registered.
         """
-        giver, taker = (each if isinstance(each, str) else each.agent_id for each in (from_agent, to))
-        shared = None if context is None else any_json_text(context, "context")
-        snapshot_id = None if isinstance(from_agent, str) else from_agent.snapshot_id
-        self._tell_agents(ContextSynced(giver, taker, sync_type, shared, snapshot_id), marks)
+        self._tell_agents(handover_event(from_agent, to, context, sync_type), marks)
 
     def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
         """Replace the session's content, and wait until Kafka has the update.
@@ -138,15 +138,34 @@ class SessionAgents(SessionConversation):
     # For agents
 
     def _update_judged(self, state: Mapping[str, Json], marks: Marks) -> int:
+        if self._is_update_open:
+            self._settle_update()
         sent, version = self._send_update(state, marks)
+        self._is_update_open = True
         view, refusal = self._judge_sent(sent)
+        self._is_update_open = False
         if refusal is None:
             return version
-        with self._lock:
-            self._version, self._state_json = view.version, view.state_json
+        conflict = self._adopt_content(view)
         if refusal == "version_conflict":
-            raise VersionConflict(self.session_id, version - 1, view.version, parsed_state(view.state_json))
+            raise conflict
         raise Refused("state_updated", refusal)
+
+    def _settle_update(self) -> None:
+        """Learn what became of an update whose verdict did not come. Raises `VersionConflict`.
+
+        If it was refused, the next one would be based on a content that never was.
+        """
+        view = self._fetch_judged(self._services.control.fetch_session)
+        self._is_update_open = False
+        if (view.version, view.state_json) != (self._version, self._state_json):
+            raise self._adopt_content(view)
+
+    def _adopt_content(self, view: SessionView) -> VersionConflict:
+        """Take over the processor's content; return the error that tells it."""
+        with self._lock:
+            base, self._version, self._state_json = self._version, view.version, view.state_json
+        return VersionConflict(self.session_id, base, view.version, parsed_state(view.state_json))
 
     def _adopt_for_agents(self) -> SessionView:
         view = self._sync_unless_left(self._departures)
