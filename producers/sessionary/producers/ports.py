@@ -142,6 +142,7 @@ class KnownSession(NamedTuple):
     after: tuple[int, int] | None  # place of an event whose verdict is wanted if there is no such session
     producer_id: str | None = None  # the client's
     last_seq: int = 0  # the last number that it has given out under that id
+    agents: int = 0  # how many the session has, as far as the client knows
 
 
 class ChangedSession(NamedTuple):
@@ -155,6 +156,7 @@ class ChangedSession(NamedTuple):
     refusals: Sequence[Refusal]  # the last ones after `refused_after`
     verdict: Verdict | None  # on the event at `after`, if there is no such session and it is judged
     producer_seq: int = 0  # the last number under `producer_id` that was judged
+    agents: int = 0  # how many the session has
 
 
 class SessionChanges(NamedTuple):

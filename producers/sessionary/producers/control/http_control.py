@@ -310,6 +310,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             _parse_refusals(each["refusals"]),
             parse_verdict(each["verdict"]),
             each.get("producer_seq", 0),
+            each.get("agents", 0),
         )
         for each in body["sessions"]
     ]

@@ -130,7 +130,7 @@ class SessionAgents(SessionConversation):
 
         Otherwise raises as `emit` does.
         """
-        if not self._agents:
+        if not self._agent_count:
             return super().update_state(state, wait=wait, **marks)
         with self._update_lock:
             return self._update_judged(state, marks)
@@ -191,7 +191,7 @@ class SessionAgents(SessionConversation):
         place = wait_recorded(sent, sent.event_type, services.verdict_timeout_s)
         left_s = max(deadline_s - time.monotonic(), 0.1)
         view = services.control.fetch_session(self.session_id, place, left_s)
-        self._agents = tuple(view.agents)
+        self._agents, self._agent_count = tuple(view.agents), len(view.agents)
         verdict = view.verdict
         if verdict is None or not verdict.kept:
             raise Unavailable(f"the verdict on {sent.event_type} (event {sent.event_id}) is not known", 1.0)

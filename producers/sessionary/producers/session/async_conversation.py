@@ -137,7 +137,7 @@ class AsyncSessionAgents(AsyncSessionConversation):
         Returns and raises as `Session.update_state` does.
         """
         session = self.sync_session
-        if not session._agents:
+        if not session._agent_count:
             return await super().update_state(state, wait=wait, **marks)
         return await asyncio.to_thread(session.update_state, state, **marks)
 

@@ -101,6 +101,7 @@ class SessionHandle(BeatingHandle):
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
         self._agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
+        self._agent_count = 0  # a poll tells only that
         self._is_update_open = False  # the verdict on the last update did not come
         self._update_lock = Lock()  # with agents, one update waits for the verdict on the other
         self._begin_beating(services.heartbeats, services.heartbeat_interval_s, is_alive)
@@ -363,7 +364,7 @@ class SessionHandle(BeatingHandle):
         self._state_json = view.state_json
         self._schema_version = view.state_schema_version
         self._snapshot_id = view.snapshot_id
-        self._agents = tuple(view.agents)
+        self._agents, self._agent_count = tuple(view.agents), len(view.agents)
         self._is_member = any(agent.service_id == self._emitter.service_id for agent in view.agents)
         self._limits = view.limits
         self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)

@@ -185,11 +185,14 @@ class JudgedLog:
             refusals = tuple(each for each in row.refusals if each.offset > known.refused_after)
             is_other = known.holder is not None and row.holder not in ("", known.holder)
             seq = next((one.last_seq for one in row.producers if one.producer_id == known.producer_id), 0)
-            is_same = (row.state, row.epoch) == (known.state, known.epoch) and seq <= known.last_seq
+            agents = len(row.agents)
+            is_same = (row.state, row.epoch, agents) == (known.state, known.epoch, known.agents)
+            is_same = is_same and seq <= known.last_seq
             if not refusals and not is_other and is_same:
                 return None
             return ChangedSession(
-                known.session_id, row.state, row.epoch, row.holder or None, row.reason_code, refusals, None, seq
+                *(known.session_id, row.state, row.epoch, row.holder or None, row.reason_code, refusals, None),
+                *(seq, agents),
             )
         verdict = None if known.after is None else self._verdicts.get(known.after, _NOT_KEPT)
         is_archived = row is not None or self.judge.is_archived(partition, key)

@@ -85,6 +85,7 @@ KNOWN_SESSION: Final = {
         holder={**TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
         producer_id={**TEXT_OR_NULL, "description": "the client's producer id in this session"},
         last_seq={**NUMBER, "default": 0, "description": "the last number that it has given out under that id"},
+        agents={**NUMBER_OR_NULL, "description": "how many agents it knows the session to have; null: it does not say"},
         refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
         after={
             **_AFTER,
@@ -110,6 +111,7 @@ CHANGED_SESSION: Final = object_schema(
         "description": "the last number under `producer_id` that was judged, 0 if none was; above `last_seq` it is "
         "that of another process with this id",
     },
+    agents={**NUMBER, "description": "how many agents the session has"},
 )
 SESSION_POLL: Final = {
     **object_schema(

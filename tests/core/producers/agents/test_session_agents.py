@@ -257,6 +257,23 @@ def test_an_update_whose_verdict_did_not_come_is_settled_before_the_next_one() -
         assert session.state == {"m": 1, "n": 4}
 
 
+def test_a_client_that_was_there_before_the_agents_learns_of_them_by_a_poll() -> None:
+    memory = InMemoryTransport()
+    one, two = client_of(memory, "s"), client_of(memory, "s")
+    with one, two, one.session(user_id="u") as session:
+        other = two.attach(session.session_id)
+        other.agent("r", "researcher")
+        assert other.update_state({"m": 1}) == 2
+        session.update_state({"n": 1})  # it does not know: the refusal is told afterwards
+        two_agents = other.agent("w", "writer")
+        assert two_agents.agent_id == "w"
+        one._watch.poll_now()
+        with pytest.raises(VersionConflict) as raised:
+            session.update_state({"n": 2})
+        assert (raised.value.version, raised.value.state) == (2, {"m": 1})
+        assert session.update_state({**session.state, "n": 2}) == 3
+
+
 def test_without_agents_an_update_does_not_wait_for_its_verdict() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
