@@ -1,6 +1,6 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
-from tests.auditor.agent_model import is_stranger
+from tests.auditor.agent_model import OF_MEMBERS, is_stranger
 from tests.auditor.decoding import (
     ACTIVATION,
     VERDICT,
@@ -196,7 +196,7 @@ class PartitionOracle(PartitionModel):
         """Take a replayed event of work out of its gap; return False if it may not fill one."""
         ledger = row["producers"].get(envelope["producer_id"])
         work = is_legal("Active", kind) and (not kind.startswith("session_") or kind == "session_activity")
-        others = ("heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved")
+        others = ("heartbeat", "resources_released", *OF_MEMBERS)
         if (
             ledger is None
             or not work

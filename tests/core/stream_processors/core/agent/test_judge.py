@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.codec import encode_record
+from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import agent_key, content_hash
 from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
 from sessionary.schemas.records import AgentState, RulesActivation
@@ -272,6 +273,22 @@ def test_a_hand_over_links_the_givers_snapshot_to_the_taker() -> None:
     assert rig.hand_over("r1", "w1", from_snapshot_id="s1") == "applied"
     assert rig.agent("w1").handover == AgentHandover("r1", "s1", "handoff", rig.at)
     assert rig.hand_over("r1", "r1") == "refused invalid_value"
+
+
+@pytest.mark.parametrize("event_type", ["agent_registered", "agent_task_updated", "context_synced", "txn_begun"])
+def test_a_replayed_event_of_agents_or_a_transaction_fills_no_gap(event_type: str) -> None:
+    rig = AgentRig()
+    rig.register("r1")
+    rig.owner.seq += 1
+    assert rig.send(rig.owner, "session_activity") == "applied"
+    missing = rig.owner.seq - 1
+    before = rig.row_of(rig.owner)
+    value = rig.owner.event_bytes(event_type, {"producer_seq": missing})
+    replayed = ((REPLAYED_FROM, b'"events:0:1"'),)
+    assert rig.append(rig.owner.key.encoded(), value, replayed) == "refused late_filler"
+    assert rig.row_of(rig.owner).producers == before.producers
+    value = rig.owner.event_bytes("session_activity", {"producer_seq": missing})
+    assert rig.append(rig.owner.key.encoded(), value, replayed) == "applied"
 
 
 def test_agents_vanish_with_their_session() -> None:
