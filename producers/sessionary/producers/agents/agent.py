@@ -33,7 +33,7 @@ class AgentAccess(NamedTuple):
     tell: Callable[[AgentTaskUpdated | ContextSynced, Marks], None]
     find_snapshot: Callable[[str, str], str]
     read_view: Callable[[str], AgentViewRead]
-    store: Callable[[Json], StoredResult]
+    store: Callable[[Json, Marks], StoredResult]
     library: "ArtifactLibrary | None"
 
 
@@ -158,7 +158,7 @@ class Agent:
 
     def _update(self, task: str | None, result: Json, marks: Marks, *, completed: bool) -> str:
         access = self._access
-        stored = access.store(result)
+        stored = access.store(result, marks)
         with self._lock:
             named = self._current_task() if task is None else task
             if not named:

@@ -7,6 +7,7 @@ Of a large one the event has the reference and the beginning:
 import json
 from typing import TYPE_CHECKING, NamedTuple
 
+from sessionary.producers.context.marks import Marks
 from sessionary.producers.errors import Invalid, SettingsError
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import any_json_text
@@ -26,7 +27,7 @@ class StoredResult(NamedTuple):
     artifact_id: str | None = None
 
 
-def store_result(session: "Reporter", library: "ArtifactLibrary | None", result: Json) -> StoredResult:
+def store_result(session: "Reporter", library: "ArtifactLibrary | None", result: Json, marks: Marks) -> StoredResult:
     """Return what an event has of a result; a large one is saved first.
 
     Raises `Invalid` if it cannot be written as JSON, or is large and there is no library.
@@ -42,7 +43,7 @@ def store_result(session: "Reporter", library: "ArtifactLibrary | None", result:
             f"result has {len(text):,} characters, and agents share {RESULT_CHARACTERS_MAX:,}: set "
             "SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), so that larger ones become artifacts",
         )
-    artifact = library.save(session, text, RESULT_TYPE)
+    artifact = library.save(session, text, RESULT_TYPE, **marks)
     summary = f"{len(text):,} characters: {text[:_SUMMARY_CHARACTERS]}"
     reference = any_json_text({"artifact_ref": f"{artifact.reference}", "summary": summary}, "result")
     return StoredResult(reference, artifact.artifact_id)

@@ -30,7 +30,6 @@ from sessionary.schemas.records import (
     TimedStep,
     ToolCallState,
 )
-from sessionary.stream_processors.core.agent.views import view_of
 
 if TYPE_CHECKING:
     from sessionary.producers.testing.judged_log import JudgedLog
@@ -125,6 +124,8 @@ class MemoryRuns:
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
         """Return an agent and what it sees; None if it is not registered."""
+        from sessionary.stream_processors.core.agent.views import view_of
+
         with self._ask_log() as log:
             rows = _agent_rows(log, session_id)
             seen = view_of(agent_id, log.find_row(session_id).agents, rows)
