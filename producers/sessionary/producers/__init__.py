@@ -86,6 +86,7 @@ from sessionary.producers.errors import (
 from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
 from sessionary.producers.ports import (
+    AgentMember,
     Backlog,
     Counters,
     Json,
@@ -96,7 +97,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
+from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.schemas.events import Payload
@@ -151,6 +152,7 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Agent",
+    "AgentMember",
     "AgentRecord",
     "AgentView",
     "ArtifactLibrary",
@@ -176,6 +178,7 @@ __all__ = [
     "ErrorInfo",
     "EventRefused",
     "ExecutionView",
+    "HandoverView",
     "Invalid",
     "Json",
     "Limits",
