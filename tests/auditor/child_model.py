@@ -6,6 +6,7 @@ unknown.
 
 from typing import Any
 
+from tests.auditor.agent_model import AGENT_TYPES, agent_named, keep_agent, next_agent
 from tests.auditor.artifact_model import ARTIFACT_TYPES, next_artifact
 from tests.auditor.call_model import is_reserved, next_call, unknown_call
 from tests.auditor.decoding import Refusal, Row, child_key_of, run_key_of
@@ -58,6 +59,9 @@ class ChildModel(RunModel):
         if kind in ARTIFACT_TYPES:
             name = child_key_of(parent, "a", fields["artifact_id"])
             return parent, name, next_artifact(self.children.get(name), row, run, kind, envelope, fields, self.now)
+        if kind in AGENT_TYPES:
+            name = child_key_of(key, "g", agent_named(kind, envelope, fields))
+            return key, name, next_agent(self.children.get(name), row, kind, envelope, fields, self.now)
         if kind == "message_appended":
             if is_too_long(kind, fields):
                 raise Refusal("invalid_value")
@@ -72,7 +76,12 @@ class ChildModel(RunModel):
     def needs_order(self, kind: str, envelope: Row, fields: Row) -> bool:
         """Tell whether an event is of a child that a replayed event cannot change."""
         is_steps = is_recorded(kind, fields) and bool(envelope["run_id"])
-        return is_steps or is_reserved(kind, fields) or kind in ARTIFACT_TYPES or is_too_long(kind, fields)
+        return (
+            is_steps
+            or is_reserved(kind, fields)
+            or kind in (*ARTIFACT_TYPES, *AGENT_TYPES)
+            or is_too_long(kind, fields)
+        )
 
     def keep_child(self, key: bytes, parent: bytes, name: bytes, child: Row) -> None:
         """Take what `judge_child` returned; `key` is the session's."""
@@ -80,6 +89,8 @@ class ChildModel(RunModel):
         self.children[name] = child
         if child["kind"] == "MessageState":
             self.rows[key]["turns"] = child["turn"]
+        if child["kind"] == "AgentState":
+            keep_agent(self.rows[key], child)
         self.children_of.setdefault(parent, set()).add(name)
         if child["kind"] in ("ToolCallState", "TimedStep"):
             self.running.setdefault(key, set()).add(name)

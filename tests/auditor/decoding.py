@@ -243,6 +243,8 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "context_exceeded": False,
         "late_epoch": 0,
         "turns": 0,
+        "agents": {},
+        "shared_results": 0,
         "open_runs": [],  # their keys, in the order in which they began
     }
 

@@ -1,5 +1,6 @@
 """The oracle of one partition: what becomes of each record; see `oracle.py`."""
 
+from tests.auditor.agent_model import OF_MEMBERS, is_stranger
 from tests.auditor.decoding import (
     ACTIVATION,
     VERDICT,
@@ -198,7 +199,7 @@ class PartitionOracle(PauseModel):
         """Take a replayed event of work out of its gap; return False if it may not fill one."""
         ledger = row["producers"].get(envelope["producer_id"])
         work = is_legal("Active", kind) and (not kind.startswith("session_") or kind == "session_activity")
-        others = ("heartbeat", "state_updated", "resources_released", "snapshot_created", "checkpoint_saved")
+        others = ("heartbeat", "resources_released", *OF_MEMBERS)
         if (
             ledger is None
             or not work
@@ -278,7 +279,8 @@ class PartitionOracle(PauseModel):
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"] and not by_operator(fields):
             raise Refusal("not_owner")
-        if self.rules >= 2 and kind in ("state_updated", "snapshot_created") and envelope["service_id"] != row["owner"]:
+        of_detached = self.is_of_detached(key, kind, envelope)
+        if self.rules >= 2 and is_stranger(row, kind, envelope, fields) and not of_detached:
             raise Refusal("not_member")
         if not is_legal(row["state"], kind) and not self.goes_on_alone(key, row, kind, envelope):
             if row["state"] == "Timeout" and is_legal("Active", kind):

@@ -29,6 +29,10 @@ SAME_OF_CHILDREN = {
         *("size_bytes", "sha256"),
     ),
     "MessageState": ("turn", "run_id", "agent_id", "service_id", "role", "name", "at", "content", "artifact_id"),
+    "AgentState": (
+        *("agent_id", "role", "service_id", "registered_at", "updated_at", "snapshot_id", "shared_seen"),
+        *("current_task", "completed_tasks", "shared", "handover"),
+    ),
     "EndedToolCall": (*_OF_CALLS, "state", "entered_at", "error", "resolved_by", "result_json", "artifact_id"),
 }
 
@@ -60,6 +64,8 @@ def _session_summary(key: bytes, row: Row) -> Row:
         "attempts": row["attempts"],
         "turns": row["turns"],
         **{name: row[name] for name in ("holder_epoch", "question", "answer")},
+        "agents": [*row["agents"].values()],
+        "shared_results": row["shared_results"],
         "producers": ledger_summary(row["producers"]),
     }
     names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
@@ -85,6 +91,8 @@ def found_row(kind: str, fields: Row) -> Row:
         }
     if kind == "RunGravestone":
         return {"kind": kind, "expires_at": -(-fields["expires_at"] // DAY_MS) * DAY_MS}
+    if kind == "AgentState":
+        return {"kind": kind, **agent_summary(fields)}
     if kind in SAME_OF_CHILDREN:
         return {"kind": kind, **{name: fields[name] for name in SAME_OF_CHILDREN[kind]}}
     ledger = {
@@ -100,6 +108,8 @@ def found_row(kind: str, fields: Row) -> Row:
         "attempts": fields["recovery_attempts"],
         "turns": fields.get("turns", 0),
         **_people_of(fields),
+        "agents": [tuple(agent.values()) for agent in fields.get("agents", ())],
+        "shared_results": fields.get("shared_results", 0),
         "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
         "producers": ledger,
         "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
@@ -107,4 +117,28 @@ def found_row(kind: str, fields: Row) -> Row:
     }
 
 
-__all__ = ["SAME_OF_CHILDREN", "SAME_OF_RUNS", "found_row", "ledger_summary", "run_kind", "wanted_rows"]
+def agent_summary(fields: Row) -> Row:
+    """Return an agent of the table in the oracle's form."""
+    same = {name: fields[name] for name in SAME_OF_CHILDREN["AgentState"]}
+    shared = [_values_of(result) for result in fields["shared"]]
+    handover = fields["handover"]
+    return same | {
+        "completed_tasks": list(fields["completed_tasks"]),
+        "shared": {key: tuple(rest) for key, *rest in shared},
+        "handover": handover if handover is None else _values_of(handover),
+    }
+
+
+def _values_of(record: Any) -> tuple[Any, ...]:
+    return tuple(record.values()) if isinstance(record, dict) else tuple(record)
+
+
+__all__ = [
+    "SAME_OF_CHILDREN",
+    "SAME_OF_RUNS",
+    "agent_summary",
+    "found_row",
+    "ledger_summary",
+    "run_kind",
+    "wanted_rows",
+]

@@ -26,7 +26,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes
 from tests.auditor.oracle import Oracle, find_differences
 from tests.auditor.people_model import people_of
-from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, found_row, run_kind, wanted_rows
+from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, agent_summary, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 
@@ -54,6 +54,8 @@ def oracle_row(state: SessionState) -> Row:
         "epoch": state.epoch,
         "version": state.version,
         "turns": state.turns,
+        "agents": {agent.agent_id: tuple(agent) for agent in state.agents},
+        "shared_results": state.shared_results,
         "audit_seq": state.audit_seq,
         "open_runs": [run_key(state.tenant_id, state.session_id, run.run_id) for run in state.open_runs],
         "limits": state.limits._asdict(),
@@ -106,6 +108,8 @@ def oracle_migration(migration: Migration) -> Row:
 def child_row(row: ChildRow) -> Row:
     """Return a child in the oracle's form."""
     kind, fields = type(row).__name__, row._asdict()
+    if kind == "AgentState":
+        return {"kind": kind, **agent_summary(fields)}
     error = fields.get("error")
     fields |= {"kind": kind, "error": error and error._asdict()}
     return {name: fields[name] for name in ("kind", *SAME_OF_CHILDREN[kind])}

@@ -23,6 +23,7 @@ from tests.core.run_moves import (
     PLAIN_CALLS,
     RUN_IDS,
     WORK,
+    draw_agent_event,
     draw_child_event,
     draw_run_event,
     draw_run_marks,
@@ -188,6 +189,7 @@ class RandomAgents:
             (30 if self.rig.oracle.rules >= 2 else 0, self.send_run_event),
             (40 if self.rig.oracle.rules >= 2 else 0, self.send_child_event),
             (6 if self.rig.oracle.rules >= 2 else 0, self.send_child_story),
+            (8 if self.rig.oracle.rules >= 2 else 0, self.send_agent_event),
         ]
 
     def pick_agent(self) -> EventFactory:
@@ -270,6 +272,12 @@ class RandomAgents:
         agent = self.pick_active_agent()
         move = draw_child_event(self.rng, agent.key, self.rig.fold.rows.get)
         self.send(agent, move.event_type, move.fields, **move.marks)
+
+    def send_agent_event(self) -> None:
+        """Send an event of one of a session's agents."""
+        agent = self.pick_active_agent()
+        move = draw_agent_event(self.rng, agent.key, self.rig.fold.rows.get)
+        self.send(agent, move.event_type, move.fields)
 
     def send_child_story(self) -> None:
         """Send the events of an artifact or a call of a session, in their order."""

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.ids import SessionKey, artifact_key, call_key, run_key, step_key
+from sessionary.schemas.ids import SessionKey, agent_key, artifact_key, call_key, run_key, step_key
 from sessionary.schemas.types import ErrorInfo
 
 WORK = ["session_activity", "progress_reported", "message_appended", "usage_recorded", "tool_call_succeeded"]
@@ -88,6 +88,13 @@ CHILD_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 
 # The way of a child from its first event to its last; random events rarely walk it to its end.
+_DONE: dict[str, Any] = {"task": "write", "completed": True, "result_json": "1"}
+AGENT_WAY: list[tuple[str, dict[str, Any]]] = [
+    ("agent_registered", {"role": "writer"}),
+    ("agent_task_updated", {"task": "write", "completed": False}),
+    ("agent_task_updated", _DONE),
+    ("agent_task_updated", _DONE),
+]
 ARTIFACT_WAY: list[tuple[str, dict[str, Any]]] = [
     ("artifact_created", {"artifact_type": "json", "uri": "file:///own"}),
     ("artifact_chunk_appended", {"offset": 0, "length": 9}),
@@ -132,6 +139,37 @@ def draw_child_event(
     drawn = {name: rng.choice(options) for name, options in CHILD_FIELDS.get(event_type, {}).items()}
     marks = {"run_id": run_id, "step_id": rng.choice((None, "step-1")), "actor": rng.choice((None, None, "ops"))}
     return ChildMove(event_type, {**drawn, **fields}, marks)
+
+
+def draw_agent_event(rng: Random, key: SessionKey, row_of: Callable[[bytes], Any]) -> ChildMove:
+    """Return an event of one of a session's agents, mostly one that fits.
+
+    `key` is the session's; `row_of` returns a row by its key, None if there is none.
+    """
+    names = ("a1", "a2", "a3", "a4")
+    agent_id = rng.choice(names)
+    known, chance = row_of(agent_key(key.encoded(), agent_id)), rng.random()
+    if chance < (0.1 if known is not None else 0.8):
+        role = rng.choice(("researcher", "analyzer", "writer")) if known is None or chance < 0.02 else known.role
+        service_id = rng.choice((None, None, "guests", "a b")) if known is None else known.service_id
+        fields = {"role": role, "agent_id": agent_id, "service_id": service_id, "as_operator": rng.random() < 0.3}
+        return ChildMove("agent_registered", fields, {})
+    last = getattr(known, "snapshot_id", None)
+    snapshot_id = last if rng.random() < 0.9 else rng.choice((None, "other"))
+    if chance < 0.25:
+        synced = {"from_agent_id": rng.choice(names), "to_agent_id": agent_id, "sync_type": "handoff"}
+        return ChildMove("context_synced", {**synced, "from_snapshot_id": rng.choice((None, None, last))}, {})
+    updated = {
+        "agent_id": agent_id,
+        "task": rng.choice((None, *(f"task-{number}" for number in range(4)))),
+        "completed": rng.random() < 0.5,
+        "from_snapshot_id": snapshot_id,
+        "to_snapshot_id": rng.choice((None, f"to-{rng.randrange(1_000_000)}")),
+        "result_json": rng.choice((None, "1", "2", LONG)),
+        "artifact_id": rng.choice((None, None, "f1")),
+        "shared_key": rng.choice((None, None, None, "report")),
+    }
+    return ChildMove("agent_task_updated", updated, {})
 
 
 def draw_step_event(rng: Random, run: bytes, row_of: Callable[[bytes], Any]) -> tuple[str, dict[str, Any]]:
@@ -203,6 +241,7 @@ def draw_run_marks(rng: Random, run_id: str) -> dict[str, Any]:
 
 
 __all__ = [
+    "AGENT_WAY",
     "ARTIFACT_WAY",
     "CALL_WAY",
     "ERRORS",
@@ -211,6 +250,7 @@ __all__ = [
     "PLAIN_CALLS",
     "RUN_IDS",
     "WORK",
+    "draw_agent_event",
     "draw_child_event",
     "draw_run_event",
     "draw_run_marks",

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from sessionary.schemas.ids import partition_of
-from sessionary.schemas.limits import CHILDREN_MAX, RUNS_OPEN_MAX
+from sessionary.schemas.limits import AGENTS_MAX, CHILDREN_MAX, RUNS_OPEN_MAX
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
@@ -74,6 +74,8 @@ def _filling(
         yield agent, agent.event_bytes("session_started")
     for number in range(RUNS_OPEN_MAX):  # attached ones: their limit is long, and silence ends none
         yield runs, runs.event_bytes("run_started", {"run_id": f"open-{number}"}, mode="attached", plan_json=None)
+    for number in range(AGENTS_MAX):
+        yield runs, runs.event_bytes("agent_registered", agent_id=f"agent-{number}")
     for number in range(CHILDREN_MAX):
         yield children, children.event_bytes("artifact_created", artifact_id=f"kept-{number}")
     for number in range(PRODUCERS_MAX + FORGOTTEN_MAX - 1):  # its own agent is one too

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     EndedToolCall,
     GravestoneChunk,
@@ -83,6 +84,7 @@ _CHILDREN = (
     EndedToolCall,
     ArtifactState,
     MessageState,
+    AgentState,
 )  # these are never due: they vanish with their parent
 HEADER_BYTES = 32  # more than a row's deadline takes as a header
 

@@ -18,7 +18,7 @@ from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, Maker, RecordFuzzer
-from tests.core.run_moves import CALL_WAY, ERRORS, WORK
+from tests.core.run_moves import CALL_WAY, ERRORS, WORK, draw_agent_event
 from tests.fuzz.full_sessions import FullSessions, agent_of
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -71,7 +71,8 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._step_in, 0.3),
             (self._create_by_time, 2),
             (self._overfill, 2),
-            (self._make_call, 0.7),
+            (self._make_call, 0.5),
+            (self._send_agent_event, 5),
             (self._send_large_content, 2),
             (self._resume_too_late, 0.15),
             (self._damage_value, 24),
@@ -189,10 +190,18 @@ class NewerRulesFuzzer(RecordFuzzer):
         for event_type, fields in way:
             self._send(agent, event_type, {**fields, "idem_key": f"own-{self._made}"})
 
+    def _send_agent_event(self) -> None:
+        """Send an event of one of a session's agents, mostly of the session that never ends."""
+        agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
+        move = draw_agent_event(self._random, agent.key, self._row_of)
+        self._send(agent, move.event_type, move.fields)
+
     def _overfill(self) -> None:
         """Send one more of what a session has as many of as it may."""
         chance = self._random.random()
-        if chance < 0.33:
+        if chance < 0.1:
+            self._send(self._full_of_runs, "agent_registered", {"agent_id": f"more-{self._made}"})
+        elif chance < 0.4:
             self._send(self._full_of_runs, "run_started", {"mode": "attached"}, run_id=f"more-{self._made}")
         elif chance < 0.67:
             self._send(self._full_of_children, "artifact_created", {"artifact_id": f"more-{self._made}"})

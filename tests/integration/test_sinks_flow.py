@@ -217,6 +217,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0026_checkpoint_data",
             "0027_session_turns",
             "0028_quotas",
+            "0029_agents",
             "0030_people",
             "0031_migrations",
         ]

@@ -15,11 +15,13 @@ from tests.auditor.decoding import run_key_of
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import AGENT_FIELDS, BAD_KEYS, CONTEXT_SIZES, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
 from tests.core.run_moves import (
+    AGENT_WAY,
     ARTIFACT_WAY,
     ERRORS,
     LONG,
     RUN_IDS,
     WORK,
+    draw_agent_event,
     draw_child_event,
     draw_run_event,
     draw_run_marks,
@@ -251,6 +253,17 @@ class AgentPool:
         run_id, artifact_id = self.rng.choice((None, None, *RUN_IDS)), f"own-{self.rng.randrange(3)}"
         for event_type, fields in ARTIFACT_WAY[: self.rng.randint(2, len(ARTIFACT_WAY))]:
             process.queue_event(session, event_type, {"artifact_id": artifact_id, **fields}, run_id=run_id)
+        process.deliver()
+
+    def send_agent_events(self) -> None:
+        """Register an agent, complete a task twice, and tell of other agents' tasks as it comes."""
+        process, session = self.pick_process(), self._pick_active_session()
+        process.ask_state(session)
+        agent_id = f"own-{self.rng.randrange(3)}"
+        for event_type, fields in AGENT_WAY[self.rng.choice((0, 0, 1)) :]:
+            process.queue_event(session, event_type, {"agent_id": agent_id, **fields})
+        move = draw_agent_event(self.rng, session.key, lambda key: self.world.cluster.look(key, session.partition))
+        process.queue_event(session, move.event_type, move.fields)
         process.deliver()
 
     def send_messages(self) -> None:

@@ -57,6 +57,7 @@ CALLS = {
     "run: paused to running, call_resolved",
     *(f"recovery: of a {name}" for name in ("StepState", "TimedStep", "ToolCallState", "EndedToolCall")),
 }
+AGENTS = {"refused: unknown_agent", "refused: task_done", "recovery: of a AgentState"}
 ARTIFACTS_AND_TURNS = {
     *(f"artifact: {state}" for state in ("open", "complete", "soft_deleted", "purged")),
     *("refused: unknown_artifact", "turn: in the row of an older one"),
@@ -70,7 +71,7 @@ QUOTAS = {
 }
 PEOPLE = {*(f"refused: {reason}" for reason in ("operator_only", "question_open", "no_question")), "fired: expired"}
 EXPECTED = {
-    *(PEOPLE | REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | ARTIFACTS_AND_TURNS | QUOTAS),
+    *(PEOPLE | REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | AGENTS | ARTIFACTS_AND_TURNS | QUOTAS),
     *(f"fired: {name}" for name in FIRED),
     *(f"audit: {kind}" for kind in KINDS),
 }

@@ -227,6 +227,7 @@ class World:
             (14, agents.send_child_event),
             (5, agents.reserve_call),
             (3, agents.make_artifact),
+            (6, agents.send_agent_events),
             (3, agents.fail_and_recover),
             (3, agents.send_any_type),
             (3, agents.send_invalid_envelope),

@@ -70,6 +70,14 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     "session_migration_accepted": {"migration_id": None, "version": None, "content_hash": None},
     "session_migration_aborted": {"migration_id": None, "as_operator": False},
     "session_taken_over": {"as_operator": False},
+    "agent_registered": {"role": "writer", "agent_id": None, "service_id": None, "as_operator": False},
+    "agent_task_updated": {
+        **dict.fromkeys(("from_snapshot_id", "to_snapshot_id", "agent_id", "result_json", "artifact_id")),
+        "task": "plan",
+        "completed": False,
+        "shared_key": None,
+    },
+    "context_synced": {"from_snapshot_id": None},
     # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},

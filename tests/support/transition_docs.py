@@ -8,8 +8,14 @@ docs/transitions.md the tables of all transitions, of sessions and of what belon
 import sys
 from pathlib import Path
 
-from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, MESSAGE_CHARACTERS_MAX
+from sessionary.schemas.limits import (
+    AGENTS_MAX,
+    CONVERSATION_TURNS_MAX,
+    MESSAGE_CHARACTERS_MAX,
+    RESULT_CHARACTERS_MAX,
+)
 from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
+from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
 from tests.support.marked_text import replace_marked
 from tests.support.transition_diagram import (
     artifact_table,
@@ -112,6 +118,47 @@ as an artifact. A replayed message that fills its gap is the next turn.
 """
 
 
+_AGENTS = f"""
+## Agents of a session
+
+By rules 2. `agent_registered` makes the agent that it names (by default the one that sends) a
+member of the session, and its service too. Only the owning service may send it, or the control API
+for an operator (`as_operator`); from others it is `not_member`. A session has at most {AGENTS_MAX}
+agents (`too_many_agents`). One that says the same again changes nothing; another role or service is
+`invalid_value`.
+
+Only members change the content:
+
+{"".join(f"- `{name}`{chr(10)}" for name in sorted(CONTENT_CHANGES))}
+Of a detached run, `checkpoint_saved` may come from any service. All other work stays open to the
+tenant's services.
+
+| `agent_task_updated` | current task | completed tasks |
+|---|---|---|
+| a task, not `completed` | is this one | the current one before, if it is another |
+| a task, `completed` | none, if it was this one | and this one |
+| no task | stands for the current one | |
+
+Each task of an agent is done once: what begins or completes it again is `task_done`. Each applied
+event makes a snapshot of the agent's state: `to_snapshot_id`, or else the event's id. If it says
+`from_snapshot_id`, that must be the agent's last one (`broken_chain`). A result of at most
+{RESULT_CHARACTERS_MAX:,} characters is shared under `shared_key`, by default the agent's id, `_` and the task.
+`context_synced` notes the giver's snapshot in the taker's row. Both are for the agent's own service
+(of a hand-over: the giver's) and the owning one (`not_member`), and refused as `unknown_agent` if
+an agent is not registered.
+
+What an agent sees follows from the roles in the session's row:
+
+| role | sees the results of | depends on |
+|---|---|---|
+| `researcher` | no agent | none |
+| `analyzer` | researchers | all researchers |
+| `writer` | all agents | all other agents |
+| any other | all agents | none |
+
+"""
+
+
 def with_diagram(text: str) -> str:
     """Return `text` with today's diagram between the marks.
 
@@ -133,7 +180,7 @@ def transitions_page() -> str:
             _STEPS,
             step_table(),
         ),
-        *(_CALLS, call_table(), _ARTIFACTS, artifact_table(), _MESSAGES),
+        *(_CALLS, call_table(), _ARTIFACTS, artifact_table(), _MESSAGES, _AGENTS),
     )
     return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 

@@ -26,6 +26,7 @@ REASONS_OF_RULES_2 = frozenset(
         *("unknown_artifact", "too_many_children", "quota_exceeded"),
         *("unknown_migration", "migration_open", "migration_moved"),
         *("operator_only", "question_open", "no_question"),
+        *("too_many_agents", "unknown_agent", "task_done"),
     }
 )
 UNIONS = (UnionType, Union)

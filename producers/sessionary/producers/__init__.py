@@ -7,6 +7,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     async_client    `AsyncSessionClient`: the same for asyncio
     lifetime/       what a client makes once per process: its opening, its end, forks
     following/      sessions that a client follows: their states as they are committed
+    agents/         the agents that share one session
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
@@ -32,6 +33,8 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from sessionary.producers.agents.agent import Agent, AgentView
+from sessionary.producers.agents.errors import TaskDone, VersionConflict
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
@@ -84,6 +87,7 @@ from sessionary.producers.errors import (
 from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut, SessionGoesOn
 from sessionary.producers.ports import (
+    AgentMember,
     Backlog,
     Counters,
     Json,
@@ -94,7 +98,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.run_ports import ArtifactView, ExecutionView, MessageView
+from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
 from sessionary.schemas.events import Payload
@@ -116,6 +120,7 @@ from sessionary.schemas.types import (
 )
 
 if TYPE_CHECKING:
+    from sessionary.producers.agents.async_agent import AsyncAgent
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.following.async_follower import AsyncSessionFollower
@@ -125,6 +130,7 @@ if TYPE_CHECKING:
 # Most clients need none of them, or they need asyncio or pydantic, which take long to load.
 _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
+    "AsyncAgent": "agents.async_agent",
     "AsyncSession": "session.async_session",
     "AsyncSessionClient": "async_client",
     "AsyncSessionFollower": "following.async_follower",
@@ -148,9 +154,14 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Agent",
+    "AgentMember",
+    "AgentRecord",
+    "AgentView",
     "Answer",
     "ArtifactLibrary",
     "ArtifactView",
+    "AsyncAgent",
     "AsyncSession",
     "AsyncSessionClient",
     "AsyncSessionFollower",
@@ -171,6 +182,7 @@ __all__ = [
     "ErrorInfo",
     "EventRefused",
     "ExecutionView",
+    "HandoverView",
     "Invalid",
     "Json",
     "Limits",
@@ -226,6 +238,7 @@ __all__ = [
     "StartFailureReason",
     "StateMismatch",
     "Step",
+    "TaskDone",
     "TaskRequest",
     "TaskView",
     "TookEffect",
@@ -237,6 +250,7 @@ __all__ = [
     "UnreadableRequest",
     "Verdict",
     "VerdictPending",
+    "VersionConflict",
     "current_session",
     "current_tool_key",
     "tool",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.producers.request_ports import ReaderState
 from sessionary.producers.run_ports import RunReads, Verdict, Waits
-from sessionary.producers.session_ports import Control, FollowedState, Follows, SessionView, StateStream
+from sessionary.producers.session_ports import AgentMember, Control, FollowedState, Follows, SessionView, StateStream
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import ErrorInfo, Refusal
 
@@ -142,6 +142,7 @@ class KnownSession(NamedTuple):
     after: tuple[int, int] | None  # place of an event whose verdict is wanted if there is no such session
     producer_id: str | None = None  # the client's
     last_seq: int = 0  # the last number that it has given out under that id
+    agents: int = 0  # how many the session has, as far as the client knows
 
 
 class ChangedSession(NamedTuple):
@@ -157,6 +158,7 @@ class ChangedSession(NamedTuple):
     producer_seq: int = 0  # the last number under `producer_id` that was judged
     holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
     snapshot_id: str | None = None  # of the last snapshot, if known
+    agents: int = 0  # how many the session has
 
 
 class SessionChanges(NamedTuple):
@@ -333,6 +335,7 @@ class Ports(NamedTuple):
 
 
 __all__ = [
+    "AgentMember",
     "Backlog",
     "ChangedSession",
     "CleanupConsumer",

@@ -1,6 +1,6 @@
 """What a client reads of its runs, of their parts and of conversations, and who answers it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from sessionary.schemas.types import Checkpoint, ErrorInfo, RefusalReason, RunMode
@@ -105,6 +105,50 @@ class MessageView(NamedTuple):
     at_ms: int = 0  # When it was accepted, log time
 
 
+class SharedView(NamedTuple):
+    """A result that an agent shares, as the processor has committed it."""
+
+    key: str
+    agent_id: str  # Its author
+    role: str  # The author's
+    task: str
+    number: int  # From 1, in the order in which the session's agents shared
+    at_ms: int  # When it was accepted, log time
+    result_json: str | None
+    artifact_id: str | None = None  # Of the artifact that has the result, if it was large
+
+
+class HandoverView(NamedTuple):
+    """What an agent got from another one."""
+
+    from_agent_id: str
+    from_snapshot_id: str  # The giver's snapshot
+    sync_type: str
+    at_ms: int  # When it was accepted, log time
+
+
+class AgentRecord(NamedTuple):
+    """An agent as the processor has committed it."""
+
+    agent_id: str
+    role: str
+    service_id: str
+    current_task: str | None
+    completed_tasks: Sequence[str]  # In the order of their completion
+    snapshot_id: str
+    timestamp_ms: int  # When that snapshot was made, log time
+    shared_context: Mapping[str, str | None] | None = None  # What all agents had shared by then; None in a list
+    handover: HandoverView | None = None  # The last one that it got
+
+
+class AgentViewRead(NamedTuple):
+    """What an agent sees, as the processor tells it: contents are JSON texts."""
+
+    agent_state: AgentRecord
+    results: Sequence[SharedView]  # That it sees, in the order in which they were shared
+    dependencies: Sequence[str]  # Ids of the agents that it depends on
+
+
 class RunReads(Protocol):
     """Asks the processor about runs and conversations. Thread-safe; blocks.
 
@@ -157,6 +201,16 @@ class RunReads(Protocol):
         """Return the last turns of a session's conversation in order, at most 200."""
         ...
 
+    def fetch_agents(self, session_id: str, after: LogPosition | None, timeout_s: float) -> Sequence[AgentRecord]:
+        """Return a session's agents in the order in which they were registered, without results."""
+        ...
+
+    def fetch_agent_view(
+        self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
+    ) -> AgentViewRead | None:
+        """Return an agent and what it sees; None if it is not registered."""
+        ...
+
 
 class Waits(NamedTuple):
     """The clock by which tool calls wait, and the chance that spreads them."""
@@ -168,14 +222,18 @@ class Waits(NamedTuple):
 
 __all__ = [
     "FINISHED_STATES",
+    "AgentRecord",
+    "AgentViewRead",
     "ArtifactView",
     "CallView",
     "ExecutionView",
+    "HandoverView",
     "LogPosition",
     "MessageView",
     "RunAtWork",
     "RunReads",
     "RunView",
+    "SharedView",
     "StepView",
     "Verdict",
     "Waits",

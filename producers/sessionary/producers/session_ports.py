@@ -7,6 +7,15 @@ from sessionary.producers.run_ports import Verdict
 from sessionary.schemas.types import Answer, DataClass, Limits, Question, Refusal
 
 
+class AgentMember(NamedTuple):
+    """An agent of a session; its service is a member of the session."""
+
+    agent_id: str
+    role: str
+    service_id: str
+    snapshot_id: str  # The last one of the agent's state
+
+
 class SessionView(NamedTuple):
     """A session as the processor has committed it."""
 
@@ -32,6 +41,7 @@ class SessionView(NamedTuple):
     holder_epoch: int | None = None  # The last epoch that a client's event has given, if known
     question: Question | None = None  # That the session waits with
     answer: Answer | None = None  # How its last question ended
+    agents: Sequence[AgentMember] = ()  # In the order in which they were registered
 
 
 class Control(Protocol):
@@ -89,4 +99,4 @@ class Follows(Protocol):
         ...
 
 
-__all__ = ["Control", "FollowedState", "Follows", "SessionView", "StateStream"]
+__all__ = ["AgentMember", "Control", "FollowedState", "Follows", "SessionView", "StateStream"]

@@ -177,6 +177,9 @@ RefusalReason = Literal[
     "operator_only",
     "question_open",
     "no_question",
+    "too_many_agents",
+    "unknown_agent",
+    "task_done",
 ]
 """Why an event was refused; the only list of reasons."""
 

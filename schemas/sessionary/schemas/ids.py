@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _CHILD_HASH_BYTES = 16
 _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
-_CHILD_SUFFIX = re.compile(rb"\0[acms][0-9a-f]{32}")
+_CHILD_SUFFIX = re.compile(rb"\0[acgms][0-9a-f]{32}")
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -56,6 +56,11 @@ def call_key(parent: bytes, idem_key: str) -> bytes:
 def artifact_key(parent: bytes, artifact_id: str) -> bytes:
     """Return the key of an artifact's row; `parent` is the key of its run, or of its session."""
     return _child_key(parent, b"a", artifact_id)
+
+
+def agent_key(session: bytes, agent_id: str) -> bytes:
+    """Return the key of the row of a session's agent; `session` is the session's key."""
+    return _child_key(session, b"g", agent_id)
 
 
 def message_key(session: bytes, turn: int) -> bytes:
@@ -230,6 +235,7 @@ __all__ = [
     "NAMESPACE",
     "NAME_LENGTH_MAX",
     "SessionKey",
+    "agent_key",
     "artifact_key",
     "call_key",
     "checked_name",

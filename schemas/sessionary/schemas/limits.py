@@ -62,6 +62,8 @@ def with_defaults(limits: Limits) -> SessionLimits:
 
 MODEL_LIMIT: Final = "model_limit"  # the code of the error of a step, or a call of a model, over its limit
 CONVERSATION_TURNS_MAX: Final = 200  # of a session that have a row; a later turn takes that of the oldest
+AGENTS_MAX: Final = 64  # of one session
+RESULT_CHARACTERS_MAX: Final = 16 << 10  # of a result that an agent shares; a longer one is an artifact
 RUNS_OPEN_MAX: Final = 64  # of one session at a time
 CHILDREN_MAX: Final = 10_000  # steps, reserved calls, artifacts and turns of a run, or of a session itself
 RUN_SILENCE_MS: Final = 86_400_000  # without an event a detached or queued run then fails
@@ -90,6 +92,7 @@ def characters_max(owner: str, field: str) -> int | None:
 
 
 __all__ = [
+    "AGENTS_MAX",
     "CHILDREN_MAX",
     "CONTENTS",
     "CONTENT_CHARACTERS_MAX",
@@ -104,6 +107,7 @@ __all__ = [
     "NAME_CHARACTERS_MAX",
     "NUMBER_MAX",
     "RANGES",
+    "RESULT_CHARACTERS_MAX",
     "RESUME_MS",
     "ROW_CONTENTS",
     "RUNS_OPEN_MAX",

@@ -28,11 +28,13 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
+from sessionary.schemas.parts.agent import AgentHandover, SessionAgent, SharedResult
 from sessionary.schemas.parts.migration import Migration, MigrationStep
 from sessionary.schemas.parts.partition import ClockRepair, PartitionDecision
 from sessionary.schemas.parts.question import Answer, Question
 from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
 from sessionary.schemas.parts.rules import AnnouncedRules, RuleSet
+from sessionary.schemas.parts.run import Checkpoint, OpenRun
 
 
 class ErrorInfo(NamedTuple):
@@ -203,37 +205,6 @@ class Cleanup(NamedTuple):
     released: bool
 
 
-class OpenRun(NamedTuple):
-    """A run of a session that has not finished."""
-
-    run_id: str
-    detached: bool
-
-
-class Checkpoint(NamedTuple):
-    """The last checkpoint of a run: how far it got. What it holds is in its event.
-
-    Attributes:
-        checkpoint_id: Its id.
-        operation: What the run was doing.
-        at: When it was saved, ms of log time.
-        kind: What the run has reached, if it is one of the usual points.
-        stage: The operation's stage.
-        processed_count: Items done.
-        last_item_id: The last of them.
-        bytes_written: Bytes written.
-    """
-
-    checkpoint_id: str
-    operation: str
-    at: int
-    kind: CheckpointKind | None = None
-    stage: str | None = None
-    processed_count: int | None = None
-    last_item_id: str | None = None
-    bytes_written: int | None = None
-
-
 class Envelope(NamedTuple):
     """What every event carries.
 
@@ -287,6 +258,7 @@ class Envelope(NamedTuple):
 
 
 __all__ = [
+    "AgentHandover",
     "AnnouncedRules",
     "Answer",
     "ArtifactStateName",
@@ -324,8 +296,10 @@ __all__ = [
     "RunQuota",
     "RunStateName",
     "SeqRange",
+    "SessionAgent",
     "SessionLimits",
     "SessionStateName",
+    "SharedResult",
     "Snapshot",
     "SnapshotEncoding",
     "StartFailureReason",

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sessionary.stream_processors.core.agent.machine import AgentMachine
 from sessionary.stream_processors.core.artifact.machine import ArtifactMachine
 from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.machine import AnyMachine
@@ -15,7 +16,8 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 def all_machines() -> Sequence[AnyMachine]:
     """Return every machine; the first one's rows are under the records' own keys."""
-    return SessionMachine(), RunMachine(), StepMachine(), CallMachine(), ArtifactMachine(), MessageMachine()
+    of_sessions = ArtifactMachine(), MessageMachine(), AgentMachine()
+    return SessionMachine(), RunMachine(), StepMachine(), CallMachine(), *of_sessions
 
 
 def processor_job(settings: ProcessorSettings) -> Job:

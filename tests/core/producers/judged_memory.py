@@ -102,7 +102,7 @@ class JudgedMemory(InMemoryTransport):
             after = None if each.after is None else each.after[1]
             key = SessionKey("acme", each.session_id)
             asked = (each.state, each.epoch, each.holder, each.refused_after, after)
-            question = SessionQuestion(key, 0, *asked, {}, each.producer_id, each.last_seq)
+            question = SessionQuestion(key, 0, *asked, {}, each.producer_id, each.last_seq, each.agents)
             if (document := find_difference(owner, question)) is not None:
                 found.append(document)
         return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})

@@ -14,7 +14,9 @@ import pytest
 
 import sessionary.producers
 from sessionary.producers import (
+    Agent,
     ArtifactLibrary,
+    AsyncAgent,
     AsyncSession,
     AsyncSessionClient,
     AsyncSessionFollower,
@@ -38,6 +40,7 @@ SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
     *("message", "tool_message", "conversation", "execution", "list_artifacts", "verify"),
+    *("agent", "agents", "handoff"),
     *("llm", "run", "resume_run", "start_task", "marks", "bind"),
     *("start", "fail_start", "enter_phase", "pause", "ask", "resume", "error", "recover", "sync"),
     *("complete", "cancel", "force_close", "close", "detach"),
@@ -48,9 +51,10 @@ CLIENT = {
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
     *("conversation", "follow"),
 }
-FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
+FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient), (Agent, AsyncAgent)]
 # What the name of a type is in the other face.
 COUNTERPARTS = {
+    Agent: AsyncAgent,
     Session: AsyncSession,
     SessionClient: AsyncSessionClient,
     SessionFollower: AsyncSessionFollower,
@@ -105,6 +109,7 @@ def in_other_face(annotation: Any) -> Any:
 
 # The names in annotations whose modules the client for threads does not load.
 _LOADED_AT_USE = {
+    "AsyncAgent": AsyncAgent,
     "ArtifactLibrary": ArtifactLibrary,
     "AsyncSession": AsyncSession,
     "ProducerSettings": ProducerSettings,
@@ -215,7 +220,19 @@ STANDARD = {*vars(typing), *dir(builtins)} | {
 
 @pytest.mark.parametrize(
     "owner",
-    [Session, AsyncSession, SessionClient, AsyncSessionClient, SessionView, Verdict, Backlog, Counters, Refused],
+    [
+        Session,
+        AsyncSession,
+        SessionClient,
+        AsyncSessionClient,
+        Agent,
+        AsyncAgent,
+        SessionView,
+        Verdict,
+        Backlog,
+        Counters,
+        Refused,
+    ],
 )
 def test_a_user_can_name_every_type_of_a_signature(owner: type) -> None:
     named = set(annotated_names(owner))

@@ -10,7 +10,10 @@ from sessionary.schemas.codec.formats import ALL_RULES, record_formats
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import (
+    AgentRegistered,
+    AgentTaskUpdated,
     CheckpointSaved,
+    ContextSynced,
     Heartbeat,
     RunCompleted,
     RunFailed,
@@ -125,6 +128,9 @@ def test_older_rules_do_not_know_what_came_later() -> None:
             | SessionMigrationAccepted
             | SessionMigrationLoaded
             | SessionMigrationOffered
+            | AgentRegistered
+            | AgentTaskUpdated
+            | ContextSynced
             | SessionTakenOver
             | ToolCallStarted
             | RunCompleted

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 from sessionary.producers.control.kept_connections import Answer, KeptConnections, OpenAnswer, Request
 from sessionary.producers.errors import AuthenticationFailed, Invalid, RunGone, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
+    AgentMember,
     ChangedSession,
     KnownSession,
     SessionChanges,
@@ -293,6 +294,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         holder_epoch=body.get("holder_epoch"),
         question=None if (asked := body.get("question")) is None else types.Question(**asked),
         answer=None if (answer := body.get("answer")) is None else types.Answer(**answer),
+        agents=[AgentMember(*(each[name] for name in AgentMember._fields)) for each in body.get("agents") or ()],
     )
 
 
@@ -314,6 +316,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             each.get("producer_seq", 0),
             each.get("holder_epoch"),
             each.get("snapshot_id"),
+            each.get("agents", 0),
         )
         for each in body["sessions"]
     ]

@@ -7,13 +7,17 @@ from urllib.parse import quote
 
 from sessionary.producers.control.http_control import HttpControl, RecordUnknown, parse_error, parse_verdict
 from sessionary.producers.run_ports import (
+    AgentRecord,
+    AgentViewRead,
     ArtifactView,
     CallView,
     ExecutionView,
+    HandoverView,
     LogPosition,
     MessageView,
     RunAtWork,
     RunView,
+    SharedView,
     StepView,
 )
 from sessionary.schemas.types import Checkpoint
@@ -72,6 +76,18 @@ class HttpRuns:
         """Return the last turns of a session's conversation in order, at most 200."""
         path, about = _path(session_id, None, "conversation"), f"the conversation of session {session_id}"
         return self._fetch(path, after, timeout_s, parse_messages, about, {"last": f"{last}"}) or ()
+
+    def fetch_agents(self, session_id: str, after: LogPosition | None, timeout_s: float) -> Sequence[AgentRecord]:
+        """Return a session's agents in the order in which they were registered, without results."""
+        path, about = _path(session_id, None, "agents"), f"the agents of session {session_id}"
+        return self._fetch(path, after, timeout_s, parse_agents, about) or ()
+
+    def fetch_agent_view(
+        self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
+    ) -> AgentViewRead | None:
+        """Return an agent and what it sees; None if it is not registered."""
+        path = _path(session_id, None, "agents", agent_id)
+        return self._fetch(path, after, timeout_s, parse_agent_view, f"agent {agent_id}")
 
     def _fetch(
         self,
@@ -167,8 +183,38 @@ def parse_messages(body: dict[str, Any]) -> list[MessageView]:
     return [MessageView(**{name: each[name] for name in MessageView._fields}) for each in body["messages"]]
 
 
+def parse_agents(body: dict[str, Any]) -> list[AgentRecord]:
+    """Return the agents in the API's JSON. Raises `KeyError`, `TypeError`."""
+    return [parse_agent(each) for each in body["agents"]]
+
+
+def parse_agent(body: dict[str, Any]) -> AgentRecord:
+    """Return the agent in the API's JSON. Raises `KeyError`, `TypeError`."""
+    handover, shared = body["handover"], body.get("shared_context")
+    return AgentRecord(
+        agent_id=body["agent_id"],
+        role=body["role"],
+        service_id=body["service_id"],
+        current_task=body["current_task"],
+        completed_tasks=list(body["completed_tasks"]),
+        snapshot_id=body["snapshot_id"],
+        timestamp_ms=int(body["timestamp_ms"]),
+        shared_context=None if shared is None else dict(shared),
+        handover=None if handover is None else HandoverView(*(handover[name] for name in HandoverView._fields)),
+    )
+
+
+def parse_agent_view(body: dict[str, Any]) -> AgentViewRead:
+    """Return an agent and what it sees in the API's JSON. Raises `KeyError`, `TypeError`."""
+    results = [SharedView(*(each[name] for name in SharedView._fields)) for each in body["results"]]
+    return AgentViewRead(parse_agent(body["agent_state"]), results, list(body["dependencies"]))
+
+
 __all__ = [
     "HttpRuns",
+    "parse_agent",
+    "parse_agent_view",
+    "parse_agents",
     "parse_artifacts",
     "parse_call",
     "parse_calls",

@@ -47,6 +47,9 @@ class JudgedHandle:
     _local_state: str
     _rules: int
     _sends_phases: bool
+    _is_member: bool
+    _agent_count: int
+    _is_update_open: bool
     _pending: object | None
     _is_holder: bool
     _detached: bool
@@ -90,7 +93,9 @@ class JudgedHandle:
             self._lost_before = self._emitter.lost_events
         # In a shared session, another process may keep it from the state that we asked for.
         if committed or self._is_holder:
-            self._bars = barred_events(self._local_state, is_owner=self._sends_phases, rules=self._rules)
+            self._bars = barred_events(
+                self._local_state, is_owner=self._sends_phases, rules=self._rules, is_member=self._is_member
+            )
         else:
             self._bars = NO_BARS
 
@@ -169,9 +174,10 @@ class JudgedHandle:
 
     # For the watch
 
-    def _describe_session(self) -> tuple[str, int, str | None]:
-        """Return state, epoch, and the producer id if this client holds the session."""
-        return self._local_state, self._emitter.epoch, self._emitter.producer_id if self._is_holder else None
+    def _describe_session(self) -> tuple[str, int, str | None, int]:
+        """Return state, epoch, the producer id if this client holds the session, and its agents."""
+        holder = self._emitter.producer_id if self._is_holder else None
+        return self._local_state, self._emitter.epoch, holder, self._agent_count
 
     def _leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerConflict | None:
         """Take a new producer id if more was judged under ours than this object has sent.
@@ -204,6 +210,8 @@ class JudgedHandle:
             self._bars = NO_BARS  # what was refused may be what led to the known state
         if not self._lock.acquire_now():
             return None  # the next poll finds it again
+        if change.agents > self._agent_count:  # what was sent meanwhile may have been overtaken
+            self._agent_count, self._is_update_open = change.agents, True
         try:
             is_own_end = self._local_state == "Terminated" and not self._told_lost
             if self._pending is not None or self._lost or is_own_end:

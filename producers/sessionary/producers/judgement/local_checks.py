@@ -78,13 +78,14 @@ def later_states(state: str) -> Set[str]:
 
 
 @cache
-def barred_events(state: str, *, is_owner: bool, rules: int) -> Bars:
+def barred_events(state: str, *, is_owner: bool, rules: int, is_member: bool = False) -> Bars:
     """Return which events the judge is certain to refuse from a client.
 
     Args:
         state: The session's state, which is known for certain.
         is_owner: Whether the client's service owns the session.
         rules: Version of the rules that judge it, or an older one.
+        is_member: Whether an agent of the client's service is registered with the session.
     """
     from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
     from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, OWNER_ONLY
@@ -96,7 +97,7 @@ def barred_events(state: str, *, is_owner: bool, rules: int) -> Bars:
             continue  # judged whatever the epoch is, so that the state may be any other one
         if not is_owner and event_type in OWNER_ONLY:
             bars[cls] = Bar("not_owner")
-        elif not is_owner and rules >= 2 and event_type in CONTENT_CHANGES:
+        elif not is_owner and not is_member and rules >= 2 and event_type in CONTENT_CHANGES:
             bars[cls] = Bar("not_member")
         elif (bar := _bar_of(event_type, states)) is not None:
             bars[cls] = bar
@@ -146,7 +147,10 @@ def _clock_reasons() -> Set[str]:
 def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> NotAllowed | None:
     """Return the error that an event is, which its class's bar may concern; None if it passes."""
     event_type = EVENT_TYPES[type(payload)]
-    if bar.reason in ("not_owner", "not_member"):
+    if bar.reason == "not_member":
+        detail = f"{event_type} is for the owning service and those of registered agents, of which {service_id} is none"
+        return NotAllowed(bar.reason, f"{detail} as far as this object knows; sync() tells", state, event_type)
+    if bar.reason == "not_owner":
         return NotAllowed(
             bar.reason, f"{event_type} is for the owning service only, which {service_id} is not", state, event_type
         )

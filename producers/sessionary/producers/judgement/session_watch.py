@@ -33,8 +33,8 @@ class WatchedHandle(Protocol):
         """Whether the processor refuses what the session sends."""
         ...
 
-    def _describe_session(self) -> tuple[str, int, str | None]:
-        """Return state, epoch, and the producer id if this client holds the session."""
+    def _describe_session(self) -> tuple[str, int, str | None, int]:
+        """Return state, epoch, the producer id if this client holds the session, and its agents."""
         ...
 
     def _leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerError | None:
@@ -189,7 +189,8 @@ class SessionWatch:
         kept: list[_Watched] = []
         for watched in self._watched:
             handle = watched.handle()
-            state, epoch, holder = handle._describe_session() if handle is not None else ("Terminated", 1, None)
+            told = handle._describe_session() if handle is not None else ("Terminated", 1, None, 0)
+            state, epoch, holder, agents = told
             has_ended = state == "Terminated" and (not watched.sent or watched.sent.are_all_lost())
             if has_ended or (handle is not None and handle.lost):
                 watched.sent.keep_none()
@@ -205,6 +206,7 @@ class SessionWatch:
                 watched.sent.refused_after,
                 place,
                 *watched.sent.last_number(),
+                agents,
             )
             asked.append(_Asked(watched, so_far, known))
         self._watched = kept

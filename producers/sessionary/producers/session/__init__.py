@@ -7,9 +7,10 @@ Each of the first six adds verbs to the one before:
     views             what it reads of the processor: execution, artifacts, whether its state agrees
     conversation      the conversation: its turns are sent, and read from the last
     asking            questions to people, and their answers
+    agent_verbs       the session's agents, and updates of the content that lose none
     life              verbs of a session's life: start, pause, resume, end; class `Session`
     async_work        properties and verbs for the work, for asyncio
-    async_conversation  the verbs of views and conversation for asyncio
+    async_conversation  the verbs of views, conversation and agents for asyncio
     async_session     verbs of a session's life for asyncio; class `AsyncSession`
     pending_verdict   the event whose verdict a session waits for
     state_json        a session's content as JSON, and snapshots of it

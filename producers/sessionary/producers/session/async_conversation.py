@@ -1,12 +1,13 @@
-"""The conversation of a session, and what it reads of the processor, for asyncio."""
+"""The conversation and the agents of a session, and what it reads, for asyncio."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Unpack
 
+from sessionary.producers.agents.async_agent import AsyncAgent
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.ports import Json
-from sessionary.producers.run_ports import ArtifactView, ExecutionView, MessageView
+from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
 from sessionary.producers.session.async_work import AsyncSessionWork
 from sessionary.producers.session.conversation import LAST_DEFAULT, needs_library, result_text
 
@@ -76,4 +77,69 @@ class AsyncSessionConversation(AsyncSessionWork):
         await asyncio.to_thread(self.sync_session.verify)
 
 
-__all__ = ["AsyncSessionConversation"]
+class AsyncSessionAgents(AsyncSessionConversation):
+    """The verbs of `SessionAgents`, which say more; none blocks the event loop."""
+
+    async def agent(
+        self, agent_id: str, role: str | None = None, *, service_id: str | None = None, **marks: Unpack[Marks]
+    ) -> AsyncAgent:
+        """Return an agent of the session, registered if it is not yet; adopt as `sync` does.
+
+        Args:
+            agent_id: The agent's id, a name that is unique in its session.
+            role: What the agent does: `researcher`, `analyzer`, `writer` or any other. None: the
+                agent is registered already.
+            service_id: The agent's service; by default this client's.
+            marks: As in `emit`.
+
+        Raises as `Session.agent` does.
+        """
+        session = self.sync_session
+        return AsyncAgent(await asyncio.to_thread(session.agent, agent_id, role, service_id=service_id, **marks))
+
+    async def agents(self) -> Sequence[AgentRecord]:
+        """Return the session's agents in the order of their registration, without results.
+
+        Waits and raises as `sync` does.
+        """
+        return await asyncio.to_thread(self.sync_session.agents)
+
+    async def handoff(
+        self,
+        *,
+        to: str | AsyncAgent,
+        from_agent: str | AsyncAgent,
+        context: Json = None,
+        sync_type: str = "handoff",
+        **marks: Unpack[Marks],
+    ) -> None:
+        """Hand over from an agent to another: the taker's record refers to the giver's snapshot.
+
+        Raises as `Session.handoff` does.
+        """
+        giver = from_agent if isinstance(from_agent, str) else from_agent.sync_agent
+        taker = to if isinstance(to, str) else to.agent_id
+        hand_over = self.sync_session.handoff
+        await asyncio.to_thread(hand_over, to=taker, from_agent=giver, context=context, sync_type=sync_type, **marks)
+
+    async def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+        """Replace the session's content, and wait until Kafka has the update.
+
+        In a session with agents, as far as this object knows, the verb waits for the verdict,
+        whatever `wait` says, so that no agent's update is lost unnoticed.
+
+        Args:
+            state: The new content, a JSON object of at most about 1 MiB.
+            wait: Return once the broker has acknowledged the update, so that an answer that is
+                given after it cannot be ahead of the recorded content. False: as `emit`, at once.
+            marks: As in `emit`.
+
+        Returns and raises as `Session.update_state` does.
+        """
+        session = self.sync_session
+        if not session._agent_count:
+            return await super().update_state(state, wait=wait, **marks)
+        return await asyncio.to_thread(session.update_state, state, **marks)
+
+
+__all__ = ["AsyncSessionAgents", "AsyncSessionConversation"]

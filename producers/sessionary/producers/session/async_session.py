@@ -11,7 +11,7 @@ from sessionary.producers.context.scope import SessionBlock, active_session, ent
 from sessionary.producers.durable.flow import run_flow_async
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.off_loop import open_or_leave
-from sessionary.producers.session.async_conversation import AsyncSessionConversation
+from sessionary.producers.session.async_conversation import AsyncSessionAgents
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, StartFailureReason
@@ -20,7 +20,7 @@ AsyncStep = Callable[[], Awaitable[object]]
 """A step of a session's start, a coroutine function; what it raises ends the session."""
 
 
-class AsyncSession(AsyncSessionConversation):
+class AsyncSession(AsyncSessionAgents):
     """One session, for asyncio. Made by `AsyncSessionClient`; an async context manager.
 
     Has the verbs of `Session`, with the same arguments and errors. None blocks the event loop:

@@ -5,7 +5,8 @@ and to know when heartbeats are due.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from sessionary.producers.context.marks import complete_fields
@@ -26,7 +27,16 @@ from sessionary.producers.judgement.local_checks import NO_BARS
 from sessionary.producers.judgement.notices import SessionGoesOn
 from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.ports import ChangedSession, Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
+from sessionary.producers.ports import (
+    AgentMember,
+    ChangedSession,
+    Control,
+    HeartbeatTimer,
+    Json,
+    OnError,
+    OnReceipt,
+    SessionView,
+)
 from sessionary.producers.run_ports import RunReads, Waits
 from sessionary.producers.session.heartbeat import BeatingHandle, IsAlive
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
@@ -92,6 +102,7 @@ class SessionHandle(BeatingHandle):
         self._phase: str | None = None
         self._rules, self._quotas = services.rules, services.quotas
         self._sends_phases = True  # only the owning service may change the phase
+        self._is_member = False  # an agent of this service is registered
         self._version = 1
         self._snapshot_id: str | None = None
         self._pending: PendingVerdict | None = None
@@ -99,6 +110,10 @@ class SessionHandle(BeatingHandle):
         self._detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
         self._is_holder = False  # this client created the session, or took it over
         self._fenced_by: str | None = None
+        self._agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
+        self._agent_count = 0  # a poll tells only that
+        self._is_update_open = False  # the verdict on the last update did not come
+        self._update_lock = Lock()  # with agents, one update waits for the verdict on the other
         self._begin_beating(services.heartbeats, services.heartbeat_interval_s, is_alive)
         self._begin_judgement(emitter, services.watch)
         self._departures = 0  # how often the session was ended, detached or left
@@ -321,6 +336,25 @@ class SessionHandle(BeatingHandle):
                 )
             time.sleep(_EPOCH_PAUSE_S)
 
+    def _sync_unless_left(self, departures: int) -> SessionView:
+        """Do what `sync` does, but adopt nothing if the session was ended or left meanwhile.
+
+        `departures`: their number when the caller began. A call may go on after its caller gave up.
+        """
+        self._emitter.check_process()
+        control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
+        control.check_configured()
+        position = self._emitter.wait_position(self._services.verdict_timeout_s)
+        try:
+            view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+        except SessionLost:
+            self._lost = True
+            raise
+        with self._lock_then_tell():
+            if self._departures == departures:
+                self._adopt_view(view)
+        return view
+
     def _adopt_view(self, view: SessionView) -> None:
         """Take over what the processor knows. In `_lock_then_tell` only. Raises `SessionFenced`."""
         self._leave_shared_producer(view)
@@ -340,6 +374,8 @@ class SessionHandle(BeatingHandle):
         self._state_json = view.state_json
         self._schema_version = view.state_schema_version
         self._snapshot_id = view.snapshot_id
+        self._agents, self._agent_count = tuple(view.agents), len(view.agents)
+        self._is_member = any(agent.service_id == self._emitter.service_id for agent in view.agents)
         self._limits = view.limits
         self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)
 

@@ -1,6 +1,5 @@
 """The verbs of a session's life: start, pause, resume, recover, end."""
 
-import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Literal, Self, Unpack
@@ -13,10 +12,9 @@ from sessionary.producers.errors import (
     RulesTooOld,
     SessionaryError,
     SessionEnded,
-    SessionLost,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.asking import SessionAsking
+from sessionary.producers.session.agent_verbs import SessionAgents
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import (
     Payload,
@@ -41,7 +39,7 @@ Step = Callable[[], object]
 """A step of a session's start; what it raises ends the session."""
 
 
-class Session(SessionAsking):
+class Session(SessionAgents):
     """One session. Made by `SessionClient`; thread-safe; a context manager.
 
     Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
@@ -273,25 +271,6 @@ class Session(SessionAsking):
             self._send_event(created, fields, None if sent is None else sent.on_creation_receipt)
             self._snapshot_id = snapshot.snapshot_id
             self._is_holder = True
-
-    def _sync_unless_left(self, departures: int) -> SessionView:
-        """Do what `sync` does, but adopt nothing if the session was ended or left meanwhile.
-
-        `departures`: their number when the caller began. A call may go on after its caller gave up.
-        """
-        self._emitter.check_process()
-        control, deadline = self._services.control, time.monotonic() + self._services.verdict_timeout_s
-        control.check_configured()
-        position = self._emitter.wait_position(self._services.verdict_timeout_s)
-        try:
-            view = control.fetch_session(self.session_id, position, max(deadline - time.monotonic(), 0.1))
-        except SessionLost:
-            self._lost = True
-            raise
-        with self._lock_then_tell():
-            if self._departures == departures:
-                self._adopt_view(view)
-        return view
 
     def _ask_resume(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
         return self._ask_verdict("resume", [SessionResumed(self._snapshot_id, resume_plan)], envelope_fields(marks))

@@ -28,6 +28,7 @@ from sessionary.schemas.records import (
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import RefusalReason
+from sessionary.stream_processors.core.agent.machine import AgentMachine
 from sessionary.stream_processors.core.artifact.machine import ArtifactMachine
 from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.committed import PartitionSettings
@@ -84,7 +85,8 @@ class Judge:
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
-        machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), ArtifactMachine(), MessageMachine()
+        of_sessions = ArtifactMachine(), MessageMachine(), AgentMachine()
+        machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), *of_sessions
         state = PartitionState(partition, settings, Decoder(), machines)
         judged_by = _RULES[self.rules]._replace(quotas=self.quotas.limits is not None)
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=judged_by))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sessionary.producers.errors import RunGone, SessionLost
 from sessionary.producers.ports import (
+    AgentMember,
     ChangedSession,
     KnownSession,
     OutRecord,
@@ -103,6 +104,7 @@ class JudgedLog:
             holder_epoch=row.holder_epoch,
             question=row.question,
             answer=row.answer,
+            agents=[AgentMember(*agent) for agent in row.agents],
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:
@@ -186,7 +188,9 @@ class JudgedLog:
             refusals = tuple(each for each in row.refusals if each.offset > known.refused_after)
             is_other = known.holder is not None and row.holder not in ("", known.holder)
             seq = next((one.last_seq for one in row.producers if one.producer_id == known.producer_id), 0)
-            is_same = (row.state, row.epoch) == (known.state, known.epoch) and seq <= known.last_seq
+            agents = len(row.agents)
+            is_same = (row.state, row.epoch, agents) == (known.state, known.epoch, known.agents)
+            is_same = is_same and seq <= known.last_seq
             if not refusals and not is_other and is_same:
                 return None
             return ChangedSession(
@@ -200,6 +204,7 @@ class JudgedLog:
                 seq,
                 row.holder_epoch,
                 row.snapshot.snapshot_id,
+                agents,
             )
         verdict = None if known.after is None else self._verdicts.get(known.after, _NOT_KEPT)
         is_archived = row is not None or self.judge.is_archived(partition, key)

@@ -5,17 +5,22 @@ from typing import TYPE_CHECKING
 
 from sessionary.producers.errors import Unavailable
 from sessionary.producers.run_ports import (
+    AgentRecord,
+    AgentViewRead,
     ArtifactView,
     CallView,
     ExecutionView,
+    HandoverView,
     LogPosition,
     MessageView,
     RunAtWork,
     RunView,
+    SharedView,
     StepView,
 )
-from sessionary.schemas.ids import SessionKey, call_key, run_key, step_key
+from sessionary.schemas.ids import SessionKey, agent_key, call_key, run_key, step_key
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     EndedToolCall,
     FinishedRun,
@@ -110,6 +115,30 @@ class MemoryRuns:
         with self._ask_log() as log:
             return [_message_view(row) for row in log.find_turns(session_id, last) if isinstance(row, MessageState)]
 
+    def fetch_agents(self, session_id: str, after: LogPosition | None, timeout_s: float) -> Sequence[AgentRecord]:
+        """Return a session's agents in the order in which they were registered, without results."""
+        with self._ask_log() as log:
+            return [_agent_record(row) for row in _agent_rows(log, session_id)]
+
+    def fetch_agent_view(
+        self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
+    ) -> AgentViewRead | None:
+        """Return an agent and what it sees; None if it is not registered."""
+        from sessionary.stream_processors.core.agent.views import view_of
+
+        with self._ask_log() as log:
+            rows = _agent_rows(log, session_id)
+            seen = view_of(agent_id, log.find_row(session_id).agents, rows)
+            if seen is None:
+                return None
+            results = [
+                SharedView(*(each.key, author.agent_id, author.role), *each[1:4], each.result_json, each.artifact_id)
+                for author, each in seen.results
+            ]
+            context = {key: each.result_json for key, each in seen.shared_context.items()}
+            record = _agent_record(seen.row)._replace(shared_context=context)
+            return AgentViewRead(record, results, seen.dependencies)
+
     def _ask_log(self) -> "_AskedLog":
         if self._memory._silent:
             raise Unavailable("the control API is silent", 1.0)
@@ -134,6 +163,24 @@ def _parent_key(tenant_id: str, session_id: str, run_id: str | None) -> bytes:
     if run_id is not None:
         return run_key(tenant_id, session_id, run_id)
     return SessionKey(tenant_id, session_id).encoded()
+
+
+def _agent_rows(log: "JudgedLog", session_id: str) -> list[AgentState]:
+    """Return the rows of a session's agents in the order in which they were registered."""
+    names = [agent.agent_id for agent in log.find_row(session_id).agents]
+    rows = [
+        log.find_child(session_id, lambda tenant, name=name: agent_key(_parent_key(tenant, session_id, None), name))  # type: ignore[misc]
+        for name in names
+    ]
+    return [row for row in rows if isinstance(row, AgentState)]
+
+
+def _agent_record(row: AgentState) -> AgentRecord:
+    handover = None if row.handover is None else HandoverView(*row.handover)
+    tasks = row.current_task, list(row.completed_tasks)
+    return AgentRecord(
+        row.agent_id, row.role, row.service_id, *tasks, row.snapshot_id, row.updated_at, handover=handover
+    )
 
 
 def _run_at_work(log: "JudgedLog", session_id: str, run_id: str) -> RunAtWork | None:

@@ -19,6 +19,7 @@ from sessionary.schemas.codec.mapping import record_reader, record_writer
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES, PAYLOADS, Payload
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     AuditRecord,
     BatchAcknowledged,
@@ -56,7 +57,8 @@ from sessionary.schemas.types import Envelope
 SINGLE_OBJECT = b"\xc3\x01"
 
 Record = (
-    ArtifactState
+    AgentState
+    | ArtifactState
     | AuditRecord
     | BatchAcknowledged
     | BatchRecord

@@ -1,5 +1,7 @@
 """Small records that schemas of one subject share.
 
+    run          open runs and checkpoints
+    agent        agents of a session, and what they share
     quota        claims to quotas
     migration    a session's migration to another service
     question     a question to a person, and its answer

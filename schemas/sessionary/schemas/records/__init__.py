@@ -4,14 +4,14 @@
     outputs    audit records, refused events, batches, requests for clean-ups and tasks
     session    the changelog's sessions, gravestones and positions
     run        the changelog's runs, steps and tool calls
-    children   the changelog's artifacts and turns of conversations
+    children   the changelog's artifacts, turns of conversations and agents
     migration  what processors ask the target of a migration for
     quota      the quotas of tenants: notices, verdicts and rows
 
 Times of outputs are µs since the epoch; in the changelog's records they are ms of log time.
 """
 
-from sessionary.schemas.records.children import ArtifactState, MessageContent, MessageState
+from sessionary.schemas.records.children import AgentState, ArtifactState, MessageContent, MessageState
 from sessionary.schemas.records.control import RulesActivation, Tick
 from sessionary.schemas.records.migration import MigrationRequest
 from sessionary.schemas.records.outputs import (
@@ -38,6 +38,7 @@ from sessionary.schemas.records.run import (
 from sessionary.schemas.records.session import Gravestone, GravestoneChunk, Position, SessionContent, SessionState
 
 __all__ = [
+    "AgentState",
     "ArtifactState",
     "AuditRecord",
     "BatchAcknowledged",

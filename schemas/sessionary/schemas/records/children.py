@@ -1,7 +1,9 @@
-"""The changelog's records of artifacts, and of the turns of a conversation."""
+"""The changelog's records of artifacts, of the turns of a conversation, and of agents."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from sessionary.schemas.parts.agent import AgentHandover, SharedResult
 from sessionary.schemas.types import ArtifactStateName
 
 
@@ -46,4 +48,22 @@ class MessageContent(NamedTuple):
     artifact_id: str | None
 
 
-__all__ = ["ArtifactState", "MessageContent", "MessageState"]
+class AgentState(NamedTuple):
+    """An agent of a session: its tasks and what it shares. It vanishes with its session."""
+
+    tenant_id: str
+    session_id: str
+    agent_id: str  # Unique in its session
+    role: str
+    service_id: str
+    registered_at: int  # Log time, ms; so are all times here
+    updated_at: int  # When the last snapshot was made
+    snapshot_id: str  # The last snapshot: each change of the tasks makes one
+    shared_seen: int  # How many results the session's agents had shared by the last snapshot
+    current_task: str | None = None
+    completed_tasks: Sequence[str] = ()  # In the order of their completion
+    shared: Sequence[SharedResult] = ()  # What this agent shares; oldest first
+    handover: AgentHandover | None = None  # The last one that it got
+
+
+__all__ = ["AgentState", "ArtifactState", "MessageContent", "MessageState"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
@@ -72,6 +73,8 @@ class SessionState(NamedTuple):
     holder_epoch: int = 0  # The last that a client's event has given; the holder goes on from it. 0 by rules 1
     question: Question | None = None  # That the session waits with
     answer: Answer | None = None  # How its last question ended
+    agents: Sequence[SessionAgent] = ()  # In the order in which they were registered; none by rules 1
+    shared_results: int = 0  # How many results the agents have shared; 0 by rules 1
 
 
 class SessionContent(NamedTuple):

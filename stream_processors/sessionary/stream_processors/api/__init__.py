@@ -10,6 +10,7 @@ In the order in which a request passes:
     session_document  the JSON document of a session
     runs              the runs of a session, their steps, tool calls and artifacts; tasks
     conversations     the last turns of a session's conversation
+    agents            the agents of a session, and what each sees
     following         streams that tell each committed change of a session
     lists             the runs and sessions of a tenant, over all partitions
     session_poll      which of many sessions differ from what a client knows of them

@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.stream_processors.api.agents.openapi import AGENT_PATHS, AGENT_SCHEMAS
 from sessionary.stream_processors.api.conversations.openapi import CONVERSATION_PATHS, CONVERSATION_SCHEMAS
 from sessionary.stream_processors.api.following.openapi import FOLLOW_PATHS
 from sessionary.stream_processors.api.lists.openapi import LIST_PATHS, LIST_SCHEMAS
@@ -48,6 +49,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         },
         **FOLLOW_PATHS,
         **CONVERSATION_PATHS,
+        **AGENT_PATHS,
         **RUN_PATHS,
         **LIST_PATHS,
         **PEOPLE_PATHS,
@@ -148,6 +150,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         "schemas": {
             "Session": SESSION,
             **CONVERSATION_SCHEMAS,
+            **AGENT_SCHEMAS,
             **RUN_SCHEMAS,
             **LIST_SCHEMAS,
             **PEOPLE_SCHEMAS,

@@ -75,6 +75,11 @@ SESSION: Final = object_schema(
     limits=object_schema(**dict.fromkeys(SessionLimits._fields, NUMBER)),
     data_classes={"type": "array", "description": "classes of the data that it handles", "items": TEXT},
     deadline_ms={**NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
+    agents={
+        "type": "array",
+        "description": "its agents, whose services are members of it",
+        "items": object_schema(agent_id=TEXT, role=TEXT, service_id=TEXT, snapshot_id=TEXT),
+    },
     refusals=_REFUSALS,
     verdict={
         **VERDICT,
@@ -95,6 +100,7 @@ KNOWN_SESSION: Final = {
         holder={**TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
         producer_id={**TEXT_OR_NULL, "description": "the client's producer id in this session"},
         last_seq={**NUMBER, "default": 0, "description": "the last number that it has given out under that id"},
+        agents={**NUMBER_OR_NULL, "description": "how many agents it knows the session to have; null: it does not say"},
         refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
         after={
             **_AFTER,
@@ -122,6 +128,7 @@ CHANGED_SESSION: Final = object_schema(
         "description": "the last number under `producer_id` that was judged, 0 if none was; above `last_seq` it is "
         "that of another process with this id",
     },
+    agents={**NUMBER, "description": "how many agents the session has"},
 )
 SESSION_POLL: Final = {
     **object_schema(

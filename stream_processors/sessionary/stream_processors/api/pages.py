@@ -56,6 +56,8 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
         router.add_get(f"{parent}/artifacts", api.artifacts.artifacts)
     router.add_get("/v1/sessions/{session_id}/execution", api.execution.execution)
     router.add_get("/v1/sessions/{session_id}/conversation", api.messages.conversation)
+    router.add_get("/v1/sessions/{session_id}/agents", api.agents.agents)
+    router.add_get("/v1/sessions/{session_id}/agents/{agent_id}", api.agents.agent)
     router.add_get("/v1/partitions", partitions.list_partitions)
     router.add_post("/v1/partitions/{partition}/retry", partitions.retry_partition)
     router.add_get("/v1/rules", rules.list_rules)

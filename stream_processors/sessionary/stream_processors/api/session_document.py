@@ -33,6 +33,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "limits": row.limits._asdict(),
         "data_classes": list(row.data_classes),
         "deadline_ms": asked.owner.state.deadline_ms(row),
+        "agents": [agent._asdict() for agent in row.agents],
         "refusals": [refusal._asdict() for refusal in row.refusals],
         **log_document(asked),
     }

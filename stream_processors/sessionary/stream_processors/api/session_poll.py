@@ -45,6 +45,7 @@ class SessionQuestion(NamedTuple):
     document: Mapping[str, Any]  # as it was asked
     producer_id: str | None = None  # the client's, in this session
     last_seq: int = 0  # the last number that it has given out
+    agents: int | None = None  # how many the session has, as far as the client knows; None: it does not say
 
 
 class SessionPolls:
@@ -104,10 +105,13 @@ class SessionPolls:
         session_id, state, epoch = values.get("session_id"), values.get("state"), values.get("epoch", 1)
         producer_id, last_seq = values.get("producer_id"), values.get("last_seq", 0)
         refused_after, holder, after = values.get("refused_after", -1), values.get("holder"), values.get("after")
-        is_malformed = any(type(number) is not int for number in (epoch, refused_after, last_seq))
+        agents = values.get("agents")
+        numbers = (epoch, refused_after, last_seq, 0 if agents is None else agents)
+        is_malformed = any(type(number) is not int for number in numbers)
         if is_malformed or not isinstance(session_id, str) or not isinstance(state, str):
             detail = (
-                f"sessions[{n}]: session_id and state must be texts, epoch, refused_after and last_seq whole numbers"
+                f"sessions[{n}]: session_id and state must be texts, "
+                "epoch, refused_after, last_seq and agents whole numbers"
             )
             raise Problem(400, "invalid_value", "Bad sessions", detail)
         if not all(isinstance(text, str | None) for text in (holder, after, producer_id)):
@@ -120,7 +124,7 @@ class SessionPolls:
         partition = partition_of(key.encoded(), self._settings.partitions)
         place = parse_after(after, partition)
         return SessionQuestion(
-            key, partition, state, epoch, holder, refused_after, place, values, producer_id, last_seq
+            key, partition, state, epoch, holder, refused_after, place, values, producer_id, last_seq, agents
         )
 
 
@@ -196,6 +200,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
         is_other = question.holder is not None and row.holder not in ("", question.holder)
         seq = _last_number(row, question.producer_id)
         is_same = (row.state, row.epoch) == (question.state, question.epoch) and seq <= question.last_seq
+        is_same = is_same and question.agents in (None, len(row.agents))
         if not refusals and not is_other and is_same:
             return None
         return {
@@ -209,6 +214,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
             "refusals": refusals,
             "verdict": None,
             "producer_seq": seq,
+            "agents": len(row.agents),
         }
     is_archived = isinstance(row, Gravestone) or state.is_packed(key)
     verdict = None
@@ -227,6 +233,7 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
         "refusals": [],
         "verdict": verdict,
         "producer_seq": 0,
+        "agents": 0,
     }
 
 

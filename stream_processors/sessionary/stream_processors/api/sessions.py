@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
+from sessionary.stream_processors.api.agents.agent_pages import AgentPages
 from sessionary.stream_processors.api.conversations.message_pages import MessagePages
 from sessionary.stream_processors.api.following.follow_page import FollowPage
 from sessionary.stream_processors.api.following.open_streams import OpenStreams
@@ -46,8 +47,8 @@ from sessionary.stream_processors.settings import ProcessorSettings
 class ControlApi:
     """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
     `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and what belongs to them,
-    `tasks` those for tasks, `messages` those for conversations, `following` those of followers.
-    `unknown_ids` is told of every problem.
+    `tasks` those for tasks, `messages` those for conversations, `agents` those for agents,
+    `following` those of followers. `unknown_ids` is told of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -85,6 +86,7 @@ class ControlApi:
         self.execution = ExecutionPage(self._questions)
         self.tasks = TaskPages(self._questions)
         self.messages = MessagePages(self._questions)
+        self.agents = AgentPages(self._questions)
         streams = OpenStreams(settings.api_followers_max, metrics)
         self.following = FollowPage(self._questions, tokens, others, streams)
 

@@ -20,6 +20,7 @@
     call/            the machine of reserved tool calls
     artifact/        the machine of artifacts
     message/         the machine of the turns of a conversation
+    agent/           the machine of a session's agents
     quota/           the machine of tenants' quotas, over a log of its own
 
 A record passes `verdict`, then the machine of its family; `overlay` collects what comes of it.

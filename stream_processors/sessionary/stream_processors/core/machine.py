@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     EndedToolCall,
     FinishedRun,
@@ -34,7 +35,7 @@ from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
 NO_SESSION = SessionKey("", "")
-ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState
+ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState | AgentState
 
 
 class Remains(Enum):
@@ -70,9 +71,10 @@ class Arrival(NamedTuple):
     may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
     last repair of the partition's clock, which a new row's times include; 0 if there was none.
     `run` is the row of the run that the event's envelope names; None if there is none, or if the
-    rules know no runs. `child` is the row under `child_key`: the step, the reserved call or the
-    artifact that the event names, or the turn whose row a message takes; the key is None if it
-    names none. `siblings` is how many children the parent of a child that is not there has.
+    rules know no runs. `child` is the row under `child_key`: the step, the reserved call, the
+    artifact or the agent that the event names, or the turn whose row a message takes; the key is
+    None if it names none. `siblings` is how many children the parent of a child that is not there
+    has.
     `quota` is set, and `event` and `fault` are None, if the record is a processor's verdict on a
     claim to a quota.
     """

@@ -56,6 +56,18 @@ def run_task(session: Session, marks: Marks) -> None:
         pass
 
 
+def register_agent(session: Session, marks: Marks) -> None:
+    with session.run("report", **marks):  # these verbs wait, and are refused if their run is unknown
+        session.agent("a", "writer", **marks)
+
+
+def hand_over(session: Session, marks: Marks) -> None:
+    with session.run("report", **marks):
+        for agent_id in ("a", "b"):
+            session.agent(agent_id, "writer", **marks).finish("x" * 20_000, task="work", **marks)
+        session.handoff(to="b", from_agent="a", **marks)
+
+
 # What each verb that takes marks does in an Active session; the last two in an Idle one.
 VERBS: dict[str, Callable[[Session, Marks], object]] = {
     "emit": lambda s, m: s.emit(LlmDecision(), **m),
@@ -66,6 +78,8 @@ VERBS: dict[str, Callable[[Session, Marks], object]] = {
     "update_state": lambda s, m: s.update_state({"n": 1}, **m),
     "snapshot": lambda s, m: s.snapshot(**m),
     "message": lambda s, m: s.message("user", "x" * 20_000, **m),
+    "agent": register_agent,
+    "handoff": hand_over,
     "tool_message": lambda s, m: s.tool_message("search", ["x"], **m),
     "llm": call_model,
     "run": run_task,

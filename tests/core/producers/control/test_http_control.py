@@ -166,7 +166,7 @@ def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
     with control_server(answer) as url:
         settings = ProducerSettings.from_env({}, control_url=url, api_token="token-1")
         polling = HttpControl(settings, "acme")
-        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7), "p", 3)], 60)
+        changes = polling.poll_sessions([KnownSession("s", "Active", 2, "p", 5, (1, 7), "p", 3, 2)], 60)
         polling.fetch_session("s", None, 60)
     assert changes.positions == {1: 8}
     (session,) = changes.sessions
@@ -184,6 +184,7 @@ def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
                 "after": "1:7",
                 "producer_id": "p",
                 "last_seq": 3,
+                "agents": 2,
             }
         ],
     }

@@ -20,6 +20,9 @@ EVOLVED = {
         for name in ("AuditRecord", "BatchRecord", "Gravestone", "Position", "RejectedEvent", "SessionState")
     ),
     "sessionary.events.StateUpdated",
+    "sessionary.events.AgentRegistered",
+    "sessionary.events.AgentTaskUpdated",
+    "sessionary.events.ContextSynced",
     "sessionary.events.ToolCallStarted",
     "sessionary.events.RunCompleted",
     "sessionary.events.RunFailed",

@@ -12,6 +12,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
 from sessionary.stream_processors.access import parse_tokens
+from sessionary.stream_processors.api.agents.agent_pages import AgentPages
 from sessionary.stream_processors.api.conversations.message_pages import MessagePages
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
@@ -51,7 +52,7 @@ class RunRig:
         others = OtherWorkers(SETTINGS, FakeGroup(time.monotonic()))
         questions = SessionQuestions(SETTINGS, TokenStore(SETTINGS, Metrics()), assignment, others)
         runs, steps, calls = RunPages(questions), StepPages(questions), CallPages(questions)
-        artifacts = ArtifactPages(questions)
+        artifacts, agents = ArtifactPages(questions), AgentPages(questions)
         self._tasks = TaskPages(questions)
         self._pages = {
             ("runs",): runs.open_runs,
@@ -64,6 +65,8 @@ class RunRig:
             ("artifacts",): artifacts.artifacts,
             ("execution",): ExecutionPage(questions).execution,
             ("conversation",): MessagePages(questions).conversation,
+            ("agents",): agents.agents,
+            ("agents", "agent_id"): agents.agent,
             ("tool-calls",): calls.calls,
             ("tool-calls", "idem_key"): calls.call,
         }
@@ -73,6 +76,10 @@ class RunRig:
 
     def send(self, event_type: str, run_id: str, **fields: Any) -> str:
         return self.rig.send(self.agent, event_type, {"run_id": run_id}, **fields)
+
+    def tell(self, event_type: str, **fields: Any) -> None:
+        """Send an event of no run, which must apply."""
+        assert self.rig.send(self.agent, event_type, **fields) == "applied"
 
     def run_key(self, run_id: str) -> bytes:
         return run_key(*self.agent.key, run_id)
@@ -112,7 +119,7 @@ def _answer_of(page: Page, path: str, token: str, match_info: dict[str, str]) ->
 
 def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
     """Whether a page has as many parts, and the same ones where it names none of a row."""
-    names = ("run_id", "name", "idem_key")
+    names = ("run_id", "name", "idem_key", "agent_id")
     return len(pattern) == len(parts) and all(a in names or a == b for a, b in zip(pattern, parts, strict=True))
 
 

@@ -11,6 +11,7 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.records import Gravestone
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.session_poll import SESSIONS_MAX
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -93,6 +94,7 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
                 "refusals": [],
                 "verdict": None,
                 "producer_seq": 0,
+                "agents": 0,
             }
             assert changes(await poll(server, known(paused, state="Paused"), known(ended, state="Terminated"))) == []
             assert changes(await poll(server, known(same, epoch=2)))[0]["epoch"] == 1
@@ -199,14 +201,32 @@ def test_a_token_of_another_tenant_is_said_so(tmp_path: Path, path: bytes) -> No
     asyncio.run(story())
 
 
+def test_another_number_of_agents_than_the_client_knows_is_told(tmp_path: Path) -> None:
+    owner, agent = RigOwner(), EventFactory()
+    owner.rig.activate(NEWEST_RULES)
+    owner.rig.start(agent)
+    for name in ("r", "w"):
+        assert owner.rig.send(agent, "agent_registered", agent_id=name) == "applied"
+
+    async def story() -> None:
+        async with running_server(tmp_path, owning(owner)) as server:
+            (document,) = changes(await poll(server, known(agent, agents=1)))
+            assert (document["agents"], document["state"]) == (2, "Active")
+            for said in ({"agents": 2}, {"agents": None}, {}):  # an older client does not say
+                assert changes(await poll(server, known(agent, **said))) == []
+
+    asyncio.run(story())
+
+
 CASES: list[tuple[object, str]] = [
     ({"sessions": 5}, "a list of at most 1000"),
     ({}, "a list of at most 1000"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active"}] * (SESSIONS_MAX + 1)}, "at most 1000"),
     ({"sessions": [5]}, "sessions[0]: session_id and state"),
     ({"sessions": [{"session_id": "x", "state": "Active"}]}, "sessions[0]: session id 'x' is not a UUID"),
-    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch, refused_after and"),
-    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "last_seq": "1"}]}, "and last_seq whole"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch, refused_after,"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "last_seq": "1"}]}, "last_seq and agents"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "agents": ""}]}, "agents whole numbers"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "holder": 5}]}, "holder, producer_id and after"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "producer_id": 5}]}, "must be texts or null"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "after": "x"}]}, "use <partition>:<offset>"),

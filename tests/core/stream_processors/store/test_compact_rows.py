@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.ids import artifact_key, call_key, message_key, run_key, step_key
+from sessionary.schemas.ids import agent_key, artifact_key, call_key, message_key, run_key, step_key
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     EndedToolCall,
     FinishedRun,
@@ -59,6 +60,7 @@ CASES: Sequence[tuple[type[Any], bytes, int]] = [
     (ArtifactState, artifact_key(RUN, "a"), NAMES + 38 + 1),
     (ArtifactState, artifact_key(SESSION, "a"), NAMES + 1),
     (MessageState, message_key(SESSION, 7), NAMES + 1),
+    (AgentState, agent_key(SESSION, "a"), NAMES + 1),
 ]
 CLASSES = [kind for kind, _, _ in CASES]
 DUE = bytes(8)

@@ -4,11 +4,14 @@ from typing import Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
+    AgentRegistered,
+    AgentTaskUpdated,
     ArtifactChunkAppended,
     ArtifactCompleted,
     ArtifactCreated,
     ArtifactPurged,
     ArtifactSoftDeleted,
+    ContextSynced,
     MessageAppended,
     StepFailed,
     StepSkipped,
@@ -19,16 +22,18 @@ from sessionary.schemas.events import (
     ToolCallStarted,
     ToolCallSucceeded,
 )
-from sessionary.schemas.ids import SessionKey, artifact_key, call_key, run_key, step_key
+from sessionary.schemas.ids import SessionKey, agent_key, artifact_key, call_key, run_key, step_key
 
 StepPayload = StepStarted | StepSucceeded | StepFailed | StepSkipped
 CallPayload = ToolCallStarted | ToolCallSucceeded | ToolCallFailed | ToolCallResolved
 ArtifactPayload = ArtifactCreated | ArtifactChunkAppended | ArtifactCompleted | ArtifactSoftDeleted | ArtifactPurged
+AgentPayload = AgentRegistered | AgentTaskUpdated | ContextSynced
 # Those of events that may have a row although they name no run.
 PAYLOADS_OF_SESSIONS: Final = frozenset(
     {
         *(ToolCallStarted, ToolCallSucceeded, ToolCallFailed, ToolCallResolved),
         *(ArtifactCreated, ArtifactChunkAppended, ArtifactCompleted, ArtifactSoftDeleted, ArtifactPurged),
+        *(AgentRegistered, AgentTaskUpdated, ContextSynced),
         MessageAppended,
     }
 )
@@ -39,7 +44,8 @@ def named_child(session: SessionKey, event: Event) -> bytes | None:
 
     A step has a row if it is of a run and its attempts are counted: attempt 0 is work that is only
     reported, such as the call of a model. A call is reserved, and so has a row, if its idempotency
-    key is not empty and is not just the call's id. A message names no row: it takes the next turn.
+    key is not empty and is not just the call's id. Of a hand-over the taker's row is named. A
+    message names no row: it takes the next turn.
     """
     payload, run_id = event.payload, event.envelope.run_id
     if isinstance(payload, CallPayload):
@@ -48,13 +54,32 @@ def named_child(session: SessionKey, event: Event) -> bytes | None:
         return call_key(_parent_of(session, run_id), payload.idem_key)
     if isinstance(payload, ArtifactPayload):
         return artifact_key(_parent_of(session, run_id), payload.artifact_id)
+    if isinstance(payload, AgentPayload):
+        return agent_key(session.encoded(), named_agent(event))
     if run_id and isinstance(payload, StepPayload) and (isinstance(payload, StepSkipped) or payload.attempt):
         return step_key(run_key(*session, run_id), payload.name)
     return None
+
+
+def named_agent(event: Event) -> str:
+    """Return the id of the agent that an event is of; of a hand-over, the taker's."""
+    payload = event.payload
+    if isinstance(payload, ContextSynced):
+        return payload.to_agent_id
+    assert isinstance(payload, AgentPayload)
+    return event.envelope.agent_id if payload.agent_id is None else payload.agent_id
 
 
 def _parent_of(session: SessionKey, run_id: str | None) -> bytes:
     return run_key(*session, run_id) if run_id else session.encoded()
 
 
-__all__ = ["PAYLOADS_OF_SESSIONS", "ArtifactPayload", "CallPayload", "StepPayload", "named_child"]
+__all__ = [
+    "PAYLOADS_OF_SESSIONS",
+    "AgentPayload",
+    "ArtifactPayload",
+    "CallPayload",
+    "StepPayload",
+    "named_agent",
+    "named_child",
+]

@@ -9,6 +9,7 @@ from typing import Any, Final
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     EndedToolCall,
     FinishedRun,
@@ -38,6 +39,7 @@ _NAMES: Final[Mapping[type[Any], str]] = {
     TimedStep: "step",
     ToolCallState: "tool call",
     EndedToolCall: "tool call",
+    AgentState: "agent",
     ArtifactState: "artifact",
     MessageState: "message",
 }
@@ -92,6 +94,11 @@ def _texts(row: DependantRow) -> list[str]:
         texts += row.error
     if isinstance(row, RunState | FinishedRun) and row.checkpoint is not None:
         texts += (value for value in row.checkpoint if isinstance(value, str))
+    if isinstance(row, AgentState):
+        texts += row.completed_tasks
+        texts += (value for result in row.shared for value in result if isinstance(value, str))
+        if row.handover is not None:
+            texts += (value for value in row.handover if isinstance(value, str))
     return texts
 
 

@@ -30,12 +30,12 @@ from sessionary.stream_processors.core.session.facts import (
     WorkDone,
 )
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
-from sessionary.stream_processors.core.session.transitions import PHASES, WORK, Objection
+from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK, Objection
 from sessionary.stream_processors.core.session.values import invalid_payload
 
 STATE_BYTES_MAX = VALUE_BYTES_MAX
 _BEATS_MISSED = 2
-_FILLING = WORK - RUN_EVENTS  # work that may fill a gap later
+_FILLING = WORK - RUN_EVENTS - CONTENT_CHANGES  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 
@@ -99,9 +99,10 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
     """Let a replayed record fill its own gap; None if it is refused as any late filler.
 
     Only what does not depend on the order of events may: work, which changes nothing but the
-    clocks, and no step, reserved call or artifact. They stay, because the work was done long ago;
-    for the same reason the session's state and a lower epoch do not matter. A message may too, so
-    that the conversation has it: it is the next turn, as turns are numbered in the log's order.
+    clocks, and no step, reserved call, artifact or agent, nor a transaction. They stay, because the
+    work was done long ago; for the same reason the session's state and a lower epoch do not matter.
+    A message may too, so that the conversation has it: it is the next turn, as turns are numbered
+    in the log's order.
     """
     envelope = event.envelope
     if arrival.rules.version < 2 or envelope.event_type not in _FILLING or envelope.epoch > row.epoch:

@@ -15,6 +15,7 @@ from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
+from sessionary.stream_processors.core.agent.views import is_member
 from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
@@ -57,6 +58,7 @@ from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, ke
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
+    MEMBERSHIP,
     OWNER_ONLY,
     Objection,
     Transition,
@@ -357,8 +359,18 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
         return object_to_migration_sender(row, event)
     if name in OWNER_ONLY and envelope.service_id != row.owner_service and not is_by_operator(event):
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
-    if name in CONTENT_CHANGES and envelope.service_id != row.owner_service and arrival.rules.version >= 2:
-        return Objection("not_member", f"the content is {row.owner_service}'s, not {envelope.service_id}'s")
+    if envelope.service_id != row.owner_service and arrival.rules.version >= 2:
+        return _object_to_other_service(row, event, arrival)
+    return None
+
+
+def _object_to_other_service(row: SessionState, event: Event, arrival: Arrival) -> Objection | None:
+    """Judge by rules 2 what a service sends that does not own the session."""
+    name, service_id = event.envelope.event_type, event.envelope.service_id
+    if name in MEMBERSHIP and not is_by_operator(event):
+        return Objection("not_member", f"its members are {row.owner_service}'s to say, not {service_id}'s")
+    if name in CONTENT_CHANGES and not is_member(row, service_id) and not is_of_detached_run(event, arrival.run):
+        return Objection("not_member", f"the content is {row.owner_service}'s, not {service_id}'s")
     return None
 
 

@@ -11,6 +11,7 @@ from sessionary.schemas.events import MessageAppended, RunQueued
 from sessionary.schemas.ids import SessionKey, run_key
 from sessionary.schemas.limits import CHILDREN_MAX
 from sessionary.schemas.records import (
+    AgentState,
     ArtifactState,
     AuditRecord,
     MessageState,
@@ -22,11 +23,13 @@ from sessionary.schemas.records import (
     ToolCallState,
 )
 from sessionary.schemas.types import OpenRun
+from sessionary.stream_processors.core.agent.facts import AgentMoved
+from sessionary.stream_processors.core.agent.judge import judge_agent
 from sessionary.stream_processors.core.artifact.facts import ArtifactMoved
 from sessionary.stream_processors.core.artifact.judge import judge_artifact
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown, CallMoved
 from sessionary.stream_processors.core.call.judge import judge_call
-from sessionary.stream_processors.core.dependants.child_naming import ArtifactPayload, StepPayload
+from sessionary.stream_processors.core.dependants.child_naming import AgentPayload, ArtifactPayload, StepPayload
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, split_facts
 from sessionary.stream_processors.core.message.facts import MessageTaken
 from sessionary.stream_processors.core.message.judge import judge_message
@@ -44,6 +47,7 @@ from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_deta
 from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, RunRow
 from sessionary.stream_processors.core.session.clocks import INACTIVITY
 from sessionary.stream_processors.core.session.facts import (
+    AgentKept,
     RunClosed,
     RunEventTaken,
     RunOpened,
@@ -119,7 +123,22 @@ def _judge_child(
         return () if artifact is None else (ForRow(child_key, ArtifactState, ArtifactMoved(artifact)),)
     if isinstance(payload, MessageAppended):
         return take_turn(row, event, arrival, child_key)
+    if isinstance(payload, AgentPayload):
+        return _judge_agent(row, event, arrival, child_key)
     return _judge_call(row, event, arrival, child_key)
+
+
+def _judge_agent(
+    row: SessionState, event: Event, arrival: Arrival, child_key: bytes
+) -> Sequence[SessionFact | ForRow] | Objection:
+    """Return what an event is for its agent: what the session has of it, and the agent's row."""
+    judged = judge_agent(row, event, arrival)
+    if isinstance(judged, Objection):
+        return judged
+    if judged is None:
+        return ()
+    kept = AgentKept(judged.agent, judged.shared_results)
+    return object_to_size(row, (kept,), arrival) or (kept, ForRow(child_key, AgentState, AgentMoved(judged.after)))
 
 
 def take_turn(

@@ -15,6 +15,7 @@ from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
+    AgentKept,
     Buried,
     CleanupReleased,
     ContentUpdated,
@@ -217,6 +218,14 @@ def _take_turn(row: SessionState, fact: TurnTaken) -> SessionState:
     return _replace_turns(row, fact.turn)
 
 
+def _keep_agent(row: SessionState, fact: AgentKept) -> SessionState:
+    agent, shared_results = fact
+    agents = tuple(agent if known.agent_id == agent.agent_id else known for known in row.agents)
+    if agent not in agents:
+        agents = (*agents, agent)
+    return row._replace(agents=agents, shared_results=shared_results)
+
+
 def _open_run(row: SessionState, fact: RunOpened) -> SessionState:
     return row._replace(open_runs=(*row.open_runs, fact.run))
 
@@ -238,6 +247,7 @@ def _reject_run(row: SessionState, fact: RunRejected) -> SessionState:
 
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
+    AgentKept: _keep_agent,
     Buried: _bury_session,
     CallBecameUnknown: _number_only,
     StepTimedOut: _number_only,

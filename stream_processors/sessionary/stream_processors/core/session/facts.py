@@ -6,6 +6,7 @@ A refusal is a fact too: it is numbered, audited and kept, and changes nothing e
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
@@ -179,6 +180,13 @@ class TurnTaken(NamedTuple):
     turn: int
 
 
+class AgentKept(NamedTuple):
+    """An agent joined the session or made a snapshot; so many results are shared now."""
+
+    agent: SessionAgent
+    shared_results: int
+
+
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -271,6 +279,7 @@ SessionFact = (
     | RunClosed
     | RunEventTaken
     | TurnTaken
+    | AgentKept
     | RunChanged
     | RunRejected
     | TaskAdmitted
@@ -288,6 +297,7 @@ SessionFact = (
 
 __all__ = [
     "AbortReason",
+    "AgentKept",
     "Buried",
     "CleanupReleased",
     "ContentUpdated",

@@ -160,6 +160,8 @@ def _texts(row: SessionState) -> list[str]:
         texts.extend(refusal.event_id for refusal in row.refusals)
     if row.open_runs:
         texts.extend(run.run_id for run in row.open_runs)
+    if row.agents:
+        texts.extend(value for agent in row.agents for value in agent)
     return texts
 
 

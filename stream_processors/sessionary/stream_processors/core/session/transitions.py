@@ -322,8 +322,13 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
     "session_migration_offered",
     "session_migration_loaded",
 }
-# What changes the session's content: by rules 2 only the owning service may.
-CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated"})
+# What changes the session's content: by rules 2 only its members may, the owning service and those
+# of registered agents.
+CONTENT_CHANGES = frozenset(
+    {"snapshot_created", "state_updated", "checkpoint_saved", "txn_begun", "txn_committed", "txn_rolled_back"}
+)
+# Who is a member is for the owning service, or an operator, to say.
+MEMBERSHIP = frozenset({"agent_registered"})
 
 # Possible until the session ends.
 SIGNS_OF_LIFE = frozenset({"heartbeat", "session_taken_over"})
@@ -369,6 +374,7 @@ __all__ = [
     "COMPLETIONS",
     "CONTENT",
     "CONTENT_CHANGES",
+    "MEMBERSHIP",
     "OWNER_ONLY",
     "PHASES",
     "PROCESSOR_EVENTS",

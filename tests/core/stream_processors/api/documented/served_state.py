@@ -95,6 +95,7 @@ class ServedState:
             "name": ["plan", "read", "absent"],
             "idem_key": ["k1", "k2", "absent"],
             "task_id": [task_id, new_task_id(foreign.key), derived_id("no", "task")],
+            "agent_id": ["researcher_1", "writer_1", "absent"],
             "partition": [*range(PARTITIONS + 1)],
         }
 
@@ -127,6 +128,12 @@ class ServedState:
         for idem_key in ("k1", "k2"):
             self._apply(agent, "tool_call_started", {}, idem_key=idem_key)
         self._apply(agent, "tool_call_failed", {}, idem_key="k2", error=error)
+        for agent_id, role in (("researcher_1", "researcher"), ("writer_1", "writer")):
+            self._apply(agent, "agent_registered", {}, agent_id=agent_id, role=role)
+            named = {"agent_id": agent_id, "task": "work", "result_json": "[1]"}
+            self._apply(agent, "agent_task_updated", {}, completed=role == "researcher", **named)
+        synced = {"from_agent_id": "researcher_1", "to_agent_id": "writer_1", "sync_type": "handoff"}
+        self._apply(agent, "context_synced", {}, **synced)
         assert self._rig.send(agent, "session_started") == "refused illegal_transition"
 
     def _apply(self, agent: EventFactory, event_type: str, envelope: dict[str, str], **fields: Any) -> None:

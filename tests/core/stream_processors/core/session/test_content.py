@@ -48,7 +48,7 @@ def test_by_rules_2_a_stranger_cannot_change_the_content(event_type: str, state:
 def test_a_stranger_may_still_report_work() -> None:
     rig, _ = active_rig(2)
     stranger = EventFactory(service="other", producer="q")
-    for event_type in ("session_activity", "usage_recorded", "checkpoint_saved", "heartbeat"):
+    for event_type in ("session_activity", "usage_recorded", "message_appended", "tool_call_started", "heartbeat"):
         assert rig.send(stranger, event_type) == "applied"
 
 

@@ -1,0 +1,1 @@
+"""Tests of the agents of a session, as a client has them."""

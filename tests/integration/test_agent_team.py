@@ -1,0 +1,120 @@
+"""Agents of one session in several processes: what they see, and that no update is lost."""
+
+import ast
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from sessionary.producers import SessionClient
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import StateUpdated
+from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
+from tests.support import Processes, read_events, wait_until
+
+_TIMES = 15
+
+
+@pytest.fixture
+def rig(kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
+    return ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES, clickhouse=clickhouse)
+
+
+def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: ExamplesRig) -> None:
+    rig.pipeline.start_sinks()
+    output = rig.run_example("agent_team.agents")
+    session_id, lines = session_of(output), output.splitlines()
+    seen = {}
+    for line in lines:
+        if " sees " in line:
+            agent_id, said = line.split(" sees ")
+            visible, dependencies = said.split(" depends on ")
+            seen[agent_id] = (ast.literal_eval(visible), ast.literal_eval(dependencies))
+    papers, insights = "researcher_1_gather_papers", "analyzer_1_analyze_papers"
+    assert seen == {
+        "researcher_1": ([], []),
+        "analyzer_1": ([papers], ["researcher_1"]),
+        "writer_1": ([papers, insights], ["researcher_1", "analyzer_1"]),
+    }
+    assert lines[-3:-1] == [f"{papers}: p1, p2, p3", f"{insights}: insight1, insight2"]
+    assert lines[-1] == "done: researcher_1, analyzer_1, writer_1 in version 4"
+    assert end_of(rig.events(output)) == "completed"
+    assert rig.refusals() == []
+    rig.pipeline.wait_landed(END_S)
+    of_session = f"WHERE session_id = '{session_id}'"
+    agents = rig.pipeline.sql(
+        "SELECT agent_id, role, service_id, completed_tasks, mapKeys(shared_context) FROM {db}.v_agents "
+        f"{of_session} ORDER BY registered_at"
+    )
+    report = "writer_1_create_report"
+    assert agents == [
+        ["researcher_1", "researcher", "research", "['gather_papers']", f"['{papers}']"],
+        ["analyzer_1", "analyzer", "analysis", "['analyze_papers']", f"['{papers}','{insights}']"],
+        ["writer_1", "writer", "writing", "['create_report']", f"['{papers}','{insights}','{report}']"],
+    ]
+    tasks = rig.pipeline.sql(
+        "SELECT agent_id, task, is_completed, from_snapshot, to_snapshot, result FROM {db}.v_agent_tasks "
+        f"{of_session} ORDER BY source_offset"
+    )
+    assert [task[:3] for task in tasks] == [
+        [agent_id, name, done]
+        for agent_id, name in (
+            ("researcher_1", "gather_papers"),
+            ("analyzer_1", "analyze_papers"),
+            ("writer_1", "create_report"),
+        )
+        for done in ("false", "true")
+    ]
+    assert [first[4] == second[3] for first, second in zip(tasks[::2], tasks[1::2], strict=True)] == [True] * 3
+    assert [task[5] for task in tasks[1:4:2]] == ['["p1","p2","p3"]', '["insight1","insight2"]']
+    handovers = rig.pipeline.sql(
+        f"SELECT from_agent_id, to_agent_id, sync_type, from_snapshot FROM {{db}}.v_handovers {of_session} "
+        "ORDER BY source_offset"
+    )
+    assert handovers == [
+        ["researcher_1", "analyzer_1", "handoff", tasks[1][4]],
+        ["analyzer_1", "writer_1", "handoff", tasks[3][4]],
+    ]
+    views = rig.pipeline.sql(
+        f"SELECT agent_id, author_id FROM {{db}}.v_agent_views {of_session} ORDER BY agent_id, source_offset"
+    )
+    assert views == [
+        ["analyzer_1", "researcher_1"],
+        *(["writer_1", author] for author in ("researcher_1", "analyzer_1", "writer_1")),
+    ]
+
+
+def test_three_agents_in_three_processes_lose_no_update_and_no_version_falls(
+    rig: ExamplesRig, kafka: KafkaSettings, tmp_path: Path
+) -> None:
+    names = ("a1", "a2", "a3")
+    settings = rig.pipeline.client_settings(tmp_path, "owner").model_copy(update={"verdict_timeout_s": 120.0})
+    with SessionClient(tenant_id="acme", service_id="counting", agent_id="owner", settings=settings) as client:
+        session = client.session(user_id="u", state={})
+        session.sync()
+        told: list[int] = []
+        follower = client.follow(session)
+        reading = Thread(target=lambda: told.extend(view.version for view in follower))
+        reading.start()
+        children = [
+            rig.start_program("tests.support.counting_agent", session.session_id, name, _TIMES) for name in names
+        ]
+        late = []
+        for child in children:
+            output, _ = child.communicate(timeout=END_S)
+            assert child.returncode == 0, output
+            late.append(int(output))
+        view = session.sync()
+        assert session.state == dict.fromkeys(names, _TIMES)
+        assert view.version == 1 + len(names) * _TIMES
+        wait_until(lambda: bool(told) and told[-1] == view.version, 60, "the last version to be told")
+        session.close()
+        follower.close()
+        reading.join(END_S)
+    assert told == sorted(told)
+    events = [event for event in read_events(kafka) if isinstance(event, Event)]
+    sent = sum(isinstance(event.payload, StateUpdated) for event in events)
+    assert sent == len(names) * _TIMES + sum(late)  # each late one was refused, told, and made again
+    assert rig.refusals() == [("state_updated", "version_conflict")] * sum(late)

@@ -1,0 +1,27 @@
+"""An agent in a process of its own: it counts in the content of a session that others count in."""
+
+import sys
+
+from sessionary.producers import SessionClient, VersionConflict
+
+
+def main() -> None:
+    """Count in the session of the arguments, under the agent's id; print how often it was late."""
+    session_id, agent_id, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    late = 0
+    with SessionClient(tenant_id="acme", service_id="counting", agent_id=agent_id) as client:
+        session = client.attach(session_id)
+        session.agent(agent_id, "writer")
+        for _ in range(times):
+            while True:
+                try:
+                    session.update_state({**session.state, agent_id: session.state.get(agent_id, 0) + 1})
+                    break
+                except VersionConflict:  # `session.state` is the newest content now
+                    late += 1
+        session.detach()
+    sys.stdout.write(f"{late}\n")
+
+
+if __name__ == "__main__":
+    main()
