@@ -49,6 +49,15 @@ def draw_answers(rng: Random) -> list[dict[str, Any]]:
     return [*rng.sample(wrong, rng.randint(0, 3)), *([by_operator] if rng.random() < 0.6 else [])]
 
 
+def asking_story(rng: Random) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of a new session up to a question, and what comes after that."""
+    asked = {**draw_question(rng), "snapshot": snapshot("asked", parent="first")}
+    phases = [("session_phase_changed", {"phase": phase}) for phase in ("validating", "connecting")]
+    begun: list[tuple[str, dict[str, Any]]] = [("session_created", {}), *phases, ("session_started", {})]
+    answers = [("session_resumed", {"snapshot_id": None, **fields}) for fields in draw_answers(rng)]
+    return [*begun, ("session_paused", asked), *answers]
+
+
 def operator_of(agent: EventFactory, rng: Random) -> EventFactory:
     """Return what sends one event of an operator to an agent's session, as a worker does."""
     hand = EventFactory("s", agent.key.tenant_id, service="control-api", producer=f"hand-{rng.getrandbits(40)}")
@@ -56,4 +65,4 @@ def operator_of(agent: EventFactory, rng: Random) -> EventFactory:
     return hand
 
 
-__all__ = ["draw_actor", "draw_answers", "draw_operator_event", "draw_question", "operator_of"]
+__all__ = ["asking_story", "draw_actor", "draw_answers", "draw_operator_event", "draw_question", "operator_of"]

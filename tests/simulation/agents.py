@@ -12,7 +12,7 @@ from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
-from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
+from tests.core.people_moves import asking_story, draw_actor, draw_operator_event
 from tests.core.random_agents import AGENT_FIELDS, BAD_KEYS, CONTEXT_SIZES, INVALID_ENVELOPES, LIMITS, NEXT_EVENTS
 from tests.core.run_moves import (
     AGENT_WAY,
@@ -167,14 +167,12 @@ class AgentPool:
             self.send(hand, session, *draw_operator_event(self.rng, known), actor=draw_actor(self.rng))
 
     def ask_person(self) -> None:
-        process, session = self.pick_process(), self._pick_active_session()
-        self.send(process, session, "session_paused", draw_question(self.rng))
-        self.world.cluster.work(12, session.partition)
-        if self.rng.random() < 0.5:  # no agent answers itself
-            self.send(process, session, "session_resumed", {"approved": self.rng.choice((None, True))})
-            hand, answered = self._process("control-api"), self.rng.choice(("another", None))
-            answer = {"approved": True, "question_id": answered, "as_operator": True}
-            self.send(hand, session, "session_resumed", answer, actor="alice")
+        """Ask in a new session, without waiting for verdicts; no answers come, and mostly one."""
+        process, hand, session = self.pick_process(), self._process("control-api"), self._session()
+        for event_type, fields in asking_story(self.rng):
+            sender = hand if fields.get("as_operator") else process
+            sender.queue_event(session, event_type, fields, actor=draw_actor(self.rng))
+            sender.deliver()
 
     def send_any_type(self) -> None:
         self.send(self.pick_process(), self.pick_session(), self.rng.choice(_NAMES), {})

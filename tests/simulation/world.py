@@ -220,7 +220,7 @@ class World:
             (10, agents.start_session),
             (2, agents.pause_and_resume),
             (2, agents.step_in),
-            (4, agents.ask_person),
+            (2, agents.ask_person),
             (4, agents.send_work),
             (16, agents.send_run_event),
             (10, agents.start_run),
