@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from generation.modules import make_texts
 from tests.style.project import ROOT
 
 pytestmark = pytest.mark.long
@@ -79,6 +80,8 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
     for part in ("schemas", "producers", "stream_processors", "sinks", "infra"):
         assert f"sessionary/{part}/py.typed" in names
     assert "sessionary/pytest_plugin.py" in names
+    generated = "sessionary/schemas/codec/generated/"
+    assert sum(name.startswith(generated) for name in names) == len(make_texts())
     assert "sessionary/schemas/avro/common/envelope.avsc" in names
     assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
     assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
