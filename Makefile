@@ -170,4 +170,4 @@ dashboard-pictures: $(DEV)
 
 # Remove what was built, and .venv.
 clean:
-	rm -rf .venv .venv-client-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-client-* build dist $(SCHEMAS)/codec/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -46,7 +46,7 @@ def main(path: str, rules: str) -> None:
             records += 1
         rig.fold.merge(batch)
     (writer,) = {type(write).__name__ for write in framing._WRITERS.values()}
-    (reader,) = {type(read).__name__ for read in framing._NEWEST_READERS.values()}
+    (reader,) = {type(read).__name__ for read in framing._compiled_readers_as_of(int(rules)).values()}
     codec = {"reader": reader, "writer": writer}
     counts = {"digest": digest.hexdigest(), "records": records, "refused": refused}
     sys.stdout.write(json.dumps({"core": core_build(), **codec, **counts}))

@@ -29,6 +29,7 @@ _LAST_SHIFT: Final = 56
 # Makes an instance of a NamedTuple as `_make` does, without its checks.
 new_instance: Final = tuple.__new__
 read_double: Final = struct.Struct("<d").unpack_from
+read_eight: Final = struct.Struct("<Q").unpack_from
 bools: Final = (False, True)
 
 
@@ -81,6 +82,7 @@ __all__ = [
     "encode_varint",
     "new_instance",
     "read_double",
+    "read_eight",
     "read_long",
     "recurring_long",
     "write_double",
