@@ -4,6 +4,7 @@ else.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -86,6 +87,21 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
     assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
     assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
     assert {f"sessionary/infra/workflow_demo/example/{name}.py" for name in ("services", "workflow")} <= set(names)
+
+
+def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_path: Path) -> None:
+    source, built = tmp_path / "app", tmp_path / "built"
+    for line in (ROOT / "infra/compose/Dockerfile").read_text().splitlines():
+        match line.split():
+            case ["COPY", *paths, "./"]:
+                for path in paths:
+                    source.mkdir(exist_ok=True)
+                    shutil.copy(ROOT / path, source)
+            case ["COPY", path, target]:
+                shutil.copytree(ROOT / path, source / target, ignore=shutil.ignore_patterns("generated", "__pycache__"))
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, source, cwd=tmp_path)
+    with zipfile.ZipFile(wheel) as of_checkout, zipfile.ZipFile(*built.glob("*.whl")) as of_image:
+        assert sorted(of_image.namelist()) == sorted(of_checkout.namelist())
 
 
 def test_an_agent_emits_with_the_core_install_alone(said: dict[str, Any]) -> None:

@@ -51,6 +51,7 @@ from sessionary.schemas.records import Position, QuotaVerdict, RulesActivation, 
 from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
 CONFLUENT = b"\x00"
+_ON_EVENTS = (Event, Tick, RulesActivation, QuotaVerdict)  # a union would be made anew by each call
 _FETCHED_MAX = 1_024
 _HEADER_BYTES = 10
 
@@ -268,7 +269,7 @@ class Decoder:
         Raises `DecodeError`, `Unavailable`.
         """
         decoded = self._decode(value)
-        if isinstance(decoded, Event | Tick | RulesActivation | QuotaVerdict):
+        if isinstance(decoded, _ON_EVENTS):
             return decoded
         raise DecodeError("unknown_event_type", f"a {type(decoded).__name__} is no event")
 
