@@ -100,7 +100,8 @@ def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_pa
             case ["COPY", path, target]:
                 shutil.copytree(ROOT / path, source / target, ignore=shutil.ignore_patterns("generated", "__pycache__"))
     _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, source, cwd=tmp_path)
-    with zipfile.ZipFile(wheel) as of_checkout, zipfile.ZipFile(*built.glob("*.whl")) as of_image:
+    (rebuilt,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as of_checkout, zipfile.ZipFile(rebuilt) as of_image:
         assert sorted(of_image.namelist()) == sorted(of_checkout.namelist())
 
 
