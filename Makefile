@@ -10,8 +10,12 @@ WORKERS ?= 2
 MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
+# Readers and writers of the schemas. An installation makes them too; this is for what changed since.
+CODEC := .venv/made-codec
+SCHEMAS := schemas/sessionary/schemas
+MADE_FROM := $(wildcard generation/*.py $(foreach folder,. codec events records avro/*,$(SCHEMAS)/$(folder)/*.*))
 
-.PHONY: help install demo bench native native-remove test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install codec demo bench native native-remove test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -43,6 +47,16 @@ $(DOCS): pyproject.toml constraints.txt | $(LOCAL)
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(call INSTALL,dev)
 	@touch $(LOCAL) $(DOCS) $@
+
+install demo native test test-long alerts chaos fuzz mutants check bench docs dashboard-pictures: $(CODEC)
+
+$(CODEC): $(MADE_FROM) | $(LOCAL)
+	@$(BIN)/python -m generation
+	@touch $@
+
+# Make the readers and writers of the schemas again. Most commands here do it if a schema changed.
+codec: $(LOCAL)
+	@$(BIN)/python -m generation
 
 # Start the local stack on a temporary folder, play agent runs, print what came of them.
 demo: $(LOCAL)
@@ -156,4 +170,4 @@ dashboard-pictures: $(DEV)
 
 # Remove what was built, and .venv.
 clean:
-	rm -rf .venv .venv-client-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-client-* build dist $(SCHEMAS)/codec/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,8 @@
 """Builds the compiled core: the same Python modules, as extensions of the interpreter.
 
     modules      which modules are compiled
+    codec_text   readers and writers of Avro records for Cython, below codec_head.pyx
+    fast_replace the module of that name for Cython
     toolchain    what a build needs, and what of it is missing
     compile      makes the extensions, in a process of its own
     tree         where extensions lie in a tree of sources, and which are older than their source

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from generation.modules import write_files
 from native.modules import compiled_modules
 from native.toolchain import find_missing_part
 from native.tree import copy_sources, place_extensions, remove_extensions
@@ -31,11 +32,12 @@ def main(words: list[str] | None = None) -> int:
         return _tell("the Python core runs from now on")
     if missing := find_missing_part():
         return _tell(f"the core cannot be compiled: {missing}", 1)
+    write_files(ROOT)
     tree: Path = ROOT
     if options.tree is not None:
         tree = options.tree.resolve()
         copy_sources(ROOT, tree)
-    _tell(f"compiling {len(compiled_modules(tree))} modules (the first time: about two minutes)")
+    _tell(f"compiling {len(compiled_modules(tree))} modules (the first time: about three minutes)")
     begun_s = time.monotonic()
     log = _WORK / "log"
     if not _compile(tree, log):

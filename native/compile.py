@@ -7,9 +7,13 @@ is wrong. What did not change is not compiled again.
 
 import os
 import sys
+from collections.abc import Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
-from native.modules import ROOMS, compiled_modules
+from native.codec_text import make_codec_text
+from native.modules import CODEC, FAST_REPLACE, ROOMS, rule_modules
 from native.tree import SHARED
 
 _CONFIG = """[mypy]
@@ -34,7 +38,7 @@ def main(tree: Path, work: Path) -> None:
     mypy_path = os.pathsep.join(str(tree / room) for room in ROOMS)
     config.write_text(_CONFIG.format(mypy_path=mypy_path, cache=work / "types"))
     os.chdir(tree)  # errors name files as they are given here
-    sources = [str(path) for path in compiled_modules(tree)]
+    sources = [str(path) for path in rule_modules(tree)]
     extensions = mypycify(
         ["--config-file", str(config), *sources],
         opt_level="2",
@@ -44,8 +48,39 @@ def main(tree: Path, work: Path) -> None:
         target_dir=str(work / "c"),
     )
     os.chdir(work)  # setuptools would read a project's file
-    folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects")]
+    _write_if_new(work / "codec.pyx", _codec_text(tree))
+    _write_if_new(work / "fast_replace.pyx", Path(__file__).with_name("fast_replace.pyx").read_text("utf-8"))
+    extensions += _cython_extensions({CODEC: "codec.pyx", FAST_REPLACE: "fast_replace.pyx"})
+    folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects"), "--parallel", "2"]
     setup(name="sessionary-native", packages=[], ext_modules=extensions, script_args=["build_ext", *folders])
+
+
+def _codec_text(tree: Path) -> str:
+    """Return the text of the readers and writers that the tree has as Python."""
+    spec = spec_from_file_location("made_functions", tree / CODEC)
+    assert spec is not None
+    assert spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return make_codec_text(made.DIGEST)
+
+
+def _write_if_new(path: Path, text: str) -> None:
+    if not path.is_file() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+
+
+def _cython_extensions(sources: Mapping[Path, str]) -> list[Any]:
+    """Return the extensions of modules; the sources are files of the current folder."""
+    from Cython.Build import cythonize
+    from setuptools import Extension
+
+    extensions = [
+        Extension(".".join(module.with_suffix("").parts[1:]), [source], extra_compile_args=["-O2", "-g0"])
+        for module, source in sources.items()
+    ]
+    made: list[Any] = cythonize(extensions, build_dir="c", quiet=True)  # type: ignore[no-untyped-call]
+    return made
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Which modules are compiled: the rules, and what runs for each event beside them.
+"""Which modules are compiled: the rules, what runs for each event beside them, the generated codec.
 
-Left as Python: packages (they only say what is in them); machines, whose attributes of the class
-the compiler does not take; and what takes values of any type from users, such as the codec: a
-compiled function makes a float of an int, and raises its own error for a value of another type.
+mypyc compiles the first two. Left as Python: packages (they only say what is in them); machines,
+whose attributes of the class the compiler does not take; and what takes values of any type from
+users, such as the codec: a compiled function makes a float of an int, and raises its own error for
+a value of another type. The generated readers and writers, which look at each type themselves, are
+made once more for Cython; so is `fast_replace`, which is nothing but speed.
 """
 
 from pathlib import Path
 from typing import Final
+
+from generation.modules import FINDER, FOLDER
 
 ROOMS: Final = ("schemas", "producers", "stream_processors", "sinks", "infra")
 _CORE: Final = Path("stream_processors/sessionary/stream_processors/core")
@@ -15,17 +19,30 @@ _PYTHON: Final = frozenset({"__init__.py", "machine.py"})
 _STORE: Final = Path("stream_processors/sessionary/stream_processors/store")
 _SCHEMAS: Final = Path("schemas/sessionary/schemas")
 _BESIDE_THE_RULES: Final = (
-    _SCHEMAS / "fast_replace.py",
     _SCHEMAS / "ids.py",
     _STORE / "compact_rows.py",
     _STORE / "row_sum.py",
 )
 
+# An extension of this name has all generated readers and writers.
+CODEC: Final = FOLDER / FINDER
+FAST_REPLACE: Final = _SCHEMAS / "fast_replace.py"
+# What Cython compiles, and what it is made from beside the module itself, below the project.
+CYTHON_MODULES: Final = {
+    CODEC: (Path("native/codec_head.pyx"), Path("native/codec_text.py")),
+    FAST_REPLACE: (Path("native/fast_replace.pyx"),),
+}
+
 
 def compiled_modules(root: Path) -> list[Path]:
     """Return the files of the modules that are compiled, relative to `root`."""
+    return [*rule_modules(root), *CYTHON_MODULES]
+
+
+def rule_modules(root: Path) -> list[Path]:
+    """Return the files of the modules that mypyc compiles, relative to `root`."""
     core = [path.relative_to(root) for path in sorted((root / _CORE).rglob("*.py")) if path.name not in _PYTHON]
     return [_CORE / "machine.py", *core, *_BESIDE_THE_RULES]
 
 
-__all__ = ["ROOMS", "compiled_modules"]
+__all__ = ["CODEC", "CYTHON_MODULES", "FAST_REPLACE", "ROOMS", "compiled_modules", "rule_modules"]

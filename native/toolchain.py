@@ -16,7 +16,7 @@ def find_missing_part() -> str | None:
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").is_file():
         return f"{headers} has no Python.h; on Debian: apt-get install python3-dev"
-    packages = [name for name in ("mypyc", "setuptools") if find_spec(name) is None]
+    packages = [name for name in ("Cython", "mypyc", "setuptools") if find_spec(name) is None]
     if packages:
         return f"there is no {' and no '.join(packages)}: make install"
     return None

@@ -6,12 +6,13 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final
 
-from native.modules import ROOMS
+from native.modules import CYTHON_MODULES, ROOMS
 
 # The extension that has all the code; those beside the modules are doors to it.
 SHARED: Final = "sessionary_core__mypyc"
 _NAMESPACE: Final = "sessionary"
 _SUFFIX: Final = EXTENSION_SUFFIXES[0]
+_ROOT: Final = Path(__file__).parents[1]
 
 
 def copy_sources(root: Path, tree: Path) -> None:
@@ -54,8 +55,10 @@ def find_stale_modules(tree: Path) -> list[Path]:
         source = extension.with_name(extension.name.removesuffix(_SUFFIX) + ".py")
         if source.name.removesuffix(".py") == SHARED:
             continue
-        if not source.is_file() or source.stat().st_mtime > extension.stat().st_mtime:
-            stale.append(source.relative_to(tree))
+        module = source.relative_to(tree)
+        sources = [source, *(_ROOT / other for other in CYTHON_MODULES.get(module, ()))]
+        if any(not path.is_file() or path.stat().st_mtime > extension.stat().st_mtime for path in sources):
+            stale.append(module)
     return sorted(stale)
 
 

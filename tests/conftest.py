@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from generation.modules import find_stale_files
 from native.tree import find_stale_modules
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
@@ -52,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_STACK] = stack = Stack()
     if hasattr(config, "workerinput"):
         return  # the controlling process has started the servers and exported their addresses
+    if outdated := find_stale_files(ROOT):
+        names = ", ".join(outdated[:3])
+        pytest.exit(f"{len(outdated)} readers and writers are not those of the schemas ({names}, …): make codec", 4)
     if stale := find_stale_modules(ROOT):
         names = ", ".join(map(str, stale[:3]))
         pytest.exit(f"{len(stale)} compiled modules are older than their sources ({names}, …): make native", 4)

@@ -6,6 +6,7 @@ clock rate, neighbours) falls on both. Only ratios within a pair are judged.
 """
 
 import os
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
@@ -45,7 +46,23 @@ def unpack_commit(commit: str, folder: Path) -> str:
     with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     packed.unlink()
+    if (folder / "generation").is_dir():
+        _make_codec(folder)
     return short
+
+
+def _make_codec(tree: Path) -> None:
+    """Make the readers and writers of a tree, as its installation would. Raises `RuntimeError`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "generation"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": tree_path(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the readers and writers of {tree.name} cannot be made: {done.stderr[-2_000:]}")
 
 
 def tree_path(tree: Path) -> str:

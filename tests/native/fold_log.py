@@ -2,8 +2,9 @@
 
     python fold_log.py LOG RULES
 
-LOG is a pickled list of records of one partition. The answer names the build of the core, and has a
-digest of all records that the transactions write, in order.
+LOG is a pickled list of records of one partition. The answer names the build of the core and the
+types of the codec's functions, and has a digest of all records that the transactions write, in
+order.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ import pickle
 import sys
 from pathlib import Path
 
+from sessionary.schemas.codec import framing
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.families import processor_job
@@ -43,9 +45,11 @@ def main(path: str, rules: str) -> None:
             digest.update(repr(tuple(produced)).encode())
             records += 1
         rig.fold.merge(batch)
-    sys.stdout.write(
-        json.dumps({"core": core_build(), "digest": digest.hexdigest(), "records": records, "refused": refused})
-    )
+    (writer,) = {type(write).__name__ for write in framing._WRITERS.values()}
+    (reader,) = {type(read).__name__ for read in framing._compiled_readers_as_of(int(rules)).values()}
+    codec = {"reader": reader, "writer": writer}
+    counts = {"digest": digest.hexdigest(), "records": records, "refused": refused}
+    sys.stdout.write(json.dumps({"core": core_build(), **codec, **counts}))
 
 
 if __name__ == "__main__":

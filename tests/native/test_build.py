@@ -9,7 +9,7 @@ import pytest
 
 import native.__main__ as program
 from native import toolchain
-from native.modules import compiled_modules
+from native.modules import CODEC, CYTHON_MODULES, FAST_REPLACE, compiled_modules, rule_modules
 from native.tree import SHARED, find_extensions, find_stale_modules, place_extensions, remove_extensions
 from sessionary.stream_processors.measures.core_build import core_build
 from tests.style.project import ROOT
@@ -24,12 +24,18 @@ def test_every_module_of_the_rules_is_compiled_but_machines_and_maps() -> None:
     core = Path("stream_processors/sessionary/stream_processors/core")
     left = {path.relative_to(ROOT) for path in (ROOT / core).rglob("*.py")} - set(modules)
     assert {path.name for path in left} == {"__init__.py", "machine.py"}
+    assert set(modules) - set(rule_modules(ROOT)) == {CODEC, FAST_REPLACE}
     assert core / "machine.py" not in left
 
 
 @pytest.mark.parametrize(
     ("part", "told"),
-    [("gcc", "there is no C compiler"), ("headers", "Python.h"), ("setuptools", "there is no setuptools")],
+    [
+        ("gcc", "there is no C compiler"),
+        ("headers", "Python.h"),
+        ("setuptools", "there is no setuptools"),
+        ("Cython", "there is no Cython"),
+    ],
 )
 def test_what_is_missing_is_told_in_a_line(
     part: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -71,5 +77,20 @@ def test_an_extension_lies_beside_its_module_and_is_stale_after_a_change(tmp_pat
 
 
 def test_the_build_that_runs_is_told() -> None:
-    in_place = any(path.name.startswith("overlay.") for path in find_extensions(ROOT))
+    in_place = {path.name.partition(".")[0] for path in find_extensions(ROOT)} >= {"overlay", "functions"}
     assert core_build() == ("native" if in_place else "python")
+
+
+@pytest.mark.parametrize("module", CYTHON_MODULES)
+def test_what_cython_compiles_is_stale_after_a_change_of_its_own_source(module: Path, tmp_path: Path) -> None:
+    source = tmp_path / module
+    source.parent.mkdir(parents=True)
+    extension = source.with_name(source.stem + SUFFIX)
+    newest_s = max((ROOT / path).stat().st_mtime for path in CYTHON_MODULES[module])
+    for path in (source, extension):
+        path.touch()
+        os.utime(path, (newest_s, newest_s))
+    assert find_stale_modules(tmp_path) == []
+    for path in (source, extension):
+        os.utime(path, (newest_s - 1, newest_s - 1))
+    assert find_stale_modules(tmp_path) == [module]

@@ -82,6 +82,8 @@ def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> N
         log.write_bytes(pickle.dumps(_damaged(records, random.Random(rules))))
         native, python = _fold(log, rules, native_path), _fold(log, rules, "")
         assert (native.pop("core"), python.pop("core")) == ("native", "python")
+        assert (native.pop("reader"), python.pop("reader")) == ("builtin_function_or_method", "function")
+        assert (native.pop("writer"), python.pop("writer")) == ("builtin_function_or_method", "function")
         assert native == python
         assert native["records"] > EVENTS / 10
         assert native["refused"] > EVENTS / 100

@@ -4,6 +4,7 @@ else.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from generation.modules import make_texts
 from tests.style.project import ROOT
 
 pytestmark = pytest.mark.long
@@ -79,10 +81,28 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
     for part in ("schemas", "producers", "stream_processors", "sinks", "infra"):
         assert f"sessionary/{part}/py.typed" in names
     assert "sessionary/pytest_plugin.py" in names
+    generated = "sessionary/schemas/codec/generated/"
+    assert sum(name.startswith(generated) for name in names) == len(make_texts())
     assert "sessionary/schemas/avro/common/envelope.avsc" in names
     assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
     assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
     assert {f"sessionary/infra/workflow_demo/example/{name}.py" for name in ("services", "workflow")} <= set(names)
+
+
+def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_path: Path) -> None:
+    source, built = tmp_path / "app", tmp_path / "built"
+    for line in (ROOT / "infra/compose/Dockerfile").read_text().splitlines():
+        match line.split():
+            case ["COPY", *paths, "./"]:
+                for path in paths:
+                    source.mkdir(exist_ok=True)
+                    shutil.copy(ROOT / path, source)
+            case ["COPY", path, target]:
+                shutil.copytree(ROOT / path, source / target, ignore=shutil.ignore_patterns("generated", "__pycache__"))
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, source, cwd=tmp_path)
+    (rebuilt,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as of_checkout, zipfile.ZipFile(rebuilt) as of_image:
+        assert sorted(of_image.namelist()) == sorted(of_checkout.namelist())
 
 
 def test_an_agent_emits_with_the_core_install_alone(said: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from generation.modules import FOLDER
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("schemas", "producers", "stream_processors", "sinks", "infra")
 
@@ -32,6 +34,8 @@ class Module(NamedTuple):
 
 def _modules(folder: Path) -> Iterator[Module]:
     for path in sorted(folder.rglob("*.py")):
+        if path.parent == ROOT / FOLDER:
+            continue  # made from the schemas
         text = path.read_text("utf-8")
         yield Module(path, text, ast.parse(text))
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from generation.modules import FOLDER as GENERATED
 from tests.style import rules
 from tests.style.project import PACKAGES, ROOT, Module, product_modules
 
 _SOURCES = [ROOT / package / "sessionary" / package for package in PACKAGES]
-FOLDERS = sorted({path.parent for source in _SOURCES for path in source.rglob("*.py")})
+FOLDERS = sorted({path.parent for source in _SOURCES for path in source.rglob("*.py")} - {ROOT / GENERATED})
 _CORE = re.compile(r"/(stream_processors|sinks)/core/")
 _OUTSIDE_THE_CORE = re.compile(r"/stream_processors/(runtime|store)/")
 _SESSION_ROWS = re.compile(r"\b(SessionState|Gravestone)\b")

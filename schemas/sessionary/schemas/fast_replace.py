@@ -1,4 +1,7 @@
-"""`_replace` for fields that every event changes: planned once, it takes a third of the time."""
+"""`_replace` for fields that every event changes: planned once, it takes a third of the time.
+
+`native/fast_replace.pyx` does the same in C.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,4 +33,11 @@ def make_replacer(cls: type[_T], *names: str) -> Callable[..., _T]:
     return replace_field
 
 
-__all__ = ["make_replacer"]
+def speed_up(package: str) -> None:
+    """Make instances of the named tuples of a package faster, and `_replace`; nothing in Python.
+
+    A native build does it for all modules of the package, and those below it, that are imported.
+    """
+
+
+__all__ = ["make_replacer", "speed_up"]

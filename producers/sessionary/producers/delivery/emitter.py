@@ -15,7 +15,7 @@ from sessionary.producers.errors import ClientClosed, EncodeError, Invalid, Queu
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt, Transport
 from sessionary.producers.process.safe_text import replace_in_value
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP
+from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.events import EVENT_TYPES, Heartbeat, Payload
 from sessionary.schemas.headers import TRACEPARENT, event_headers

@@ -5,7 +5,8 @@ from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer, encode_long, encode_varint
+from sessionary.schemas.codec.compiled_functions import find_function
+from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP, Writer, encode_long, encode_varint
 from sessionary.schemas.codec.formats import Format, event_format, form_of_payload, format_of
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers, time_header
@@ -135,18 +136,17 @@ _WRITERS: dict[bytes, Writer] = {}  # by the formats' headers
 
 
 def _payload_writer(format_: Format) -> Writer:
-    """Return a writer of the payloads of a format, without their envelope. Takes about 1 ms."""
-    if format_.header not in _WRITERS:
-        _WRITERS[format_.header] = _compile_writer(format_)
-    return _WRITERS[format_.header]
+    """Return a writer of the payloads of a format, without their envelope.
 
-
-def _compile_writer(format_: Format) -> Writer:
-    fields = [field for field in format_.schema["fields"] if field["name"] != "envelope"]
-    try:
-        return compiled_writer({**format_.schema, "fields": fields}, format_.cls, event=False)
-    except NotImplementedError as error:
-        raise ValueError(f"no template for a {format_.cls.__name__}") from error
+    Raises `ValueError` if the build did not make it.
+    """
+    writer: Writer | None = _WRITERS.get(format_.header)
+    if writer is None:
+        writer = find_function("write_payload", f"{format_.schema['name']}", format_.header[2:])
+        if writer is None:
+            raise ValueError(f"no template for a {format_.cls.__name__}")
+        _WRITERS[format_.header] = writer
+    return writer
 
 
 _LOW_BITS = 21  # three bytes; in times, what is above them stays the same for a second

@@ -3,8 +3,9 @@
     catalogue          the Avro schemas of today and of every release, with their fingerprints
     mapping            our classes to fastavro's dicts, and back
     codegen            builds a Python function as text
-    compiled_reader    readers of known schemas as straight-line Python
-    compiled_writer    writers of known schemas as straight-line Python
+    generated/         readers and writers of known schemas, which the build made
+    compiled_functions  finds them
+    compiled_helpers   what they use, and how they give up
     formats            schema, header and conversions of each class, by the rules in force
     framing            encoding and decoding: the first bytes of a value tell its schema
     value_bounds       which value of an event exceeds its bound, by compiled checks

@@ -14,7 +14,7 @@ other bytes reading raises a `DecodeError`, whose reason is `undecodable`, `unkn
 import json
 import struct
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from io import BytesIO
 from typing import Any, Protocol
 
@@ -29,13 +29,8 @@ from sessionary.schemas.codec.catalogue import (
     schemas_as_of,
     writer_schemas,
 )
-from sessionary.schemas.codec.compiled_reader import (
-    READER_GAVE_UP,
-    Reader,
-    compiled_identity_reader,
-    compiled_reader,
-)
-from sessionary.schemas.codec.compiled_writer import WRITER_GAVE_UP, Writer, compiled_writer
+from sessionary.schemas.codec.compiled_functions import find_function
+from sessionary.schemas.codec.compiled_helpers import READER_GAVE_UP, WRITER_GAVE_UP, Reader, Writer
 from sessionary.schemas.codec.formats import (
     ALL_RULES,
     SINGLE_OBJECT,
@@ -56,6 +51,7 @@ from sessionary.schemas.records import Position, QuotaVerdict, RulesActivation, 
 from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
 
 CONFLUENT = b"\x00"
+_ON_EVENTS = (Event, Tick, RulesActivation, QuotaVerdict)  # a union would be made anew by each call
 _FETCHED_MAX = 1_024
 _HEADER_BYTES = 10
 
@@ -76,31 +72,24 @@ class SchemaRegistry(Protocol):
 
 
 _NEWEST = NEWEST_RULES.version
-_COMPILED_WRITERS: dict[bytes, Writer] = {}
+_WRITERS: dict[bytes, Writer] = {}
 
 
 class _CompiledReaders(dict[bytes, Reader | None]):
-    """Compiled readers by the first ten bytes of a value; each is made when it is first needed."""
+    """Compiled readers by the first ten bytes of a value; each loads when it is first needed."""
 
     def __init__(self, rules: int) -> None:
         super().__init__()
         self._rules = rules  # of the judges that read
 
     def __missing__(self, header: bytes) -> Reader | None:
-        """Compile the reader of a known schema; None for any other header."""
+        """Load the reader of a known schema; None for any other header, or if none was made."""
         writer = schemas_as_of(self._rules).get(header[2:]) if header[:2] == SINGLE_OBJECT else None
         if writer is None or format_by_name(writer.full_name) is None:
             return None  # not kept: there is no end of other headers
-        self[header] = reader = _compile_reader(writer.fingerprint)
+        reader: Reader | None = find_function("read", writer.full_name, writer.fingerprint)
+        self[header] = reader
         return reader
-
-
-@cache
-def _compile_reader(fingerprint: bytes) -> Reader:
-    writer = writer_schemas()[fingerprint]
-    format_ = format_by_name(writer.full_name)
-    assert format_ is not None
-    return compiled_reader(writer.parsed, format_.cls, Event if format_.is_event else None)
 
 
 _compiled_readers_as_of = cache(_CompiledReaders)
@@ -135,7 +124,7 @@ def read_identity(value: bytes) -> EventIdentity | None:
     return found
 
 
-def _identity_of_whole(value: bytes) -> EventIdentity | None:
+def _identity_of_whole(value: bytes, _place: int = _HEADER_BYTES) -> EventIdentity | None:
     try:
         event = Decoder(compiled=False).decode_event(value)
     except DecodeError:
@@ -150,7 +139,7 @@ def _identity_reader(header: bytes) -> Reader | None:
     format_ = None if writer is None else format_by_name(writer.full_name)
     if writer is None or format_ is None or not format_.is_event:
         return None
-    return compiled_identity_reader(writer.parsed, EventIdentity)
+    return find_function("read_identity", writer.full_name, writer.fingerprint) or _identity_of_whole
 
 
 _NEWEST_READERS = _compiled_readers_as_of(_NEWEST)
@@ -164,12 +153,17 @@ def _encode_with(format_: Format, value: Event | Record, header: bytes) -> bytes
 
 
 def _writer_of(format_: Format) -> Writer:
-    """Return the compiled writer of a format; it is made when it is first needed."""
-    writer = _COMPILED_WRITERS.get(format_.header)
+    """Return the compiled writer of a format, or fastavro's if none was made."""
+    writer = _WRITERS.get(format_.header)
     if writer is None:
-        writer = compiled_writer(format_.schema, format_.cls, event=format_.is_event)
-        _COMPILED_WRITERS[format_.header] = writer
+        name = f"{format_.schema['name']}"
+        writer = find_function("write", name, format_.header[2:]) or partial(_write_plainly, format_)
+        _WRITERS[format_.header] = writer
     return writer
+
+
+def _write_plainly(format_: Format, header: bytes, value: Event | Record) -> bytes:
+    return write_generally(value, header, format_)
 
 
 def write_generally(value: Event | Record, header: bytes, format_: Format | None = None) -> bytes:
@@ -275,7 +269,7 @@ class Decoder:
         Raises `DecodeError`, `Unavailable`.
         """
         decoded = self._decode(value)
-        if isinstance(decoded, Event | Tick | RulesActivation | QuotaVerdict):
+        if isinstance(decoded, _ON_EVENTS):
             return decoded
         raise DecodeError("unknown_event_type", f"a {type(decoded).__name__} is no event")
 

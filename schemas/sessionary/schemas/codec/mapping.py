@@ -115,19 +115,24 @@ def absent_fields(cls: Any, schema: Mapping[str, Json]) -> dict[str, Any]:
     return {name: cls._field_defaults[name] for name in cls._fields if name not in there}
 
 
-def type_check(
-    cls: Any, schema: Mapping[str, Json]
+def field_types(cls: Any, schema: Mapping[str, Json]) -> tuple[frozenset[type[Any]] | None, ...]:
+    """Return the exact types of each field of `cls`; None for a field that is not written."""
+    avro_types, _ = _field_plan(cls, schema, lambda _schema: None)
+    return tuple(None if avro_type is None else types_of(avro_type) for avro_type in avro_types)
+
+
+def check_types(
+    cls: Any, types: Sequence[frozenset[type[Any]] | None]
 ) -> tuple[set[tuple[type[Any], ...]], Callable[[tuple[Any, ...]], None]]:
     """Return a set of combinations of field types, and a check that adds a right one to it.
 
-    Records have few combinations, so most are found in the set, without a call. The check raises
-    `TypeError` if a field of an instance of `cls` is not exactly of its type.
+    `types` are the `field_types`. Records have few combinations, so most are found in the set,
+    without a call. The check raises `TypeError` if a field of an instance of `cls` is not exactly
+    of its type.
     """
-    avro_types, _ = _field_plan(cls, schema, lambda _schema: None)
-    types = tuple(None if avro_type is None else types_of(avro_type) for avro_type in avro_types)
     right: set[tuple[type[Any], ...]] = set()
 
-    def check_types(record: tuple[Any, ...]) -> None:
+    def check_record(record: tuple[Any, ...]) -> None:
         found = tuple(map(type, record))
         for name, type_, allowed in zip(cls._fields, found, types, strict=True):
             if allowed is not None and type_ not in allowed:
@@ -135,7 +140,7 @@ def type_check(
         if len(right) < _COMBINATIONS_MAX:
             right.add(found)
 
-    return right, check_types
+    return right, check_record
 
 
 def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[str, Any]]:
@@ -146,7 +151,7 @@ def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[
     """
     _, writers = _field_plan(cls, schema, _value_writer)
     names: tuple[str, ...] = cls._fields
-    right, check = type_check(cls, schema)
+    right, check = check_types(cls, field_types(cls, schema))
     absent = absent_fields(cls, schema)
 
     def write_record(record: Any) -> dict[str, Any]:
@@ -251,10 +256,11 @@ def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, A
 
 __all__ = [
     "absent_fields",
+    "check_types",
+    "field_types",
     "find_misfit",
     "find_wrong_field",
     "record_reader",
     "record_writer",
-    "type_check",
     "types_of",
 ]

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.codec.record_sizes import encode_to_fit
+from sessionary.schemas.fast_replace import speed_up
 from sessionary.schemas.headers import TRACEPARENT
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.schemas.rules import rules_to_write
@@ -111,6 +112,7 @@ def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
 
 def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) -> Job:
     """Return the job of the machines; the first one's rows are under the records' keys."""
+    speed_up("sessionary")
     row_codec, decoder = MachineRows(machines), decoder_for(settings, in_background=True)
 
     def new_state(partition: int) -> PartitionState:

@@ -34,6 +34,28 @@ def test_a_commit_is_unpacked_beside_the_data(monkeypatch: pytest.MonkeyPatch, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "base"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_codec_of_a_commit_is_made_as_its_installation_would(
+    fails: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("from pathlib import Path\nPath('made').touch()\n" + "raise SystemExit('bad schema')\n" * fails)
+
+    def run_git(*words: str) -> str:
+        if words[0] == "archive":
+            with tarfile.open(words[2].removeprefix("--output="), "w") as archive:
+                archive.add(program, "generation/__main__.py")
+        return "0123456789ab"
+
+    monkeypatch.setattr(base_commit, "run_git", run_git)
+    if fails:
+        with pytest.raises(RuntimeError, match="bad schema"):
+            unpack_commit("main", tmp_path / "base")
+    else:
+        unpack_commit("main", tmp_path / "base")
+    assert (tmp_path / "base" / "made").exists()
+
+
 def test_a_trees_packages_come_first() -> None:
     folders = tree_path(Path("/tree")).split(os.pathsep)
     assert folders[0] == "/tree"

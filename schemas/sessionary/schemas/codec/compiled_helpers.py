@@ -1,0 +1,89 @@
+"""What readers and writers of known schemas use, and how they give up; pure.
+
+Processors and sinks spend much of their time in reading and writing. Straight-line Python that the
+build makes of a schema (`generation`) does it two to three times as fast as fastavro. It knows one
+schema, the usual way to write it, and the exact types of a class's fields. At anything else (a
+registry's framing, a count of more than one byte, damage, a wrong type) it gives up, and fastavro
+reads the bytes from the start, or writes the value. So fastavro alone decides what bytes mean, what
+may be written, and what is wrong: a compiled function agrees with it or gives up.
+"""
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+# (bytes, position) -> the value that is encoded from there to the end.
+Reader = Callable[[bytes, int], Any]
+# (header, value) -> the header and the encoded value.
+Writer = Callable[[bytes, Any], bytes]
+
+# What a reader raises if the bytes are not as it expects.
+READER_GAVE_UP: Final = (IndexError, KeyError, ValueError, struct.error)
+# What a writer raises if a value is not as it expects.
+WRITER_GAVE_UP: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError, struct.error)
+_LONG_MAX: Final = (1 << 63) - 1
+# Numbers of up to nine bytes are read here; one of ten may be beyond 64 bits.
+_LAST_SHIFT: Final = 56
+
+# Makes an instance of a NamedTuple as `_make` does, without its checks.
+new_instance: Final = tuple.__new__
+read_double: Final = struct.Struct("<d").unpack_from
+read_eight: Final = struct.Struct("<Q").unpack_from
+bools: Final = (False, True)
+
+
+def read_long(data: bytes, place: int, first: int) -> tuple[int, int]:
+    """Return a number of several bytes, still in zigzag form, and the position after it.
+
+    `first` is its first byte, which was read already; `place` is the position of its second.
+    """
+    number, shift = first & 127, 7
+    while True:
+        byte = data[place]
+        place += 1
+        if byte < 128:
+            return number | byte << shift, place
+        if shift >= _LAST_SHIFT:
+            raise ValueError("a number of more than nine bytes")
+        number |= (byte & 127) << shift
+        shift += 7
+
+
+def encode_long(value: int) -> bytes:
+    """Return a `long` in zigzag form. Raises `OverflowError` beyond 64 bits."""
+    if not -_LONG_MAX - 1 <= value <= _LONG_MAX:
+        raise OverflowError(value)
+    return encode_varint(value << 1 ^ value >> 63)
+
+
+def encode_varint(rest: int) -> bytes:
+    """Return a number, not below 0, in groups of seven bits, the lowest first."""
+    if rest < 1 << 14:
+        return bytes((rest & 127 | 128, rest >> 7)) if rest > 127 else bytes((rest,))
+    out = bytearray()
+    while rest > 127:
+        out.append(rest & 127 | 128)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+recurring_long: Final = lru_cache(maxsize=1 << 14)(encode_long)  # lengths, counts and times of the same moment
+write_double: Final = struct.Struct("<d").pack
+
+__all__ = [
+    "READER_GAVE_UP",
+    "WRITER_GAVE_UP",
+    "Reader",
+    "Writer",
+    "bools",
+    "encode_long",
+    "encode_varint",
+    "new_instance",
+    "read_double",
+    "read_eight",
+    "read_long",
+    "recurring_long",
+    "write_double",
+]
