@@ -177,4 +177,8 @@ ALTER TABLE {database}.v_deadlines
     COMMENT COLUMN to_state 'state after',
     COMMENT COLUMN service_id 'service that owned the session',
     COMMENT COLUMN reason_code 'why, as a fixed name',
-    COMMENT COLUMN reason 'why, in words;
+    COMMENT COLUMN reason 'why, in words; names the limit',
+    COMMENT COLUMN due_at 'when the deadline was',
+    COMMENT COLUMN fired_at 'when the processor saw that it had passed, by the log''s clock',
+    COMMENT COLUMN lateness_s 'seconds between the two';
+
