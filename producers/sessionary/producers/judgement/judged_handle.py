@@ -77,6 +77,10 @@ class JudgedHandle:
         raise NotImplementedError
 
     def _update_bars(self, *, committed: bool) -> None:
+    def _beat_interval_s(self) -> float | None:
+        """Return how often the session beats; None if it does not."""
+        raise NotImplementedError
+
         """Find out what is certain to be refused in a state that was entered."""
         if committed:
             self._lost_before = self._emitter.lost_events
