@@ -10,7 +10,8 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
-    control/        the control API, and requests for clean-ups and tasks
+    migration/      sessions that move to another service
+    control/        the control API, and requests for clean-ups, tasks and migrations
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
     session_ports   the same for reading and following sessions
@@ -59,6 +60,7 @@ from sessionary.producers.errors import (
     EncodeError,
     EventRefused,
     Invalid,
+    MigrationAborted,
     ModelTimeout,
     NotAllowed,
     ProducerConflict,
@@ -82,10 +84,12 @@ from sessionary.producers.errors import (
 )
 from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnRefused, OnTimedOut
+from sessionary.producers.migration.hand_over import OnMigrated
 from sessionary.producers.ports import (
     Backlog,
     Counters,
     Json,
+    MigrationView,
     OnError,
     PolicyInForce,
     Ports,
@@ -96,8 +100,9 @@ from sessionary.producers.ports import (
 from sessionary.producers.run_ports import ArtifactView, ExecutionView, MessageView
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
+from sessionary.producers.session.migration import MigrationResult
 from sessionary.schemas.events import Payload
-from sessionary.schemas.records import CleanupRequest, TaskRequest
+from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
     CleanupAction,
     DataClass,
@@ -116,12 +121,14 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.following.async_follower import AsyncSessionFollower
+    from sessionary.producers.lifetime.async_migration_verbs import AsyncOnMigrated
     from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
 # Most clients need none of them, or they need asyncio or pydantic, which take long to load.
 _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
+    "AsyncOnMigrated": "lifetime.async_migration_verbs",
     "AsyncSession": "session.async_session",
     "AsyncSessionClient": "async_client",
     "AsyncSessionFollower": "following.async_follower",
@@ -147,6 +154,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "ArtifactLibrary",
     "ArtifactView",
+    "AsyncOnMigrated",
     "AsyncSession",
     "AsyncSessionClient",
     "AsyncSessionFollower",
@@ -172,11 +180,16 @@ __all__ = [
     "Limits",
     "Marks",
     "MessageView",
+    "MigrationAborted",
+    "MigrationRequest",
+    "MigrationResult",
+    "MigrationView",
     "ModelCall",
     "ModelTimeout",
     "NotAllowed",
     "OnError",
     "OnFenced",
+    "OnMigrated",
     "OnRefused",
     "OnTimedOut",
     "PauseKind",

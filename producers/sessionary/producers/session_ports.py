@@ -7,6 +7,21 @@ from sessionary.producers.run_ports import Verdict
 from sessionary.schemas.types import DataClass, Limits, Refusal
 
 
+class MigrationView(NamedTuple):
+    """A session's last migration to another service."""
+
+    migration_id: str
+    target_service: str
+    step: str  # offered, prepared, completed or aborted
+    reason_code: str | None = None  # Why it was aborted
+    from_state: str | None = None  # The session's state before it was prepared
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither completed nor aborted."""
+        return self.step in ("offered", "prepared")
+
+
 class SessionView(NamedTuple):
     """A session as the processor has committed it."""
 
@@ -29,6 +44,14 @@ class SessionView(NamedTuple):
     refusals: Sequence[Refusal] = ()  # The session's last ones
     reason_code: str | None = None  # Why it is in its state, if the processor says so
     quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known
+    migration: MigrationView | None = None  # Its last migration; None if there never was one
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is Paused only until its migration ends: if that is aborted, it is Active."""
+        migration = self.migration
+        is_prepared = migration is not None and migration.step == "prepared" and migration.from_state == "Active"
+        return is_prepared and self.state == "Paused"
 
 
 class Control(Protocol):
@@ -86,4 +109,4 @@ class Follows(Protocol):
         ...
 
 
-__all__ = ["Control", "FollowedState", "Follows", "SessionView", "StateStream"]
+__all__ = ["Control", "FollowedState", "Follows", "MigrationView", "SessionView", "StateStream"]

@@ -15,6 +15,7 @@ import pytest
 import sessionary.producers
 from sessionary.producers import (
     ArtifactLibrary,
+    AsyncOnMigrated,
     AsyncSession,
     AsyncSessionClient,
     AsyncSessionFollower,
@@ -22,6 +23,7 @@ from sessionary.producers import (
     Backlog,
     Counters,
     Invalid,
+    OnMigrated,
     ProducerSettings,
     Refused,
     Session,
@@ -40,17 +42,18 @@ SESSION = {
     *("message", "tool_message", "conversation", "execution", "list_artifacts", "verify"),
     *("llm", "run", "resume_run", "start_task", "marks", "bind"),
     *("start", "fail_start", "enter_phase", "pause", "resume", "error", "recover", "sync"),
-    *("complete", "cancel", "force_close", "close", "detach"),
+    *("complete", "cancel", "force_close", "close", "detach", "migrate"),
 }
 CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
-    *("conversation", "follow"),
+    *("conversation", "follow", "accept_migrations", "claim"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient)]
 # What the name of a type is in the other face.
 COUNTERPARTS = {
+    OnMigrated: AsyncOnMigrated,
     Session: AsyncSession,
     SessionClient: AsyncSessionClient,
     SessionFollower: AsyncSessionFollower,
@@ -60,6 +63,7 @@ COUNTERPARTS = {
 PLAIN = {
     "detach",
     "on_cleanup",
+    "accept_migrations",
     "session",
     "llm",
     "run",

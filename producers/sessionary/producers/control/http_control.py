@@ -22,6 +22,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
+from sessionary.producers.session_ports import MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.tls import context_for
 from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
@@ -289,6 +290,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         refusals=_parse_refusals(body.get("refusals") or ()),
         reason_code=body.get("reason_code"),
         quotas=body.get("quotas"),
+        migration=_parse_migration(body.get("migration")),
     )
 
 
@@ -339,6 +341,13 @@ def parse_task(body: dict[str, Any]) -> TaskView:
 
 def _parse_refusals(documents: Sequence[dict[str, Any]]) -> tuple[Refusal, ...]:
     return tuple(Refusal(int(each["offset"]), each["reason"], each["event_id"]) for each in documents)
+
+
+def _parse_migration(body: dict[str, Any] | None) -> MigrationView | None:
+    if body is None:
+        return None
+    names = body["migration_id"], body["target_service"], body["step"]
+    return MigrationView(*names, body.get("reason_code"), body.get("from_state"))
 
 
 def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:

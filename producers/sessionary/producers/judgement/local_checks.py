@@ -86,6 +86,7 @@ def barred_events(state: str, *, is_owner: bool, rules: int) -> Bars:
         is_owner: Whether the client's service owns the session.
         rules: Version of the rules that judge it, or an older one.
     """
+    from sessionary.stream_processors.core.migration.transitions import MIGRATION_EVENTS, OFFER_STATES
     from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
     from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, OWNER_ONLY
 
@@ -94,6 +95,10 @@ def barred_events(state: str, *, is_owner: bool, rules: int) -> Bars:
     for event_type, cls in PAYLOADS.items():
         if event_type in EPOCH_EXEMPT:
             continue  # judged whatever the epoch is, so that the state may be any other one
+        if event_type in MIGRATION_EVENTS and event_type != "session_migration_completed":
+            if event_type == "session_migration_offered" and not states & OFFER_STATES:
+                bars[cls] = Bar("illegal_transition")
+            continue  # the migration decides, which another service goes on with; newer rules may know it
         if not is_owner and event_type in OWNER_ONLY:
             bars[cls] = Bar("not_owner")
         elif not is_owner and rules >= 2 and event_type in CONTENT_CHANGES:

@@ -1,11 +1,12 @@
 """One session as its agent uses it: `Session`, and `AsyncSession` for asyncio.
 
-Each of the first five adds verbs to the one before:
+Each of the first six adds verbs to the one before:
 
     handle            the local view of a session; sends events, waits for verdicts
     work              verbs for the work in a session: activity, usage, content, snapshots
     views             what it reads of the processor: execution, artifacts, whether its state agrees
     conversation      the conversation: its turns are sent, and read from the last
+    migration         the verb `migrate`, and what the session of a target sends
     life              verbs of a session's life: start, pause, resume, end; class `Session`
     async_work        properties and verbs for the work, for asyncio
     async_conversation  the verbs of views and conversation for asyncio

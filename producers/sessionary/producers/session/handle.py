@@ -28,7 +28,7 @@ from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, Json, OnError, OnReceipt, SessionView
 from sessionary.producers.run_ports import RunReads, Waits
 from sessionary.producers.session.heartbeat import BeatingHandle, IsAlive
-from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
+from sessionary.producers.session.pending_verdict import TAKES_SESSION, PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import (
     EVENT_TYPES,
@@ -106,7 +106,8 @@ class SessionHandle(BeatingHandle):
     def local_state(self) -> str:
         """The session's state as far as this object knows it.
 
-        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date.
+        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date. A
+        session that the processor holds for its migration counts as Active.
         """
         return self._local_state
 
@@ -298,11 +299,11 @@ class SessionHandle(BeatingHandle):
         """Return True if a verb has led where it should.
 
         A worker that took the partition over does not know what the one before it decided. It knows
-        the session's holder and state, and every verb but `attach` leads to Active.
+        the session's holder and state, and every verb that takes no session leads to Active.
         """
         if view.verdict is not None and view.verdict.kept:
             return view.verdict.applied
-        if verb == "attach":
+        if verb in TAKES_SESSION:
             return view.holder == self._emitter.producer_id
         return view.verdict is None or view.state == "Active"
 
@@ -340,7 +341,9 @@ class SessionHandle(BeatingHandle):
         self._schema_version = view.state_schema_version
         self._snapshot_id = view.snapshot_id
         self._limits = view.limits
-        self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)
+        # What is held for its migration is Active again, in the same epoch, if that is aborted.
+        known = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
+        self._set_state(known, committed=not view.is_held)
 
     def _leave_shared_producer(self, view: SessionView) -> None:
         """Take a new producer id if another process was found to use ours."""

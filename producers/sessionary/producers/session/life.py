@@ -16,7 +16,7 @@ from sessionary.producers.errors import (
     SessionLost,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.conversation import SessionConversation
+from sessionary.producers.session.migration import MigratingSession
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import (
     Payload,
@@ -41,7 +41,7 @@ Step = Callable[[], object]
 """A step of a session's start; what it raises ends the session."""
 
 
-class Session(SessionConversation):
+class Session(MigratingSession):
     """One session. Made by `SessionClient`; thread-safe; a context manager.
 
     Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`

@@ -40,6 +40,16 @@ _VERDICT: Final = {
         {"type": "null"},
     ],
 }
+_MIGRATION: Final = object_schema(
+    migration_id=TEXT,
+    target_service={**TEXT, "description": "the service that is to own the session"},
+    step={**TEXT, "enum": ["offered", "prepared", "completed", "aborted"]},
+    offered_at_ms={**NUMBER, "description": "when it was offered, in ms of log time since the epoch"},
+    ttl_ms={**NUMBER, "description": "aborted after so long"},
+    from_state={**TEXT, "description": "the session's state before it was prepared"},
+    mismatches={**NUMBER, "description": "how often the target accepted another state than the session's"},
+    reason_code={**TEXT_OR_NULL, "description": "why it was aborted; else null"},
+)
 SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
@@ -61,6 +71,7 @@ SESSION: Final = object_schema(
     data_classes={"type": "array", "description": "classes of the data that it handles", "items": TEXT},
     deadline_ms={**NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
     refusals=_REFUSALS,
+    migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last one; null if there never was one"},
     verdict={
         **_VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "
