@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
@@ -138,7 +138,9 @@ def _start_processor(secured: Secured, way: str, plain: KafkaSettings, processes
     return url
 
 
-def _new_client(secured: Secured, agent: KafkaSettings, url: str, folder: Path) -> SessionClient:
+def _new_client(
+    secured: Secured, agent: KafkaSettings, url: str, folder: Path, service_id: str = "billing"
+) -> SessionClient:
     fields = {
         **agent.model_dump(),
         "control_url": url,
@@ -150,7 +152,7 @@ def _new_client(secured: Secured, agent: KafkaSettings, url: str, folder: Path) 
         "handle_sigterm": False,
     }
     settings = ProducerSettings.model_validate(fields)
-    return SessionClient(tenant_id=TENANT, service_id="billing", agent_id="agent-1", settings=settings)
+    return SessionClient(tenant_id=TENANT, service_id=service_id, agent_id="agent-1", settings=settings)
 
 
 @pytest.mark.parametrize("way", ["mtls", "oauth", "password"])
@@ -158,7 +160,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     plain = new_pipeline(secured.broker.plain_servers)
-    assert secured.apply_recipes(plain.topic_prefix) == 29
+    assert secured.apply_recipes(plain.topic_prefix) == 32
     url = _start_processor(secured, way, plain, processes)
     administrator = environment(secured.settings(way, "administrator", plain))
     applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")
@@ -194,7 +196,7 @@ def test_every_role_works_with_the_rights_of_the_document(
 def test_the_further_roles_work_with_the_rights_of_the_document(
     secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    """Clean-up handlers, task workers, the other sinks, the lag exporter and `doctor`."""
+    """Clean-up handlers, migrations, task workers, the other sinks, lag exporter and `doctor`."""
     way, plain = "password", new_pipeline(secured.broker.plain_servers)
     secured.apply_recipes(plain.topic_prefix)
     begin_with(plain, NEWEST_RULES)  # which know tasks
@@ -210,13 +212,21 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing"]
     processes.run([COMMAND, "task-worker", *options], env=worker, name="task-worker-secured")
     cleaned: list[str] = []
-    with _new_client(secured, agent, url, tmp_path) as client:
+    arrived: list[Session] = []
+    with (
+        _new_client(secured, agent, url, tmp_path) as client,
+        _new_client(secured, agent, url, tmp_path / "shop", "shop") as shop,
+    ):
         client.on_cleanup(lambda request: cleaned.append(request.session_id))
         session = client.create(user_id="u1").start()
         task_id = session.start_task("double", {"n": 21}, timeout_s=120)
         wait_until(lambda: client.get_task_results(task_id).get("result") == 42, 90, "the task's result", pause_s=0.2)
         session.close()
         wait_until(lambda: session.session_id in cleaned, 60, "the clean-up request")
+        client.accept_migrations(arrived.append)
+        moving = shop.session(user_id="u1", state={"n": 7})
+        assert moving.migrate(to="billing", ttl_s=120.0).epoch == 2
+        wait_until(lambda: [each.state for each in arrived] == [{"n": 7}], 60, "the session to arrive")
         assert _refusal_of(agent, plain.topics.events) is None  # written, and then refused by the processor
     for table in ("rejected", "batches"):
         count = f"SELECT count() FROM {clickhouse.clickhouse_database}.{table}"

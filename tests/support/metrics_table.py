@@ -55,9 +55,10 @@ compares the two.
 
 A series exists only while its value is known: that of a partition ends when the partition goes to
 another process. No label has a value from an agent's data, but for tenant and service in the groups
-of `sessionary_lag_*`: `<prefix>.cleanup.<tenant>:<service>` (clean-up handlers) and
-`<prefix>.task-workers.<tenant>:<service>`. Such a group has no members while its service is off, so
-only tickets are about it; the other groups are the pipeline's roles, and page.
+of `sessionary_lag_*`: `<prefix>.cleanup.<tenant>:<service>` (clean-up handlers),
+`<prefix>.task-workers.<tenant>:<service>` and `<prefix>.migration.<tenant>:<service>`. Such a group
+has no members while its service is off, so only tickets are about it; the other groups are the
+pipeline's roles, and page.
 
 By OpenTelemetry the client's metrics are named `sessionary.client.*`: with dots, without the unit
 at the end, which is the instrument's own. The attributes are the labels.

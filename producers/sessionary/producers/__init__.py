@@ -11,7 +11,8 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
-    control/        the control API, and requests for clean-ups and tasks
+    migration/      sessions that move to another service
+    control/        the control API, and requests for clean-ups, tasks and migrations
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
     session_ports   the same for reading and following sessions
@@ -62,6 +63,7 @@ from sessionary.producers.errors import (
     EncodeError,
     EventRefused,
     Invalid,
+    MigrationAborted,
     ModelTimeout,
     NotAllowed,
     ProducerConflict,
@@ -86,11 +88,13 @@ from sessionary.producers.errors import (
 )
 from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut, SessionGoesOn
+from sessionary.producers.migration.hand_over import OnMigrated
 from sessionary.producers.ports import (
     AgentMember,
     Backlog,
     Counters,
     Json,
+    MigrationView,
     OnError,
     PolicyInForce,
     Ports,
@@ -101,8 +105,9 @@ from sessionary.producers.ports import (
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
+from sessionary.producers.session.migration import MigrationResult
 from sessionary.schemas.events import Payload
-from sessionary.schemas.records import CleanupRequest, TaskRequest
+from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
     Answer,
     CleanupAction,
@@ -124,6 +129,7 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.following.async_follower import AsyncSessionFollower
+    from sessionary.producers.lifetime.async_migration_verbs import AsyncOnMigrated
     from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
@@ -131,6 +137,7 @@ if TYPE_CHECKING:
 _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
     "AsyncAgent": "agents.async_agent",
+    "AsyncOnMigrated": "lifetime.async_migration_verbs",
     "AsyncSession": "session.async_session",
     "AsyncSessionClient": "async_client",
     "AsyncSessionFollower": "following.async_follower",
@@ -162,6 +169,7 @@ __all__ = [
     "ArtifactLibrary",
     "ArtifactView",
     "AsyncAgent",
+    "AsyncOnMigrated",
     "AsyncSession",
     "AsyncSessionClient",
     "AsyncSessionFollower",
@@ -188,11 +196,16 @@ __all__ = [
     "Limits",
     "Marks",
     "MessageView",
+    "MigrationAborted",
+    "MigrationRequest",
+    "MigrationResult",
+    "MigrationView",
     "ModelCall",
     "ModelTimeout",
     "NotAllowed",
     "OnError",
     "OnFenced",
+    "OnMigrated",
     "OnPaused",
     "OnRefused",
     "OnResumed",

@@ -12,6 +12,7 @@ from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.traced_calls import F
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
+from sessionary.producers.lifetime.async_migration_verbs import AsyncMigrationVerbs
 from sessionary.producers.lifetime.async_questions import AsyncQuestions
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
@@ -22,7 +23,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
 
 
-class AsyncSessionClient(AsyncQuestions):
+class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
     """Makes sessions as `SessionClient` does, for asyncio, with the same arguments and errors.
 
     None blocks the event loop. Create one per process; `for_tenant` makes those of further tenants.
@@ -264,7 +265,8 @@ class AsyncSessionClient(AsyncQuestions):
         refused. The audit trail says who took over, and from whom. A service may take its own
         sessions over at any time; another one only after the owning service was silent for two
         heartbeats (a third of the inactivity budget: 20 s by default), and owns the session then.
-        The session's state does not change: call `resume` or `recover` if it needs that.
+        The session's state does not change: call `resume` or `recover` if it needs that. `claim` is
+        the same by its plain name.
 
         Waits as `AsyncSession.sync` does, for at most the setting `verdict_timeout_s`; for the
         verdict on a take-over as long again.
@@ -349,13 +351,11 @@ class AsyncSessionClient(AsyncQuestions):
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
 
-        `handler(request)` is a plain function. It is called on a thread of its own, not in the
-        event loop, also for sessions that ended before this client was made. After a crash it may
-        be called again for the same `cleanup_id`. Not a coroutine.
+        `handler(request)` is a plain function, called on a thread of its own, also for sessions
+        that ended before this client was made; after a crash maybe again. Not a coroutine.
 
-        Requests are read in the order of their partition. One that this version cannot read
-        because its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`;
-        a newer client of the service goes on with it.
+        Requests are read in the order of their partition. One that this version cannot read, as its
+        schema is newer, stops it, and `on_error` gets `UnreadableRequest`.
 
         Args:
             handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action

@@ -267,7 +267,8 @@ class SessionClient(FollowQuestions, TenantClients):
         refused. The audit trail says who took over, and from whom. A service may take its own
         sessions over at any time; another one only after the owning service was silent for two
         heartbeats (a third of the inactivity budget: 20 s by default), and owns the session then.
-        The session's state does not change: call `resume` or `recover` if it needs that.
+        The session's state does not change: call `resume` or `recover` if it needs that. `claim` is
+        the same by its plain name.
 
         Waits as `Session.sync` does, for at most the setting `verdict_timeout_s`; for the verdict
         on a take-over as long again.

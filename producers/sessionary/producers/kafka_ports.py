@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.control.http_follows import HttpFollows
 from sessionary.producers.control.http_runs import HttpRuns
-from sessionary.producers.control.request_consumer import TASKS, KafkaRequestConsumer
+from sessionary.producers.control.request_consumer import CLEANUPS, MIGRATIONS, TASKS, KafkaRequestConsumer
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.errors import SpoolUnusable
@@ -28,34 +28,44 @@ def kafka_ports(
         return disabled_ports()
     trace = _tracing(settings)
 
-    def answers_of(
-        tenant: str, its: ProducerSettings
-    ) -> tuple[HttpControl, KafkaRequestConsumer, KafkaRequestConsumer]:
-        cleanups = KafkaRequestConsumer(its, tenant, service_id, on_error)
-        return HttpControl(its, tenant), cleanups, KafkaRequestConsumer(its, tenant, service_id, on_error, TASKS)
+    def answers_of(tenant: str, its: ProducerSettings) -> _Answers:
+        kinds = (CLEANUPS, TASKS, MIGRATIONS)
+        readers = [KafkaRequestConsumer(its, tenant, service_id, on_error, kind) for kind in kinds]
+        return _Answers(HttpControl(its, tenant), *readers)
 
     own = answers_of(tenant_id, settings)  # before the transport: what is malformed leaves nothing open
     delivery = _open_delivery(settings, producer_id, on_error)
     transport = trace(delivery.transport)
 
-    def ports_with(control: HttpControl, cleanups: KafkaRequestConsumer, task_requests: KafkaRequestConsumer) -> Ports:
+    def ports_with(answers: _Answers) -> Ports:
+        control = answers.control
         polls = None if control.url is None else control
-        parts = (transport, control, cleanups, delivery.policy)
+        parts = (transport, control, answers.cleanups, delivery.policy)
         runs, close_idle = HttpRuns(control), control.close_idle
         return Ports(
             *parts,
             polls=polls,
             runs=runs,
             tasks=control,
-            task_requests=task_requests,
+            task_requests=answers.tasks,
+            migrations=answers.migrations,
             follows=HttpFollows(control),
             close_idle=close_idle,
         )
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
-        return ports_with(*answers_of(tenant, its))
+        return ports_with(answers_of(tenant, its))
 
-    return ports_with(*own)._replace(tenant_ports=tenant_ports, abandon_files=delivery.abandon_files)
+    return ports_with(own)._replace(tenant_ports=tenant_ports, abandon_files=delivery.abandon_files)
+
+
+class _Answers(NamedTuple):
+    """What tells one tenant's client of the processor's decisions, and what it asks for."""
+
+    control: HttpControl
+    cleanups: KafkaRequestConsumer
+    tasks: KafkaRequestConsumer
+    migrations: KafkaRequestConsumer
 
 
 class _Delivery(NamedTuple):

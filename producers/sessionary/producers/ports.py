@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from sessionary.producers.errors import DeliveryFailed
 from sessionary.producers.request_ports import ReaderState
 from sessionary.producers.run_ports import RunReads, Verdict, Waits
-from sessionary.producers.session_ports import AgentMember, Control, FollowedState, Follows, SessionView, StateStream
+from sessionary.producers.session_ports import (
+    AgentMember,
+    Control,
+    FollowedState,
+    Follows,
+    MigrationView,
+    SessionView,
+    StateStream,
+)
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import ErrorInfo, Refusal
 
@@ -214,6 +222,23 @@ class TaskConsumer(Protocol):
         ...
 
 
+class MigrationConsumer(Protocol):
+    """Receives the requests for one service to take sessions that migrate to it."""
+
+    @property
+    def works_in_place(self) -> bool:
+        """True: what is asked for is done in the thread that asks, so that a test sees the end."""
+        ...
+
+    def start(self, on_request: OnRequest) -> None:
+        """Pass each request to `on_request`, on a thread of its own; again after `QueueFull`."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Stop taking requests. May be called again."""
+        ...
+
+
 class TaskView(NamedTuple):
     """A task as the processor has committed it. Times are ms of log time since the epoch."""
 
@@ -331,6 +356,7 @@ class Ports(NamedTuple):
     runs: RunReads | None = None  # None: nothing is known of runs, so tools are called without a record
     waits: Waits | None = None  # None: real time and chance
     follows: Follows | None = None  # None: no session can be followed
+    migrations: MigrationConsumer | None = None  # None: sessions cannot migrate to this client
     close_idle: Callable[[], None] = _do_nothing  # closes connections that wait for the next question
 
 
@@ -346,6 +372,8 @@ __all__ = [
     "HeartbeatTimer",
     "Json",
     "KnownSession",
+    "MigrationConsumer",
+    "MigrationView",
     "OnCleanupRequest",
     "OnError",
     "OnReceipt",

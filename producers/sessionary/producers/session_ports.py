@@ -16,6 +16,21 @@ class AgentMember(NamedTuple):
     snapshot_id: str  # The last one of the agent's state
 
 
+class MigrationView(NamedTuple):
+    """A session's last migration to another service."""
+
+    migration_id: str
+    target_service: str
+    step: str  # offered, prepared, completed or aborted
+    reason_code: str | None = None  # Why it was aborted
+    from_state: str | None = None  # The session's state before it was prepared
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither completed nor aborted."""
+        return self.step in ("offered", "prepared")
+
+
 class SessionView(NamedTuple):
     """A session as the processor has committed it."""
 
@@ -42,6 +57,14 @@ class SessionView(NamedTuple):
     question: Question | None = None  # That the session waits with
     answer: Answer | None = None  # How its last question ended
     agents: Sequence[AgentMember] = ()  # In the order in which they were registered
+    migration: MigrationView | None = None  # Its last migration; None if there never was one
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is Paused only until its migration ends: if that is aborted, it is Active."""
+        migration = self.migration
+        is_prepared = migration is not None and migration.step == "prepared" and migration.from_state == "Active"
+        return is_prepared and self.state == "Paused"
 
 
 class Control(Protocol):
@@ -99,4 +122,4 @@ class Follows(Protocol):
         ...
 
 
-__all__ = ["AgentMember", "Control", "FollowedState", "Follows", "SessionView", "StateStream"]
+__all__ = ["AgentMember", "Control", "FollowedState", "Follows", "MigrationView", "SessionView", "StateStream"]

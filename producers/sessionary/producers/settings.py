@@ -83,7 +83,7 @@ class ProducerSettings(KafkaSettings):
     poll_interval_s: float = Field(
         5.0,
         description="time between two questions to the control API about all live sessions, for on_refused, "
-        "on_timed_out and on_fenced; 0 asks none",
+        "on_timed_out and on_fenced; less if a session beats more often; 0 asks none",
         ge=0,
         le=3600,
     )

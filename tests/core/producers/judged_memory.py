@@ -1,6 +1,6 @@
 """Clients in memory whose events the processor's own fold judges."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,13 @@ from sessionary.stream_processors.api.session_poll import SessionQuestion, find_
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from tests.core.fold_rig import FoldRig
-from tests.support.waiting import wait_until
+
+
+class _FirstPoll:
+    """`PollTimer` that lets a client ask once."""
+
+    def start_polls(self, poll: Callable[[], None]) -> None:
+        poll()
 
 
 class JudgedMemory(InMemoryTransport):
@@ -58,18 +64,15 @@ class JudgedMemory(InMemoryTransport):
             assert ports.tenant_ports is not None
             return ports.tenant_ports(tenant_id, settings)._replace(polls=self, poll_timer=None)
 
-        polled = len(self.polled)
-        client = SessionClient(
+        timer = _FirstPoll() if poll_interval_s is None else None
+        return SessionClient(
             tenant_id="acme",
             service_id=service_id,
             agent_id=agent_id,
             settings=settings,
-            ports=ports._replace(polls=self, poll_timer=None, tenant_ports=tenant_ports),
+            ports=ports._replace(polls=self, poll_timer=timer, tenant_ports=tenant_ports),
             **callbacks,
         )
-        if poll_interval_s is None:
-            wait_until(lambda: len(self.polled) > polled, 60, "the first poll, which checks the token")
-        return client
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         offset = self.rig.offset

@@ -17,6 +17,7 @@ from sessionary.producers import (
     Agent,
     ArtifactLibrary,
     AsyncAgent,
+    AsyncOnMigrated,
     AsyncSession,
     AsyncSessionClient,
     AsyncSessionFollower,
@@ -24,6 +25,7 @@ from sessionary.producers import (
     Backlog,
     Counters,
     Invalid,
+    OnMigrated,
     ProducerSettings,
     Refused,
     Session,
@@ -43,18 +45,19 @@ SESSION = {
     *("agent", "agents", "handoff"),
     *("llm", "run", "resume_run", "start_task", "marks", "bind"),
     *("start", "fail_start", "enter_phase", "pause", "ask", "resume", "error", "recover", "sync"),
-    *("complete", "cancel", "force_close", "close", "detach"),
+    *("complete", "cancel", "force_close", "close", "detach", "migrate"),
 }
 CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
-    *("conversation", "follow"),
+    *("conversation", "follow", "accept_migrations", "claim"),
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient), (Agent, AsyncAgent)]
 # What the name of a type is in the other face.
 COUNTERPARTS = {
     Agent: AsyncAgent,
+    OnMigrated: AsyncOnMigrated,
     Session: AsyncSession,
     SessionClient: AsyncSessionClient,
     SessionFollower: AsyncSessionFollower,
@@ -64,6 +67,7 @@ COUNTERPARTS = {
 PLAIN = {
     "detach",
     "on_cleanup",
+    "accept_migrations",
     "session",
     "llm",
     "run",

@@ -6,8 +6,8 @@ no fault of the pipeline, so they get tickets of their own.
 
 from sessionary.infra.alerts.alert import Alert, AlertGroup, Severity
 
-_PIPELINE = 'group!~".+[.](cleanup|task-workers)[.].+"'
-_SERVICES = 'group=~".+[.](cleanup|task-workers)[.].+"'
+_PIPELINE = 'group!~".+[.](cleanup|task-workers|migration)[.].+"'
+_SERVICES = 'group=~".+[.](cleanup|task-workers|migration)[.].+"'
 _CLEANUP = 'group=~".+[.]cleanup[.].+"'
 _TASK_WORKERS = 'group=~".+[.]task-workers[.].+"'
 

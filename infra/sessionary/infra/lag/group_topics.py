@@ -16,6 +16,8 @@ def topic_of_group(prefix: str, group: str) -> str | None:
         return names.cleanup
     if group.startswith(f"{prefix}.task-workers."):
         return names.tasks
+    if group.startswith(f"{prefix}.migration."):
+        return names.migrations
     if group.startswith(start := f"{prefix}.sink."):
         kind = group.removeprefix(start).partition(".")[0]  # an extra pipeline's name follows
         return getattr(names, SINK_TOPICS[kind]) if kind in SINK_TOPICS else None
@@ -28,18 +30,18 @@ def is_sink_group(group: str, topic: str) -> bool:
 
 
 def is_service_group(prefix: str, group: str) -> bool:
-    """Return whether a group is a service's: its clean-up handlers, or its task workers.
+    """Return whether a group is a service's: its clients that answer requests, or its task workers.
 
     It has no members while the service is off, which is no fault of the pipeline.
     """
-    return group.startswith((f"{prefix}.cleanup.", f"{prefix}.task-workers."))
+    return group.startswith((f"{prefix}.cleanup.", f"{prefix}.task-workers.", f"{prefix}.migration."))
 
 
 def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     """Return `{group: topic}`: the groups that a pipeline must have, then its others in `known`.
 
-    `known`: the groups that Kafka has. The groups of extra pipelines, clean-up handlers and
-    task workers are found only there.
+    `known`: the groups that Kafka has. The groups of extra pipelines and of services are found only
+    there.
     """
     needed = (f"{prefix}.processor", *(f"{prefix}.sink.{kind}" for kind in SINK_TOPICS))
     topics = ((group, topic_of_group(prefix, group)) for group in (*needed, *sorted(known)))

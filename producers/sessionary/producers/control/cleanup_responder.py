@@ -23,8 +23,8 @@ CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
 """Releases what a session held; returns what was done, or None if all of `request.actions` were."""
 ANSWERED_MAX = 10_000
 _DETAIL_LENGTH_MAX = 1_000
-# Reasons of requests for sessions that can still be resumed.
-_TIMEOUTS = frozenset({"inactive", "idle", "max_duration"})
+# Reasons of requests for sessions that go on: they can be resumed, or work at another service.
+_GOES_ON = frozenset({"inactive", "idle", "max_duration", "migrated"})
 
 
 def _now_us() -> int:
@@ -127,7 +127,7 @@ class CleanupResponder:
         except Exception:  # whatever it is, such as a closed client, nothing was sent
             self._remember_answer(request.cleanup_id, sent)
             raise
-        if request.reason_code not in _TIMEOUTS:
+        if request.reason_code not in _GOES_ON:
             if all(action.done for action in sent.actions):
                 emitter.context_bytes = 0
             self._send_clearing(emitter)

@@ -23,6 +23,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
+from sessionary.producers.session_ports import MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
 from sessionary.schemas.tls import context_for
@@ -295,6 +296,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         question=None if (asked := body.get("question")) is None else types.Question(**asked),
         answer=None if (answer := body.get("answer")) is None else types.Answer(**answer),
         agents=[AgentMember(*(each[name] for name in AgentMember._fields)) for each in body.get("agents") or ()],
+        migration=_parse_migration(body.get("migration")),
     )
 
 
@@ -348,6 +350,13 @@ def parse_task(body: dict[str, Any]) -> TaskView:
 
 def _parse_refusals(documents: Sequence[dict[str, Any]]) -> tuple[Refusal, ...]:
     return tuple(Refusal(int(each["offset"]), each["reason"], each["event_id"]) for each in documents)
+
+
+def _parse_migration(body: dict[str, Any] | None) -> MigrationView | None:
+    if body is None:
+        return None
+    names = body["migration_id"], body["target_service"], body["step"]
+    return MigrationView(*names, body.get("reason_code"), body.get("from_state"))
 
 
 def _known_classes(names: Sequence[str]) -> tuple[DataClass, ...]:

@@ -5,7 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sessionary.producers.errors import QueueFull
 from sessionary.producers.ports import OnRequest, Receipt
-from sessionary.schemas.records import CleanupRequest, TaskRequest
+from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
+
+ServiceRequest = CleanupRequest | TaskRequest | MigrationRequest
+"""What a service is asked for."""
 
 _RETRY_S = 0.5
 # An assigned partition of which neither a record nor the end was seen: behind any end of its log.
@@ -15,7 +18,7 @@ _NOT_READ = -1
 class OpenRequest:
     """A request whose answer is not in the log yet."""
 
-    def __init__(self, partition: int, offset: int, request: CleanupRequest | TaskRequest | None) -> None:
+    def __init__(self, partition: int, offset: int, request: ServiceRequest | None) -> None:
         """`request` is None if the record is not for this service."""
         self.partition = partition
         self.offset = offset
@@ -88,7 +91,7 @@ class RequestBacklog:
         """Return whether the partition is assigned and goes on."""
         return partition not in self._stopped and partition in (self._next_offsets or ())
 
-    def add_request(self, partition: int, offset: int, request: CleanupRequest | TaskRequest | None) -> None:
+    def add_request(self, partition: int, offset: int, request: ServiceRequest | None) -> None:
         """Take the record at `offset`; `request` is None if it is not for this service."""
         self.waiting.append(OpenRequest(partition, offset, request))
         self.note_position(partition, offset + 1)
@@ -123,4 +126,4 @@ class RequestBacklog:
         return offsets
 
 
-__all__ = ["OpenRequest", "RequestBacklog"]
+__all__ = ["OpenRequest", "RequestBacklog", "ServiceRequest"]

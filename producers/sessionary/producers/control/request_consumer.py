@@ -1,4 +1,4 @@
-"""Reads the requests for clean-ups or tasks of one service from Kafka.
+"""Reads the requests for clean-ups, tasks or migrations of one service from Kafka.
 
 The offset of a request is committed once its answer has its place in the log. A record that this
 version cannot read may be a request: it stops its partition, and is left to a newer client.
@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple, cast
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
-from sessionary.producers.control.request_backlog import RequestBacklog
+from sessionary.producers.control.request_backlog import RequestBacklog, ServiceRequest
 from sessionary.producers.errors import Invalid, SessionaryError, Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnError, OnRequest
 from sessionary.producers.process.guards import join_thread
@@ -28,7 +28,7 @@ from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answ
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
-from sessionary.schemas.records import CleanupRequest, TaskRequest
+from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 
 _REQUESTS_PER_POLL = 200
 _OPEN_REQUESTS_MAX = 1_000
@@ -52,20 +52,22 @@ May block for seconds.
 class RequestKind(NamedTuple):
     """One kind of requests: the field of its topic in `TopicNames`, its groups, and its records."""
 
-    topic: Literal["cleanup", "tasks"]
+    topic: Literal["cleanup", "tasks", "migrations"]
     groups: str
-    record: type[CleanupRequest] | type[TaskRequest]
+    record: type[CleanupRequest] | type[TaskRequest] | type[MigrationRequest]
     name: str  # for people
 
 
 CLEANUPS: Final = RequestKind("cleanup", "cleanup", CleanupRequest, "clean-up")
 TASKS: Final = RequestKind("tasks", "task-workers", TaskRequest, "task")
+MIGRATIONS: Final = RequestKind("migrations", "migration", MigrationRequest, "migration")
 
 
 class KafkaRequestConsumer:
     """`CleanupConsumer` of the cleanup topic, group `<prefix>.cleanup.<tenant>:<service>`.
 
-    Or, for tasks, `TaskConsumer` of the topic tasks, group `<prefix>.task-workers.<tenant>:…`.
+    Or, for tasks, `TaskConsumer` of the topic tasks, group `<prefix>.task-workers.<tenant>:…`; for
+    migrations `MigrationConsumer` of the topic migrations, group `<prefix>.migration.<tenant>:…`.
 
     Names have no colon, so no two services share a group. Requests of other tenants or services
     are skipped.
@@ -117,6 +119,11 @@ class KafkaRequestConsumer:
     def state(self) -> ReaderState:
         """What the loop is at, on any thread: while it hangs, too."""
         return ReaderState(self._clock_s() - self._turned_s, self._waits, self._backlog.stopped_partitions)
+
+    @property
+    def works_in_place(self) -> bool:
+        """False: this thread only reads; who answers a request may take longer on its own."""
+        return False
 
     def start(self, on_request: OnRequest) -> None:
         """Start the consumer's thread. Call it once."""
@@ -229,7 +236,7 @@ class KafkaRequestConsumer:
             else:
                 self._backlog.add_request(partition, offset, request)
 
-    def _decode_request(self, message: Message) -> CleanupRequest | TaskRequest | None:
+    def _decode_request(self, message: Message) -> ServiceRequest | None:
         """Return the request, or None if it is not for this service. Raises `DecodeError`."""
         try:
             request = self._decoder.decode_record(message.value())
@@ -340,4 +347,4 @@ def _ask_group_by(connection: AdminConnection, group_id: str) -> AskGroup:
     return ask_group
 
 
-__all__ = ["CLEANUPS", "TASKS", "AskEnds", "AskGroup", "KafkaRequestConsumer", "RequestKind"]
+__all__ = ["CLEANUPS", "MIGRATIONS", "TASKS", "AskEnds", "AskGroup", "KafkaRequestConsumer", "RequestKind"]

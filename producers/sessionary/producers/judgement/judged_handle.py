@@ -75,6 +75,7 @@ class JudgedHandle:
         self._watch = watch
         self._bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
         self._lost_before = 0  # events that were lost before the state was last certain
+        self._offered: str | None = None  # the migration whose end a verb waits for
         self._lost = self._told_lost = False  # told: by a poll, which makes no verb raise
         self._is_held = False  # others paused it, as a poll has told
         self._untold: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
@@ -85,6 +86,10 @@ class JudgedHandle:
         raise NotImplementedError
 
     def _stop_heartbeats(self) -> None:
+        raise NotImplementedError
+
+    def _beat_interval_s(self) -> float | None:
+        """Return how often the session beats; None if it does not."""
         raise NotImplementedError
 
     def _update_bars(self, *, committed: bool) -> None:
@@ -214,8 +219,8 @@ class JudgedHandle:
             self._agent_count, self._is_update_open = change.agents, True
         try:
             is_own_end = self._local_state == "Terminated" and not self._told_lost
-            if self._pending is not None or self._lost or is_own_end:
-                return None
+            if self._pending is not None or self._offered is not None or self._lost or is_own_end:
+                return None  # a verb that waits tells it
             known, own_id = self._emitter.epoch, self._emitter.producer_id
             epoch = known if change.epoch is None else change.epoch
             if epoch > known and self._is_holder and change.holder not in (None, own_id):

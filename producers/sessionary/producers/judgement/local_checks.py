@@ -88,6 +88,7 @@ def barred_events(state: str, *, is_owner: bool, rules: int, is_member: bool = F
         is_member: Whether an agent of the client's service is registered with the session.
     """
     from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
+    from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS, OFFER_STATES
     from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, OWNER_ONLY
 
     bars: dict[type[Payload], Bar] = {}
@@ -95,6 +96,10 @@ def barred_events(state: str, *, is_owner: bool, rules: int, is_member: bool = F
     for event_type, cls in PAYLOADS.items():
         if event_type in EPOCH_EXEMPT:
             continue  # judged whatever the epoch is, so that the state may be any other one
+        if event_type in MIGRATION_EVENTS and event_type != "session_migration_completed":
+            if event_type == "session_migration_offered" and not states & OFFER_STATES:
+                bars[cls] = Bar("illegal_transition")
+            continue  # the migration decides, which another service goes on with; newer rules may know it
         if not is_owner and event_type in OWNER_ONLY:
             bars[cls] = Bar("not_owner")
         elif not is_owner and not is_member and rules >= 2 and event_type in CONTENT_CHANGES:

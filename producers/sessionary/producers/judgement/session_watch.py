@@ -5,6 +5,7 @@ makes a verb raise: what an agent reports later is sent, refused, and kept on th
 """
 
 import random
+import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import NamedTuple, Protocol
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.errors import AuthenticationFailed, Invalid, ProducerError, SettingsError, Unavailable
 from sessionary.producers.judgement.notices import Finding, Notices, SessionGoesOn
+from sessionary.producers.judgement.poll_schedule import PollSchedule
 from sessionary.producers.judgement.sent_events import SentEvents, SentSoFar
 from sessionary.producers.ports import ChangedSession, KnownSession, PollTimer, SessionChanges, SessionPolls
 
@@ -21,7 +23,6 @@ SESSIONS_MAX = 1_000  # of one request
 _SENT_MAX = 100_000  # events that are remembered until they are judged, about 150 bytes each
 _FIRST_S = 0.5  # at most, until the first poll, which also checks the token
 _POLL_S = 10.0
-_BACKOFF_S_MAX = 60.0
 _REPORT_AFTER = 3  # polls in a row without an answer
 
 
@@ -31,6 +32,10 @@ class WatchedHandle(Protocol):
     @property
     def lost(self) -> bool:
         """Whether the processor refuses what the session sends."""
+        ...
+
+    def _beat_interval_s(self) -> float | None:
+        """Return how often the session beats; None if it does not."""
         ...
 
     def _describe_session(self) -> tuple[str, int, str | None, int]:
@@ -78,12 +83,13 @@ class SessionWatch:
         self.notices = notices
         self._polls = polls if interval_s > 0 else None
         self._interval_s = interval_s
+        self._schedule = PollSchedule(interval_s)
+        self._asked_s = time.monotonic()
         self._timer = timer
         self._wake = Condition()
         self._watched: list[_Watched] = []
         self._new: list[_Watched] = []
         self._is_token_checked = False
-        self._failures = 0
         self._reported = ""
         self._closed = False
         self._tenants: weakref.WeakSet[SessionWatch] = weakref.WeakSet()
@@ -102,8 +108,17 @@ class SessionWatch:
         with self._wake:
             self._new.append(_Watched(sent, weakref.ref(handle)))
             if self._thread is None and self._timer is None:
-                self._start_thread(self._interval_s * random.uniform(0.8, 1.2))
+                self._asked_s = time.monotonic()
+                self._start_thread(None)
         return sent
+
+    def note_beats(self, interval_s: float) -> None:
+        """Ask at least as often as a session beats, from now on. Never blocks for long."""
+        if self._polls is None:
+            return
+        with self._wake:
+            if self._schedule.note_beats(interval_s):
+                self._wake.notify()
 
     def close_with(self, tenant: "SessionWatch") -> None:
         """Close the watch of a tenant's client with this one, even if that client is dropped."""
@@ -138,7 +153,7 @@ class SessionWatch:
             return
         try:
             self.poll_now()
-            self._failures, self._reported = 0, ""
+            self._schedule.failures, self._reported = 0, ""
         except AuthenticationFailed as error:
             self._is_token_checked = True
             self._report_failure(error, at_once=True)
@@ -149,34 +164,41 @@ class SessionWatch:
         except Exception as error:  # noqa: BLE001 - an error of one poll must not end the watch
             self._report_failure(error, at_once=True)
 
-    def _start_thread(self, pause_s: float) -> None:
-        """Begin to poll after `pause_s`. Hold the lock."""
+    def _start_thread(self, first_s: float | None) -> None:
+        """Begin to poll, after `first_s` if that is given. Hold the lock."""
         if self._closed:
             return
-        thread = Thread(target=self._run_polls, args=(pause_s,), name="sessionary-watch", daemon=True)
+        thread = Thread(target=self._run_polls, args=(first_s,), name="sessionary-watch", daemon=True)
         with suppress(RuntimeError):  # no thread can be had: the next session tries again
             thread.start()
             self._thread = thread
 
-    def _run_polls(self, pause_s: float) -> None:
-        while self._wait_pause(pause_s):
+    def _run_polls(self, first_s: float | None) -> None:
+        while self._wait_pause(first_s):
+            first_s = None
+            self._asked_s = time.monotonic()
             self.poll_quietly()
-            backoff_s = min(self._interval_s * 2.0**self._failures, max(_BACKOFF_S_MAX, self._interval_s))
-            pause_s = backoff_s * random.uniform(0.8, 1.2)
 
-    def _wait_pause(self, pause_s: float) -> bool:
+    def _wait_pause(self, first_s: float | None) -> bool:
         """Wait; return False once closed, or if there is nothing left to ask."""
+        chance = random.random()
         with self._wake:
             if self._is_token_checked and not self._watched and not self._new:
                 self._thread = None
                 return False
-            return not self._wake.wait_for(lambda: self._closed, pause_s)
+            while not self._closed:
+                pause_s = self._schedule.pause_s(chance)  # shorter once a session beats more often
+                left_s = self._asked_s + (pause_s if first_s is None else min(first_s, pause_s)) - time.monotonic()
+                if left_s <= 0:
+                    return True
+                self._wake.wait(left_s)
+            return False
 
     def _report_failure(self, error: Exception, *, at_once: bool) -> None:
         """Tell `on_error` of a failure once, until a poll succeeds or fails for another reason."""
-        self._failures = min(self._failures + 1, 16)
+        self._schedule.failures += 1
         kind = f"{type(error).__name__}: {error}" if at_once else type(error).__name__
-        if not self._closed and kind != self._reported and (at_once or self._failures >= _REPORT_AFTER):
+        if not self._closed and kind != self._reported and (at_once or self._schedule.failures >= _REPORT_AFTER):
             self._reported = kind
             self.notices.report(error)
 
@@ -210,10 +232,20 @@ class SessionWatch:
             )
             asked.append(_Asked(watched, so_far, known))
         self._watched = kept
+        self._note_all_beats()
         is_full = sum(len(each.so_far.event_ids) for each in asked) > _SENT_MAX
         for watched in kept:
             watched.sent.is_full = is_full
         return asked
+
+    def _note_all_beats(self) -> None:
+        handles = [watched.handle() for watched in self._watched]
+        beats_s = [handle._beat_interval_s() for handle in handles if handle is not None]
+        with self._wake:
+            self._schedule.forget_beats()
+            for interval_s in beats_s:
+                if interval_s is not None:
+                    self._schedule.note_beats(interval_s)
 
     def _take_answer(self, asked: Sequence[_Asked], changes: SessionChanges) -> None:
         changed = {change.session_id: change for change in changes.sessions}

@@ -23,7 +23,8 @@ from sessionary.producers.errors import AuthenticationFailed, ClientClosed
 from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.ports import Counters, Ports
+from sessionary.producers.migration.hand_over import HandOver
+from sessionary.producers.ports import CleanupConsumer, Counters, MigrationConsumer, Ports
 from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
 from sessionary.producers.session.handle import SharedServices
@@ -58,6 +59,7 @@ class ProcessBoundClient:
         self._callbacks = callbacks._replace(on_error=self._report_finding)
         self._given_ports = ports
         self._cleanup_handler: CleanupHandler | None = None
+        self._migrations_taken: tuple[HandOver, int] | None = None  # by what, and how many at once
         self._producer_id = new_producer_id()
         self._opening, self._closing = threading.RLock(), threading.Lock()
         self._open_ports()
@@ -146,8 +148,12 @@ class ProcessBoundClient:
             if self._is_left and not self._is_parents:
                 self._open_ports()
                 self._is_left = False
-                if self._cleanup_handler is not None:
-                    self._start_cleanups(self._cleanup_handler)
+                self._start_handlers()
+
+    def _start_handlers(self) -> None:
+        """Answer requests again, in a forked child."""
+        if self._cleanup_handler is not None:
+            self._start_cleanups(self._cleanup_handler)
 
     def _start_cleanups(self, handler: CleanupHandler) -> None:
         if self._is_parents:
@@ -171,22 +177,31 @@ class ProcessBoundClient:
             followers = list(self._followers)
         for follower in followers:
             self._try_step(follower.close)
-        self._try_step(lambda: self._ports.cleanups.close(0.0))
+        for requests in self._request_readers():
+            self._close_reader(requests, 0.0)
+
+    def _request_readers(self) -> list[CleanupConsumer | MigrationConsumer]:
+        migrations = self._ports.migrations
+        return [self._ports.cleanups, *([] if migrations is None else [migrations])]
+
+    def _close_reader(self, requests: CleanupConsumer | MigrationConsumer, timeout_s: float) -> None:
+        self._try_step(lambda: requests.close(timeout_s))
 
     def _stop_work(self, deadline: float) -> None:
         """Wait for what still sends events: clean-ups, and verdicts on sessions that were left."""
-        self._try_step(lambda: self._ports.cleanups.close(_left_s(deadline)))
-        self._try_step(lambda: self._follower.close(_left_s(deadline)))
+        for requests in self._request_readers():
+            self._close_reader(requests, self._left_s(deadline))
+        self._try_step(lambda: self._follower.close(self._left_s(deadline)))
         self._try_step(self._ports.close_idle)
 
     def _close_ports(self, deadline: float) -> int:
         """Close all parts, even if one fails; return how many events are not acknowledged."""
         self._begin_stop()
         self._stop_work(deadline)
-        self._try_step(lambda: self._heartbeats.close(_left_s(deadline)))
+        self._try_step(lambda: self._heartbeats.close(self._left_s(deadline)))
         self._gate.open = False
         try:
-            return self._ports.transport.close(_left_s(deadline))
+            return self._ports.transport.close(self._left_s(deadline))
         except Exception as error:  # noqa: BLE001 - a disk that fails must not raise into the agent
             self._on_error(error)
         return 0
@@ -255,10 +270,9 @@ class ProcessBoundClient:
             registry=self._sequences,
         )
 
-
-def _left_s(deadline: float) -> float:
-    """Return the seconds until a moment of the monotonic clock; 0 once it is over."""
-    return max(deadline - time.monotonic(), 0.0)
+    def _left_s(self, deadline: float) -> float:
+        """Return the seconds until a moment of the monotonic clock; 0 once it is over."""
+        return max(deadline - time.monotonic(), 0.0)
 
 
 __all__ = ["ProcessBoundClient"]

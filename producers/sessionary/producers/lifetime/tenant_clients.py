@@ -11,7 +11,7 @@ from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.delivery.emitter import SenderIdentity, SendGate
 from sessionary.producers.errors import ProducerError
 from sessionary.producers.judgement.notices import Callbacks
-from sessionary.producers.lifetime.bound_client import ProcessBoundClient
+from sessionary.producers.lifetime.migration_verbs import MigrationVerbs
 from sessionary.producers.ports import Ports
 from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.schemas.ids import checked_name
@@ -43,7 +43,7 @@ class TenantGate(SendGate):
         self._own = value
 
 
-class TenantClients(ProcessBoundClient):
+class TenantClients(MigrationVerbs):
     """A client that makes clients of further tenants, which share what belongs to the process."""
 
     _shared: Self | None  # the client whose producer this one uses
@@ -78,7 +78,7 @@ class TenantClients(ProcessBoundClient):
             client._shared = shared
             client._tenant_id = name
             client._settings = shared._settings.model_copy(update={"api_token": token})
-            client._cleanup_handler = None
+            client._cleanup_handler, client._migrations_taken, client._acceptor = None, None, None
             client._is_left = False
             client._opening, client._closing = threading.RLock(), threading.Lock()
             client._open_ports()

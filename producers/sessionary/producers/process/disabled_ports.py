@@ -14,6 +14,7 @@ from sessionary.producers.ports import (
     Counters,
     OnCleanupRequest,
     OnReceipt,
+    OnRequest,
     OutRecord,
     Ports,
     Receipt,
@@ -192,6 +193,18 @@ class DisabledCleanups:
         """Do nothing."""
 
 
+class DisabledMigrations:
+    """`MigrationConsumer` that receives nothing."""
+
+    works_in_place = False
+
+    def start(self, on_request: OnRequest) -> None:
+        """Do nothing."""
+
+    def close(self, timeout_s: float) -> None:
+        """Do nothing."""
+
+
 def _read_event(value: bytes) -> Event:
     event = Decoder().decode_event(value)
     assert isinstance(event, Event)
@@ -201,12 +214,20 @@ def _read_event(value: bytes) -> Event:
 def disabled_ports() -> Ports:
     """Return the ports of a client that is turned off."""
     outside = DisabledTransport()
-    follows = DisabledFollows(outside)
+    follows, migrations = DisabledFollows(outside), DisabledMigrations()
 
     def tenant_ports(tenant_id: str, settings: ProducerSettings) -> Ports:
-        return Ports(outside, outside, DisabledCleanups(), "disabled", follows=follows)
+        return Ports(outside, outside, DisabledCleanups(), "disabled", follows=follows, migrations=migrations)
 
-    return Ports(outside, outside, DisabledCleanups(), "disabled", tenant_ports=tenant_ports, follows=follows)
+    return Ports(
+        outside,
+        outside,
+        DisabledCleanups(),
+        "disabled",
+        tenant_ports=tenant_ports,
+        follows=follows,
+        migrations=migrations,
+    )
 
 
-__all__ = ["DisabledCleanups", "DisabledFollows", "DisabledTransport", "disabled_ports"]
+__all__ = ["DisabledCleanups", "DisabledFollows", "DisabledMigrations", "DisabledTransport", "disabled_ports"]

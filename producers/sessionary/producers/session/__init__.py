@@ -8,6 +8,7 @@ Each of the first six adds verbs to the one before:
     conversation      the conversation: its turns are sent, and read from the last
     asking            questions to people, and their answers
     agent_verbs       the session's agents, and updates of the content that lose none
+    migration         the verb `migrate`, and what the session of a target sends
     life              verbs of a session's life: start, pause, resume, end; class `Session`
     async_work        properties and verbs for the work, for asyncio
     async_conversation  the verbs of views, conversation and agents for asyncio

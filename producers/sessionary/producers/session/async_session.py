@@ -14,6 +14,7 @@ from sessionary.producers.process.off_loop import open_or_leave
 from sessionary.producers.session.async_conversation import AsyncSessionAgents
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
+from sessionary.producers.session.migration import TTL_S_DEFAULT, MigrationResult
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, StartFailureReason
 
 AsyncStep = Callable[[], Awaitable[object]]
@@ -165,6 +166,28 @@ class AsyncSession(AsyncSessionAgents):
         # call does not stop; after the end of the block it raises there, as the session has ended.
         pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
         return await asyncio.to_thread(self.sync_session._await_content, pending)
+
+    async def migrate(
+        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
+    ) -> MigrationResult:
+        """Move the session to another service, and wait until it is there.
+
+        A client of that service takes it by `accept_migrations`. Then this object has left the
+        session: it beats no more, and its verbs raise `SessionFenced`. A call that is cancelled
+        calls nothing off: `sync` tells later where the session is.
+
+        Args:
+            to: The service that is to own the session.
+            ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
+            reason: Why, for people.
+            marks: As in `emit`.
+
+        Returns what was completed. Raises as `Session.migrate` does.
+        """
+        session = self.sync_session
+        await asyncio.to_thread(session._learn_rules)
+        offered = await self._run_verb(session._offer, to, ttl_s, reason, marks)
+        return await run_flow_async(session._migration_flow(offered), session._waits.pause)
 
     async def error(
         self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]

@@ -39,7 +39,7 @@ from sessionary.producers.ports import (
 )
 from sessionary.producers.run_ports import RunReads, Waits
 from sessionary.producers.session.heartbeat import BeatingHandle, IsAlive
-from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
+from sessionary.producers.session.pending_verdict import TAKES_SESSION, PendingVerdict, VerdictFollower
 from sessionary.producers.session.state_json import canonical_json, full_snapshot, parsed_state
 from sessionary.schemas.events import (
     EVENT_TYPES,
@@ -122,7 +122,8 @@ class SessionHandle(BeatingHandle):
     def local_state(self) -> str:
         """The session's state as far as this object knows it.
 
-        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date.
+        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date. A
+        session that the processor holds for its migration counts as Active.
         """
         return self._local_state
 
@@ -314,11 +315,11 @@ class SessionHandle(BeatingHandle):
         """Return True if a verb has led where it should.
 
         A worker that took the partition over does not know what the one before it decided. It knows
-        the session's holder and state, and every verb but `attach` leads to Active.
+        the session's holder and state, and every verb that takes no session leads to Active.
         """
         if view.verdict is not None and view.verdict.kept:
             return view.verdict.applied
-        if verb == "attach":
+        if verb in TAKES_SESSION:
             return view.holder == self._emitter.producer_id
         return view.verdict is None or view.state == "Active"
 
@@ -377,7 +378,9 @@ class SessionHandle(BeatingHandle):
         self._agents, self._agent_count = tuple(view.agents), len(view.agents)
         self._is_member = any(agent.service_id == self._emitter.service_id for agent in view.agents)
         self._limits = view.limits
-        self._set_state("Terminated" if view.state == "Archived" else view.state, committed=True)
+        # What is held for its migration is Active again, in the same epoch, if that is aborted.
+        known = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
+        self._set_state(known, committed=not view.is_held)
 
     def _go_on(self, change: ChangedSession) -> SessionGoesOn | None:
         if not self._may_go_on(change.state, change.epoch, change.holder, change.holder_epoch):

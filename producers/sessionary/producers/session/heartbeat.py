@@ -266,6 +266,12 @@ class BeatingHandle(JudgedHandle):
             return
         interval_s = heartbeat_interval_s(self._limits, self._wanted_s)
         self._heartbeat_token = self._timer.start_heartbeat(self._send_heartbeat, interval_s)
+        if self._sent_events is not None:
+            self._watch.note_beats(interval_s)
+
+    def _beat_interval_s(self) -> float | None:
+        """Return how often the session beats; None if it does not. Takes no lock."""
+        return None if self._heartbeat_token is None else heartbeat_interval_s(self._limits, self._wanted_s)
 
     def _beat_until_followed(self, pending: "PendingVerdict") -> None:
         """Beat on, although the session was left: a verdict on it is followed."""

@@ -14,7 +14,7 @@ from sessionary.producers.errors import (
     SessionEnded,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.agent_verbs import SessionAgents
+from sessionary.producers.session.migration import MigratingSession
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import (
     Payload,
@@ -39,7 +39,7 @@ Step = Callable[[], object]
 """A step of a session's start; what it raises ends the session."""
 
 
-class Session(SessionAgents):
+class Session(MigratingSession):
     """One session. Made by `SessionClient`; thread-safe; a context manager.
 
     Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`

@@ -9,6 +9,8 @@ from sessionary.producers.errors import Unavailable
 from sessionary.producers.ports import OnError, Receipt
 
 _ROUND_S = 0.1
+TAKES_SESSION = frozenset({"attach", "accept"})
+"""The verbs that make this process the session's holder; they may leave its state as it is."""
 # Asks for one verdict, for at most so many seconds; True once there is nothing more to do.
 FollowVerdict = Callable[[float], bool]
 
@@ -33,7 +35,7 @@ class PendingVerdict:
     @property
     def leads_to_active(self) -> bool:
         """True if the session is Active once the verb is granted. A take-over changes no state."""
-        return self.verb != "attach" or self.local_state == "Active"
+        return self.verb not in TAKES_SESSION or self.local_state == "Active"
 
     @property
     def is_in_log(self) -> bool:
@@ -130,4 +132,4 @@ class VerdictFollower:
             return True
 
 
-__all__ = ["FollowVerdict", "PendingVerdict", "VerdictFollower", "wait_acknowledged"]
+__all__ = ["TAKES_SESSION", "FollowVerdict", "PendingVerdict", "VerdictFollower", "wait_acknowledged"]

@@ -5,35 +5,18 @@ from pathlib import Path
 from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.client import SessionClient
 from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
-from sessionary.producers.ports import OnCleanupRequest, OnError, Ports
+from sessionary.producers.ports import OnError, Ports
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
 from sessionary.producers.testing.judged_event import MemoryQuota
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.producers.testing.memory_follows import MemoryFollows
+from sessionary.producers.testing.memory_requests import MemoryRequests
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.records import CleanupRequest
+from sessionary.schemas.records import CleanupRequest, MigrationRequest
 from sessionary.schemas.rules import NEWEST_RULES
-
-
-class _MemoryCleanups:
-    """`CleanupConsumer` of one service; of every service if none is named."""
-
-    def __init__(self, tenant_id: str | None, service_id: str | None) -> None:
-        self._tenant_id = tenant_id
-        self._service_id = service_id
-        self.on_request: OnCleanupRequest | None = None
-
-    def is_for(self, request: CleanupRequest) -> bool:
-        return self._tenant_id in (None, request.tenant_id) and self._service_id in (None, request.service_id)
-
-    def start(self, on_request: OnCleanupRequest) -> None:
-        self.on_request = on_request
-
-    def close(self, timeout_s: float = 0.0) -> None:
-        self.on_request = None
 
 
 def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
@@ -43,11 +26,10 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
 
     Args:
         memory: What the client sends to; several clients may share it.
-        tenant_id: Whose clean-up requests the client's handler gets; default: all tenants'.
-        service_id: Whose clean-up requests the client's handler gets; default: all services'.
+        tenant_id: Whose clean-ups and migrations the client is asked for; default: all tenants'.
+        service_id: Whose clean-ups and migrations the client is asked for; default: all services'.
     """
-    cleanups = _MemoryCleanups(tenant_id, service_id)
-    memory._add_subscription(cleanups)
+    cleanups, migrations = _new_readers(memory, tenant_id, service_id, first=False)
     heartbeats = memory._new_heartbeats()
     follows = MemoryFollows(memory)
 
@@ -58,11 +40,10 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     runs, waits = MemoryRuns(memory), Waits(lambda: memory.now_ms / 1_000, pause, lambda: 0.5)
 
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
-        of_tenant = _MemoryCleanups(tenant, service_id)
-        memory._add_subscription(of_tenant, first=True)
-        parts = (memory, memory, of_tenant)
+        cleanups, migrations = _new_readers(memory, tenant, service_id, first=True)
         polls, poll_timer = memory, memory._polls
-        return Ports(*parts, polls=polls, poll_timer=poll_timer, tasks=memory, runs=runs, waits=waits, follows=follows)
+        ports = Ports(memory, memory, cleanups, polls=polls, poll_timer=poll_timer, tasks=memory, runs=runs)
+        return ports._replace(waits=waits, follows=follows, migrations=migrations)
 
     return Ports(
         memory,
@@ -76,7 +57,18 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         runs=runs,
         waits=waits,
         follows=follows,
+        migrations=migrations,
     )
+
+
+def _new_readers(
+    memory: InMemoryTransport, tenant_id: str | None, service_id: str | None, *, first: bool
+) -> tuple[MemoryRequests, MemoryRequests]:
+    """Return what passes a client its clean-ups and its migrations."""
+    cleanups, migrations = (MemoryRequests(kind, tenant_id, service_id) for kind in (CleanupRequest, MigrationRequest))
+    for reader in (cleanups, migrations):
+        memory._add_reader(reader, first=first)
+    return cleanups, migrations
 
 
 def memory_client(

@@ -16,6 +16,7 @@ from sessionary.schemas.records import (
     CleanupRequest,
     FinishedRun,
     Gravestone,
+    MigrationRequest,
     Position,
     QuotaNotice,
     RejectedEvent,
@@ -80,6 +81,7 @@ class Judge:
         self.rejections: list[RejectedEvent] = []
         self.cleanups: list[CleanupRequest] = []
         self.tasks: list[TaskRequest] = []
+        self.migrations: list[MigrationRequest] = []
         self.folded = 0  # records and parts of them
         self.news = threading.Condition()  # for who waits, in another thread, until more is folded
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
@@ -203,6 +205,8 @@ class Judge:
             self.cleanups.append(record)
         elif isinstance(record, TaskRequest):
             self.tasks.append(record)
+        elif isinstance(record, MigrationRequest):
+            self.migrations.append(record)
         elif isinstance(record, QuotaNotice):
             self.quotas.notices.append(record)
 

@@ -16,7 +16,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.session_ports import FollowedState
+from sessionary.producers.session_ports import FollowedState, MigrationView
 from sessionary.producers.testing.judge import Judge
 from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota
 from sessionary.schemas.codec import Decoder, Event, encode_event
@@ -105,6 +105,7 @@ class JudgedLog:
             question=row.question,
             answer=row.answer,
             agents=[AgentMember(*agent) for agent in row.agents],
+            migration=_migration_view(row),
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:
@@ -243,6 +244,13 @@ class JudgedLog:
                 )
         self._verdicts[partition, offset] = judged.verdict
         return judged
+
+
+def _migration_view(row: SessionState) -> MigrationView | None:
+    last = row.migration
+    if last is None:
+        return None
+    return MigrationView(last.migration_id, last.target_service, last.step, last.reason_code or None, last.from_state)
 
 
 __all__ = ["JudgedLog"]

@@ -3,14 +3,12 @@
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 from sessionary.producers.errors import Invalid, ProducerError, Unavailable
 from sessionary.producers.ports import (
     Backlog,
     Counters,
     KnownSession,
-    OnCleanupRequest,
     OnReceipt,
     OutRecord,
     Receipt,
@@ -22,24 +20,19 @@ from sessionary.producers.ports import (
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
 from sessionary.producers.testing.fake_polls import FakePolls
 from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
+from sessionary.producers.testing.memory_requests import Deliveries, MemoryRequests
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
-from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent, SessionState, TaskRequest
+from sessionary.schemas.records import (
+    AuditRecord,
+    CleanupRequest,
+    MigrationRequest,
+    RejectedEvent,
+    SessionState,
+    TaskRequest,
+)
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import RefusalReason
-
-
-class CleanupSubscription(Protocol):
-    """Who gets the clean-up requests of a service."""
-
-    @property
-    def on_request(self) -> OnCleanupRequest | None:
-        """The handler; None if there is none yet."""
-        ...
-
-    def is_for(self, request: CleanupRequest) -> bool:
-        """Return whether a request is one of its service's."""
-        ...
 
 
 class InMemoryTransport:
@@ -67,12 +60,10 @@ class InMemoryTransport:
         self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000, quota)
         self._judge = self._log.judge
         self._silenced: set[str] = set()
-        self._subscriptions: list[CleanupSubscription] = []
         self._timers: list[FakeHeartbeats] = []
-        self._undelivered: list[CleanupRequest] = []
+        self._deliveries = Deliveries(self._judge, self._lock)
         self._polls = FakePolls()
         self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
-        self._cleanups_seen = 0
         self._silent, self.has_quota = False, quota is not None
         self.operator = OperatorHand(self)  # what people do
 
@@ -136,6 +127,15 @@ class InMemoryTransport:
         with self._lock:
             return [request for request in self._judge.tasks if session_id in (None, request.session_id)]
 
+    def migrations(self, session_id: str | None = None) -> list[MigrationRequest]:
+        """Return the requests to take sessions that migrate so far, in order.
+
+        Args:
+            session_id: Return only the requests for this session.
+        """
+        with self._lock:
+            return [request for request in self._judge.migrations if session_id in (None, request.session_id)]
+
     def audit(self, session_id: str | None = None) -> list[AuditRecord]:
         """Return the audit trail so far, in order.
 
@@ -170,9 +170,10 @@ class InMemoryTransport:
         """Move the clock forward, and let happen in order what is due until then.
 
         Sessions that beat go on beating at their interval. Each clock of a session fires at its
-        exact time. Clean-up requests are passed to the clients' handlers, in this thread, and their
-        answers are judged. The clients' callbacks (`on_refused`, `on_paused` and their kin) are
-        told at once, in this thread, too. `advance(0)` does only these two. Takes no real time.
+        exact time. Requests for clean-ups and migrations are passed to the clients' handlers, in
+        this thread, and their answers are judged. The clients' callbacks (`on_refused`, `on_paused`
+        and their kin) are told at once, in this thread, too. `advance(0)` does only these two.
+        Takes no real time.
 
         Args:
             seconds: How far, 0 or more.
@@ -189,7 +190,7 @@ class InMemoryTransport:
             )
         try:
             end_ms = self._judge.now_ms + round(seconds * 1_000)
-            self._pass_cleanups()
+            self._deliveries.pass_on()
             while (moment_ms := self._next_moment_ms()) <= end_ms:
                 self._go_to(moment_ms)
             self._go_to(end_ms)
@@ -232,7 +233,7 @@ class InMemoryTransport:
 
         Raises `ProducerError` if no client has a handler.
         """
-        on_request = self._handler_of(request)
+        on_request = self._deliveries.handler_of(request)
         if on_request is None:
             raise ProducerError("the client has no clean-up handler; call client.on_cleanup first")
         receipts: list[Receipt] = []
@@ -262,7 +263,7 @@ class InMemoryTransport:
         """Judge one record, keep it, and acknowledge it."""
         with self._lock:
             judged = self._log.append_event(record)
-            self._collect_cleanups()
+            self._deliveries.collect()
         if on_receipt is not None:
             on_receipt(judged.receipt)
 
@@ -271,7 +272,7 @@ class InMemoryTransport:
         with self._lock:
             if record.session_id not in self._silenced:
                 self._log.append_heartbeat(record)
-                self._collect_cleanups()
+                self._deliveries.collect()
 
     def flush(self, timeout_s: float) -> int:
         """Return 0: every event is acknowledged at once."""
@@ -315,10 +316,9 @@ class InMemoryTransport:
 
     # For `memory_ports`
 
-    def _add_subscription(self, subscription: CleanupSubscription, *, first: bool = False) -> None:
-        """Pass clean-up requests to a client, to this one before all others if `first`."""
-        with self._lock:
-            self._subscriptions.insert(0 if first else len(self._subscriptions), subscription)
+    def _add_reader(self, reader: MemoryRequests, *, first: bool = False) -> None:
+        """Pass requests to a client, to this one before all others if `first`."""
+        self._deliveries.add_reader(reader, first=first)
 
     def _new_heartbeats(self) -> FakeHeartbeats:
         """Return the heartbeats of a client, which `advance` sends."""
@@ -347,8 +347,8 @@ class InMemoryTransport:
             timer.send_due(self.now_ms)
         with self._lock:
             self._judge.fire_timers()
-            self._collect_cleanups()
-        self._pass_cleanups()
+            self._deliveries.collect()
+        self._deliveries.pass_on()
         self._poll_news()
 
     def _poll_news(self) -> None:
@@ -359,31 +359,5 @@ class InMemoryTransport:
             self._polled_at = numbers
             self._polls.poll_all()
 
-    # Clean-up
 
-    def _collect_cleanups(self) -> None:
-        requested = self._judge.cleanups
-        self._undelivered += requested[self._cleanups_seen :]
-        self._cleanups_seen = len(requested)
-
-    def _pass_cleanups(self) -> None:
-        """Pass requests to their handlers; those without a handler wait for one."""
-        while True:
-            with self._lock:
-                handlers = ((request, self._handler_of(request)) for request in self._undelivered)
-                found = next(((request, handler) for request, handler in handlers if handler is not None), None)
-                if found is None:
-                    return
-                request, on_request = found
-                self._undelivered.remove(request)
-            on_request(request, lambda receipt: None)
-
-    def _handler_of(self, request: CleanupRequest) -> OnCleanupRequest | None:
-        with self._lock:
-            for subscription in self._subscriptions:
-                if subscription.on_request is not None and subscription.is_for(request):
-                    return subscription.on_request
-        return None
-
-
-__all__ = ["CleanupSubscription", "InMemoryTransport", "NamedSession"]
+__all__ = ["InMemoryTransport", "NamedSession"]

@@ -40,6 +40,16 @@ VERDICT: Final[dict[str, Any]] = {
         {"type": "null"},
     ],
 }
+_MIGRATION: Final = object_schema(
+    migration_id=TEXT,
+    target_service={**TEXT, "description": "the service that is to own the session"},
+    step={**TEXT, "enum": ["offered", "prepared", "completed", "aborted"]},
+    offered_at_ms={**NUMBER, "description": "when it was offered, in ms of log time since the epoch"},
+    ttl_ms={**NUMBER, "description": "aborted after so long"},
+    from_state={**TEXT, "description": "the session's state before it was prepared"},
+    mismatches={**NUMBER, "description": "how often the target accepted another state than the session's"},
+    reason_code={**TEXT_OR_NULL, "description": "why it was aborted; else null"},
+)
 SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
@@ -81,6 +91,7 @@ SESSION: Final = object_schema(
         "items": object_schema(agent_id=TEXT, role=TEXT, service_id=TEXT, snapshot_id=TEXT),
     },
     refusals=_REFUSALS,
+    migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last one; null if there never was one"},
     verdict={
         **VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "

@@ -11,7 +11,8 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
     It holds the committed state, its epoch and version, owner, content, limits, data classes and
-    next deadline (ms of log time since the epoch), the last refused events, and `log_document`.
+    next deadline (ms of log time since the epoch), the last refused events, the last migration, and
+    `log_document`.
     """
     document = {
         "session_id": row.session_id,
@@ -35,11 +36,21 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "deadline_ms": asked.owner.state.deadline_ms(row),
         "agents": [agent._asdict() for agent in row.agents],
         "refusals": [refusal._asdict() for refusal in row.refusals],
+        "migration": _migration_document(row),
         **log_document(asked),
     }
     if not asked.question.reads_not_kept:
         document["verdict"] = former_verdict(document["verdict"], row.state)
     return document
+
+
+def _migration_document(row: SessionState) -> dict[str, Any] | None:
+    migration = row.migration
+    if migration is None:
+        return None
+    document = migration._asdict()
+    document["offered_at_ms"] = document.pop("offered_at")
+    return {**document, "reason_code": migration.reason_code or None}
 
 
 __all__ = ["session_document"]

@@ -22,6 +22,7 @@ def test_extra_pipelines_and_clean_up_handlers_are_found() -> None:
     known = [
         extra,
         "p.cleanup.acme:billing",
+        "p.migration.acme:billing",
         "p.task-workers.acme:billing",
         "p.quotas",
         "p.lag",
@@ -30,14 +31,16 @@ def test_extra_pipelines_and_clean_up_handlers_are_found() -> None:
         "p.processor.reader",
     ]
     found = pipeline_groups("p", known)
-    assert list(found)[5:] == ["p.cleanup.acme:billing", "p.quotas", extra, "p.task-workers.acme:billing"]
+    services = ["p.cleanup.acme:billing", "p.migration.acme:billing", "p.task-workers.acme:billing"]
+    assert list(found)[5:] == [*services[:2], "p.quotas", extra, services[2]]
     assert found[QuotaSettings(topic_prefix="p").group_id] == NAMES.quotas
     assert (found[extra], found["p.cleanup.acme:billing"]) == (NAMES.events, NAMES.cleanup)
     assert found["p.task-workers.acme:billing"] == NAMES.tasks
+    assert found["p.migration.acme:billing"] == NAMES.migrations
     assert topic_of_group("p", "p.processor") == NAMES.events
 
 
 def test_the_groups_of_services_are_none_of_the_pipeline_s_roles() -> None:
-    services = ["p.cleanup.acme:billing", "p.task-workers.acme:billing"]
+    services = ["p.cleanup.acme:billing", "p.migration.acme:billing", "p.task-workers.acme:billing"]
     groups = [*pipeline_groups("p", services), "q.cleanup.acme:billing"]
     assert [group for group in groups if is_service_group("p", group)] == services

@@ -16,7 +16,15 @@ import pytest
 from opentelemetry import context as otel_context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from sessionary.producers import AsyncSession, AsyncSessionClient, Marks, ProducerSettings, Session, SessionClient
+from sessionary.producers import (
+    AsyncSession,
+    AsyncSessionClient,
+    Marks,
+    MigrationAborted,
+    ProducerSettings,
+    Session,
+    SessionClient,
+)
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.headers import TRACEPARENT
@@ -44,6 +52,11 @@ def resume_failed_run(session: Session, marks: Marks) -> None:
 def recover_after_error(session: Session, marks: Marks) -> None:
     session.error(TimeoutError(), **marks)
     session.recover(**marks)
+
+
+def migrate(session: Session, marks: Marks) -> None:
+    with suppress(MigrationAborted):
+        session.migrate(to="elsewhere", ttl_s=1, **marks)
 
 
 def call_model(session: Session, marks: Marks) -> None:
@@ -88,6 +101,7 @@ VERBS: dict[str, Callable[[Session, Marks], object]] = {
     "enter_phase": lambda s, m: s.enter_phase("updating", **m),
     "pause": lambda s, m: s.pause(**m),
     "resume": lambda s, m: (s.pause(**m), s.resume(**m)),
+    "migrate": migrate,
     "error": lambda s, m: s.error(TimeoutError(), **m),
     "recover": recover_after_error,
     "complete": lambda s, m: s.complete(**m),
@@ -114,7 +128,7 @@ def marked_verbs(owner: type) -> set[str]:
 
 def test_each_verb_that_takes_marks_is_among_these() -> None:
     assert marked_verbs(Session) == marked_verbs(AsyncSession) == VERBS.keys()
-    assert marked_verbs(SessionClient) == marked_verbs(AsyncSessionClient) == {"create", "session", "attach"}
+    assert marked_verbs(SessionClient) == marked_verbs(AsyncSessionClient) == {"create", "session", "attach", "claim"}
 
 
 def use_verb(client: SessionClient, verb: str, marks: Marks) -> None:

@@ -25,6 +25,7 @@ from sessionary.schemas.events import (
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
 from sessionary.stream_processors.core.session.decide import SessionRules, session_rules
+from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS, OFFER_STATES
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, OWNER_ONLY, TRANSITIONS, Objection
 from tests.core.fold_rig import FoldRig
 from tests.core.producers.judged_memory import JudgedMemory
@@ -349,8 +350,9 @@ def test_what_is_barred_is_what_no_later_state_accepts(state: str) -> None:
     for event_type, cls in PAYLOADS.items():
         possible = any((later, event_type) in rules.by_event for later in later_states(state))
         bar = bars.get(cls)
-        if event_type in EPOCH_EXEMPT:
-            assert bar is None
+        if event_type in EPOCH_EXEMPT or event_type in MIGRATION_EVENTS - {"session_migration_completed"}:
+            can_offer = event_type != "session_migration_offered" or later_states(state) & OFFER_STATES
+            assert (bar is None) == bool(can_offer)
         elif not possible:
             assert bar is not None
             assert not bar.allowed
@@ -364,7 +366,8 @@ def test_what_is_another_services_is_barred_in_every_state() -> None:
     for state in STATES:
         bars = barred_events(state, is_owner=False, rules=2)
         barred = {EVENT_TYPES[cls] for cls, bar in bars.items() if bar.reason in ("not_owner", "not_member")}
-        assert barred == (OWNER_ONLY | CONTENT_CHANGES) - EPOCH_EXEMPT
+        migrations = MIGRATION_EVENTS - {"session_migration_completed"}  # the target's, or an operator's
+        assert barred == (OWNER_ONLY | CONTENT_CHANGES) - EPOCH_EXEMPT - migrations
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state not in ("Idle", "Terminated", "Archived")])

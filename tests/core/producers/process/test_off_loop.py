@@ -60,6 +60,7 @@ CASES = {
     "resume": Case(lambda s: s.resume(), lambda s: s.pause(), waits=True),
     "error": Case(fail),
     "recover": Case(lambda s: s.recover(), fail, waits=True),
+    "migrate": Case(lambda s: s.migrate(to="elsewhere"), waits=True),
     "sync": Case(lambda s: s.sync(), waits=True),
     "complete": Case(lambda s: s.complete()),
     "cancel": Case(lambda s: s.cancel()),

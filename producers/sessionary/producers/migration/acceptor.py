@@ -1,0 +1,179 @@
+"""Answers the requests for one service to take sessions: loads them, accepts them, passes them on.
+
+A request whose answer has its place in the log is never asked for again. Others are, and may be for
+a migration that is over, or that has gone on: they are dropped quietly.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+from sessionary.producers.errors import QueueFull, Refused, SessionaryError, SessionLost
+from sessionary.producers.migration.hand_over import HandOver
+from sessionary.producers.ports import OnError, OnReceipt, Receipt, SessionView
+from sessionary.producers.session.life import Session
+from sessionary.schemas.records import MigrationRequest
+
+CONCURRENCY = 16
+_DONE: Final = Receipt(None, None)
+_TRIES = 4  # the third other state ends a migration
+_LOOKS, _LOOK_S = 5, 0.2
+# What the session had become since it was read: it is read again.
+_MOVED = frozenset({"migration_moved", "stale_epoch", "future_epoch"})
+_Key = tuple[str, str]  # migration id, step
+Judged = Literal["ready", "behind", "over"]
+
+
+class AcceptingClient(Protocol):
+    """What the acceptor needs of its client."""
+
+    def _open_attached(self, session_id: str, user_id: str | None, *, may_beat: bool) -> Session:
+        """Return a session that exists, before anything is read of it."""
+        ...
+
+
+class MigrationAcceptor:
+    """Takes the requests of one service, several at once. Each has a thread, unless `in_place`.
+
+    A thread is busy until the program's function has returned: no more than `concurrency` are.
+    """
+
+    def __init__(
+        self, client: AcceptingClient, hand_over: HandOver, concurrency: int, on_error: OnError, *, in_place: bool
+    ) -> None:
+        self._client = client
+        self._hand_over = hand_over
+        self._concurrency = concurrency
+        self._on_error = on_error
+        self._in_place = in_place
+        self._changed = threading.Condition()
+        self._busy = 0
+        self._stopped = False
+        self._at_work: dict[_Key, list[OnReceipt]] = {}  # requests without an answer
+        self._unclear: set[str] = set()  # migrations that were accepted here, without a known verdict
+
+    def __call__(self, request: MigrationRequest, on_receipt: OnReceipt) -> None:
+        """Begin to answer a request. Raises `QueueFull` if all threads are busy."""
+        key = request.migration_id, request.step
+        with self._changed:
+            if (waiting := self._at_work.get(key)) is not None:
+                waiting.append(on_receipt)  # delivered again after a rebalance: one answer is for all
+                return
+            if self._stopped or self._busy >= self._concurrency:
+                raise QueueFull(f"{self._busy} sessions that migrate here are at work")
+            self._busy += 1
+            self._at_work[key] = [on_receipt]
+        if self._in_place:
+            self._work(request, key)
+            return
+        name = f"sessionary-migration-{request.session_id}"
+        threading.Thread(target=self._work, args=(request, key), name=name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Take no further requests."""
+        with self._changed:
+            self._stopped = True
+
+    def close(self, timeout_s: float) -> None:
+        """Wait until what was asked for is answered, for at most `timeout_s`.
+
+        The program's function is not waited for: it may work with its session for long.
+        """
+        self.stop()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._at_work, timeout_s)
+
+    def _work(self, request: MigrationRequest, key: _Key) -> None:
+        session, receipt = None, _DONE
+        try:
+            session = self._answer(request)
+        except Exception as error:  # noqa: BLE001 - the thread has no caller; the request is asked for again
+            if not self._stopped:
+                self._on_error(error)
+            receipt = Receipt(None, None, str(error))
+        with self._changed:
+            waiting = self._at_work.pop(key)
+            self._changed.notify_all()
+        for on_receipt in waiting:
+            on_receipt(receipt)
+        if session is None:
+            self._release()
+        else:
+            self._hand_over(session, self._release)
+
+    def _release(self) -> None:
+        with self._changed:
+            self._busy -= 1
+
+    def _answer(self, request: MigrationRequest) -> Session | None:
+        """Answer a request; return the session if it is this process's from now on.
+
+        Raises `Unavailable` and what else the control API or Kafka have to say.
+        """
+        for _ in range(_TRIES):
+            session = self._client._open_attached(request.session_id, request.user_id, may_beat=False)
+            session._emitter.add_data_classes(request.data_classes)
+            try:
+                view = self._read_session(session, request)
+            except SessionLost:
+                return None
+            if view is None:
+                return None
+            if view.migration is not None and view.migration.step == "completed":
+                self._unclear.discard(request.migration_id)
+                session._hold_migrated()
+                return session
+            if request.step == "offered":
+                after = session._tell_loaded(request.migration_id)
+                if after.verdict is None or after.verdict.reason not in _MOVED:
+                    return None
+            elif (reason := self._accept(session, request, view)) is None:
+                return session
+            elif reason not in _MOVED:
+                return None
+        return None
+
+    def _accept(self, session: Session, request: MigrationRequest, view: SessionView) -> str | None:
+        """Accept a session with the state of `view`; return why that was refused, or None."""
+        migration_id = request.migration_id
+        self._unclear.add(migration_id)
+        try:
+            session._accept_migration(migration_id, view)
+        except Refused as refused:
+            self._unclear.discard(migration_id)
+            session._abandon_session()
+            return refused.reason
+        except SessionaryError:
+            session._abandon_session()  # it may be granted: then the request comes again, and finds it so
+            raise
+        self._unclear.discard(migration_id)
+        return None
+
+    def _read_session(self, session: Session, request: MigrationRequest) -> SessionView | None:
+        """Read the session as the request knows it, or newer; None if the migration is over."""
+        pause: Callable[[float], None] = session._waits.pause or time.sleep
+        for look in range(_LOOKS):
+            if look:
+                pause(_LOOK_S)
+            view = session.sync()
+            if (judged := self._judge_view(view, request, session._emitter.producer_id)) != "behind":
+                return view if judged == "ready" else None
+        return None
+
+    def _judge_view(self, view: SessionView, request: MigrationRequest, producer_id: str) -> Judged:
+        """Judge whether the session waits for what is asked, or is past it.
+
+        A worker may tell a session for a moment as it was before the request.
+        """
+        last = view.migration
+        if last is None or last.migration_id != request.migration_id:
+            return "over" if view.epoch > request.epoch else "behind"
+        if last.step == "completed" and request.migration_id in self._unclear and view.holder == producer_id:
+            return "ready"
+        if last.step == request.step:
+            return "ready"
+        return "behind" if (last.step, request.step) == ("offered", "prepared") else "over"
+
+
+__all__ = ["CONCURRENCY", "AcceptingClient", "MigrationAcceptor"]

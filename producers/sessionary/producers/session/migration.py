@@ -1,0 +1,226 @@
+"""What a session does to move: the source offers it and waits, the target accepts it."""
+
+from typing import NamedTuple, Unpack
+
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.delivery.emitter import NO_FIELDS
+from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
+from sessionary.producers.durable.recorder import REAL_WAITS
+from sessionary.producers.errors import Invalid, MigrationAborted, Refused, RulesTooOld, Unavailable
+from sessionary.producers.run_ports import LogPosition, Waits
+from sessionary.producers.session.agent_verbs import SessionAgents
+from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
+from sessionary.producers.session_ports import SessionView
+from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded, SessionMigrationOffered
+from sessionary.schemas.ids import checked_name, content_hash, new_session_id
+
+MIGRATION_RULES = 2  # the first ones that know it
+TTL_S_DEFAULT = 60.0
+_TTL_S_MIN, _TTL_S_MAX = 1.0, 86_400.0
+_MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
+_LOOK_S, _LOOK_S_MAX = 0.05, 0.5
+
+
+class MigrationResult(NamedTuple):
+    """A migration that was completed."""
+
+    migration_id: str
+    from_service: str
+    to_service: str
+    epoch: int  # of the session at its new owner
+
+
+class OfferedMigration(NamedTuple):
+    """A migration that was offered here, and how the session was then."""
+
+    migration_id: str
+    target_service: str
+    ttl_s: float
+    sent: PendingVerdict
+    epoch: int
+    departures: int
+
+
+class MigratingSession(SessionAgents):
+    """The verb of the source, and the steps of the target. Thread-safe."""
+
+    def migrate(
+        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
+    ) -> MigrationResult:
+        """Move the session to another service, and wait until it is there.
+
+        A client of that service takes it by `accept_migrations`. The session goes on here until the
+        target has loaded it; then the processor holds it, and refuses what this object sends, until
+        the target has accepted the same state. Then this object has left the session: it beats no
+        more, and its verbs raise `SessionFenced`. This service is asked to clean up, with the
+        reason `migrated`.
+
+        Args:
+            to: The service that is to own the session.
+            ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
+            reason: Why, for people.
+            marks: As in `emit`.
+
+        Returns:
+            What was completed.
+
+        Raises:
+            MigrationAborted: The session stays, and goes on here; `reason_code` says why.
+            Refused: The offer was refused, for example with `migration_open` or `not_owner`.
+            RulesTooOld: The session is judged by rules 1, which know no migration.
+            Unavailable: It is not told how it ended, or whether it began. `sync` tells it later.
+            SessionLost: The session was archived meanwhile.
+            Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+
+        Otherwise raises as `emit` does.
+        """
+        self._learn_rules()
+        return run_flow(self._migration_flow(self._offer(to, ttl_s, reason, marks)), self._waits.pause)
+
+    # The source
+
+    @property
+    def _waits(self) -> Waits:
+        return self._services.waits or REAL_WAITS
+
+    def _learn_rules(self) -> None:
+        """Ask by which rules the session is judged, if the client does not know of new ones."""
+        if self._rules < MIGRATION_RULES:
+            self.sync()
+
+    def sync(self) -> SessionView:
+        """Read the session from the processor."""
+        raise NotImplementedError
+
+    def _offer(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> OfferedMigration:
+        """Offer the session. Raises as `migrate` does before it waits."""
+        target = checked_name("target service", to)
+        if target == self._emitter.service_id:
+            raise Invalid("invalid_value", f"to is {target!r}, the service of this client")
+        if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
+            raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
+        self._services.control.check_configured()
+        if self._rules < MIGRATION_RULES:
+            raise RulesTooOld(
+                f"migrate() needs rules {MIGRATION_RULES}, but session {self.session_id} is judged by rules "
+                f"{self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
+            )
+        migration_id = new_session_id()
+        payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
+        with self._lock:
+            sent = self._send_awaited(payload, envelope_fields(marks))
+            return OfferedMigration(migration_id, target, ttl_s, sent, self.epoch, self._departures)
+
+    def _migration_flow(self, offered: OfferedMigration) -> Flow[MigrationResult]:
+        """Wait for the verdict on an offer, and then for the migration's end.
+
+        Meanwhile polls tell nothing: that the session left is no surprise.
+        """
+        with self._lock:
+            self._offered = self._offered or offered.migration_id
+        try:
+            view = yield Do(lambda: self._await_offer(offered))
+            waits, pause_s = self._waits, _LOOK_S
+            deadline_s = waits.now_s() + offered.ttl_s + _MARGIN_S
+            # Counted too: a fake clock may stand still.
+            for _ in range(round((offered.ttl_s + _MARGIN_S) / _LOOK_S)):
+                if (result := self._end_migration(offered, view)) is not None:
+                    return result
+                if waits.now_s() >= deadline_s:
+                    break
+                yield Wait(pause_s)
+                pause_s = min(1.5 * pause_s, _LOOK_S_MAX)
+                try:
+                    view = yield Do(lambda: self._look(None))
+                except Unavailable:
+                    continue  # the processor goes on, and may tell it later
+            raise Unavailable(f"how migration {offered.migration_id} ended is not known; sync() tells it later", 1.0)
+        finally:
+            with self._lock:
+                if self._offered == offered.migration_id:
+                    self._offered = None
+
+    def _await_offer(self, offered: OfferedMigration) -> SessionView:
+        """Return the session once the offer is judged. Raises `Refused`, `MigrationAborted`."""
+        sent = offered.sent
+        wait_acknowledged(sent, "the offer of the session", self._services.verdict_timeout_s)
+        place = sent.wait_position(0.0)
+        view = self._look(place)
+        if view.verdict is None and place is not None:  # the client is turned off: nothing is judged
+            raise self._abort_error(offered, "target_silent")
+        if view.verdict is not None and view.verdict.kept and not view.verdict.applied:
+            reason = view.verdict.reason or "UNKNOWN"
+            self._tell_refused(sent.event_id, sent.event_type, reason)
+            raise Refused(sent.event_type, reason)
+        return view
+
+    def _look(self, after: LogPosition | None) -> SessionView:
+        return self._services.control.fetch_session(self.session_id, after, self._services.verdict_timeout_s)
+
+    def _end_migration(self, offered: OfferedMigration, view: SessionView) -> MigrationResult | None:
+        """Return the result if the migration is completed, None while it is open.
+
+        Raises `MigrationAborted`, or `SessionFenced` if the session was taken over.
+        """
+        last, is_ours = view.migration, False
+        if last is not None:
+            is_ours = last.migration_id == offered.migration_id
+        if last is None or (is_ours and last.is_open):
+            return None
+        has_left = view.epoch > offered.epoch and view.owner_service != self._emitter.service_id
+        if not is_ours and not has_left:
+            return None  # the offer's place is unknown, and it is not judged yet
+        if last.step == "completed" if is_ours else view.owner_service == offered.target_service:
+            self._leave_migrated(offered, view)
+            names = self._emitter.service_id, offered.target_service
+            return MigrationResult(offered.migration_id, *names, view.epoch)
+        with self._lock_then_tell():
+            if self._departures == offered.departures:
+                self._adopt_view(view)
+        raise self._abort_error(offered, (is_ours and last.reason_code) or "UNKNOWN")
+
+    def _abort_error(self, offered: OfferedMigration, reason_code: str) -> MigrationAborted:
+        return MigrationAborted(self.session_id, offered.migration_id, offered.target_service, reason_code)
+
+    def _leave_migrated(self, offered: OfferedMigration, view: SessionView) -> None:
+        """Leave a session that is another service's now; tell what was refused in the meantime."""
+        with self._lock_then_tell():
+            if self._sent_events is not None:
+                for refused in self._sent_events.match_refusals(view.refusals):
+                    self._note_finding(refused, raised=False)
+            self._fenced_by = view.holder or offered.target_service
+            self._departures += 1
+            self._lose_session()
+
+    # The target
+
+    def _tell_loaded(self, migration_id: str) -> SessionView:
+        """Say that the session is loaded; return it once that is judged."""
+        with self._lock:
+            sent = self._send_awaited(SessionMigrationLoaded(migration_id), NO_FIELDS)
+            self._keep_refusal(sent.event_id, "UNKNOWN")  # the caller looks again
+        wait_acknowledged(sent, "the loading of the session", self._services.verdict_timeout_s)
+        return self._look(sent.wait_position(0.0))
+
+    def _accept_migration(self, migration_id: str, view: SessionView) -> None:
+        """Accept the session with the state of `view`, and wait for the verdict.
+
+        Raises as `Session.resume` does.
+        """
+        digest = content_hash(view.state_json)
+        accepted = SessionMigrationAccepted(self._emitter.service_id, migration_id, view.version, digest)
+        pending = self._ask_verdict("accept", [accepted])
+        self._keep_refusal(pending.event_id, "UNKNOWN")  # the caller looks again
+        self._await_verdict(pending)
+        self._hold_migrated()
+
+    def _hold_migrated(self) -> None:
+        """Hold the session, and beat for it if it is Active: this process accepted it."""
+        with self._lock:
+            self._is_holder, self._detached = True, False
+            self._set_state(self._local_state, committed=True)
+
+
+__all__ = ["MIGRATION_RULES", "TTL_S_DEFAULT", "MigratingSession", "MigrationResult", "OfferedMigration"]

@@ -1,0 +1,220 @@
+"""Requests to take a session: delivered again, stale, of a state that moved, more than threads."""
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessionary.producers import Session, SessionClient, Unavailable
+from sessionary.producers.errors import QueueFull
+from sessionary.producers.migration.acceptor import MigrationAcceptor
+from sessionary.producers.migration.hand_over import hand_over_in_place
+from sessionary.producers.ports import Receipt
+from sessionary.producers.testing import InMemoryTransport, memory_client
+from sessionary.schemas.events import SessionMigrationOffered
+from sessionary.schemas.records import MigrationRequest
+from tests.support.waiting import wait_until
+
+
+class Rig:
+    """A session of billing, and acceptors of shipping, which get what a test passes."""
+
+    def __init__(self) -> None:
+        self.told: list[Exception] = []
+        self.arrived: list[Session] = []
+        self.memory = InMemoryTransport()
+        self.source = memory_client(service_id="billing", memory=self.memory, on_error=self.told.append)[0]
+        self.session = self.source.session(user_id="u", state={"n": 1})
+        self.receipts: list[Receipt] = []
+
+    def target(self) -> SessionClient:
+        return memory_client(service_id="shipping", memory=self.memory, on_error=self.told.append)[0]
+
+    def acceptor(
+        self, function: Callable[[Session], object] | None = None, concurrency: int = 16, *, in_place: bool = True
+    ) -> MigrationAcceptor:
+        hand_over = hand_over_in_place(function or self.arrived.append, self.told.append)
+        return MigrationAcceptor(self.target(), hand_over, concurrency, self.told.append, in_place=in_place)
+
+    def offer(self, session: Session | None = None, migration_id: str = "m1") -> MigrationRequest:
+        (session or self.session).emit(SessionMigrationOffered(migration_id, "shipping", 30_000))
+        return self.memory.migrations()[-1]
+
+    def prepare(self, acceptor: MigrationAcceptor) -> MigrationRequest:
+        acceptor(self.offer(), self.receipts.append)
+        request = self.memory.migrations()[-1]
+        assert request.step == "prepared"
+        return request
+
+    def last_types(self, count: int) -> list[str]:
+        return [each.event.envelope.event_type for each in self.memory.verdicts()][-count:]
+
+
+def test_a_request_that_is_delivered_again_does_no_harm() -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    offered = rig.offer()
+    for _ in range(2):
+        acceptor(offered, rig.receipts.append)
+    prepared = rig.memory.migrations()[-1]
+    for _ in range(2):
+        acceptor(prepared, rig.receipts.append)
+    acceptor(offered, rig.receipts.append)
+    assert len(rig.arrived) == 1
+    assert rig.receipts == [Receipt(None, None)] * 5
+    assert (rig.memory.refusals(), rig.told) == ([], [])
+
+
+@given(order=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), max_size=8))
+def test_whichever_process_gets_which_request_how_often_the_session_arrives_once(order: list[tuple[int, int]]) -> None:
+    rig = Rig()
+    acceptors = [rig.acceptor(), rig.acceptor()]
+    offered = rig.offer()
+    acceptors[0](offered, rig.receipts.append)
+    requests = [offered, rig.memory.migrations()[-1]]
+    for which, request in [*order, (0, 1)]:
+        acceptors[which](requests[request], rig.receipts.append)
+    assert len(rig.arrived) == 1
+    assert rig.arrived[0].update_state({"n": 2}) == 2
+    assert (rig.memory.refusals(), rig.told) == ([], [])
+
+
+def test_a_request_of_a_migration_that_is_over_is_dropped() -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    prepared = rig.prepare(acceptor)
+    rig.memory.advance(31)
+    sent = len(rig.memory.events())
+    acceptor(prepared, rig.receipts.append)
+    rig.session.close()
+    rig.memory.advance(3_600 * 24 * 90)  # the session is archived
+    acceptor(prepared, rig.receipts.append)
+    assert (rig.arrived, rig.told, [receipt.error for receipt in rig.receipts]) == ([], [], [None, None, None])
+    assert len(rig.memory.events()) == sent + 1
+
+
+def test_an_epoch_that_rises_before_the_session_is_loaded_is_read_again() -> None:
+    rig = Rig()
+    target = rig.target()
+    acceptor = MigrationAcceptor(
+        target, hand_over_in_place(rig.arrived.append, rig.told.append), 1, rig.told.append, in_place=True
+    )
+    opened = target._open_attached
+    rises = iter([rig.session])
+
+    def open_late(session_id: str, user_id: str | None, *, may_beat: bool) -> Session:
+        session = opened(session_id, user_id, may_beat=may_beat)
+        read = session.sync
+
+        def read_then_rise() -> object:
+            view = read()
+            for owner in rises:
+                owner.pause()
+                owner.resume()
+            return view
+
+        session.sync = read_then_rise  # type: ignore[method-assign, assignment]
+        return session
+
+    target._open_attached = open_late  # type: ignore[method-assign, assignment]
+    acceptor(rig.offer(), rig.receipts.append)
+    assert [each.reason for each in rig.memory.refusals()] == ["stale_epoch"]
+    acceptor(rig.memory.migrations()[-1], rig.receipts.append)
+    assert (len(rig.arrived), rig.arrived[0].epoch, rig.told) == (1, 3, [])
+
+
+def test_a_state_that_differs_is_read_again_and_the_third_time_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    prepared = rig.prepare(acceptor)
+    monkeypatch.setattr("sessionary.producers.session.migration.content_hash", lambda text: "0" * 64)
+    acceptor(prepared, rig.receipts.append)
+    assert [each.reason for each in rig.memory.refusals()] == ["migration_moved"] * 3
+    view = rig.session.sync()
+    assert view.migration is not None
+    assert (view.migration.reason_code, view.state, rig.arrived) == ("state_differs", "Active", [])
+
+
+def test_what_the_function_raises_is_told_and_the_thread_goes_on() -> None:
+    rig = Rig()
+
+    def fail(session: Session) -> None:
+        raise ValueError(session.session_id)
+
+    acceptor = rig.acceptor(fail)
+    acceptor(rig.prepare(acceptor), rig.receipts.append)
+    assert [f"{error}" for error in rig.told] == [rig.session.session_id]
+    assert acceptor._busy == 0
+
+
+def test_a_control_api_that_does_not_answer_is_told_and_the_request_comes_again() -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    prepared = rig.prepare(acceptor)
+    rig.memory.silence_control(silent=True)
+    acceptor(prepared, rig.receipts.append)
+    assert rig.receipts[-1].error is not None
+    assert [type(error) for error in rig.told] == [Unavailable]
+    rig.memory.silence_control(silent=False)
+    acceptor(prepared, rig.receipts.append)
+    assert len(rig.arrived) == 1
+
+
+def test_a_verdict_that_was_not_told_is_found_when_the_request_comes_again() -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    prepared = rig.prepare(acceptor)
+    silent_from = len(rig.memory.events())
+    fetch = rig.memory.fetch_session
+
+    def fetch_until_accepted(*args: object) -> object:
+        if len(rig.memory.events()) > silent_from:
+            raise Unavailable("silent", 1.0)
+        return fetch(*args)  # type: ignore[arg-type]
+
+    rig.memory.fetch_session = fetch_until_accepted  # type: ignore[method-assign, assignment]
+    acceptor(prepared, rig.receipts.append)
+    assert (rig.arrived, rig.receipts[-1].error is None) == ([], False)
+    rig.memory.fetch_session = fetch  # type: ignore[method-assign]
+    acceptor(prepared, rig.receipts.append)
+    (arrived,) = rig.arrived
+    before = len(rig.memory.heartbeats())
+    rig.memory.advance(60)
+    assert len(rig.memory.heartbeats()) > before
+    arrived.activity("on")
+    assert rig.memory.refusals() == []
+    assert rig.last_types(2) == ["session_migration_accepted", "session_activity"]
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What lets the program's functions return; set at the end."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_no_more_sessions_are_taken_at_once_than_there_are_threads(gate: threading.Event) -> None:
+    rig = Rig()
+    acceptor = rig.acceptor(lambda session: gate.wait(), concurrency=1, in_place=False)
+    acceptor(rig.offer(), rig.receipts.append)
+    wait_until(lambda: acceptor._busy == 0, 60, "the session to be loaded")
+    acceptor(rig.memory.migrations()[-1], rig.receipts.append)
+    wait_until(lambda: len(rig.receipts) == 2, 60, "the session to arrive")
+    acceptor.close(60)  # does not wait for the program's function
+    other = rig.source.session(user_id="u")
+    offered = rig.offer(other, "m2")
+    with pytest.raises(QueueFull):
+        acceptor(offered, rig.receipts.append)
+    gate.set()
+    wait_until(lambda: acceptor._busy == 0, 60, "the function to return")
+
+
+def test_a_stopped_acceptor_takes_nothing() -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    acceptor.stop()
+    with pytest.raises(QueueFull):
+        acceptor(rig.offer(), rig.receipts.append)
