@@ -189,7 +189,7 @@ class SessionHeld(ProducerError):
 
     Attributes:
         session_id: The session.
-        reason_code: Why it is paused: `manual`, `review` or `migration`.
+        reason_code: Why it is paused: `manual` or `review`.
     """
 
     def __init__(self, session_id: str, reason_code: str) -> None:

@@ -31,6 +31,7 @@ from sessionary.producers.ports import ChangedSession, SessionView
 from sessionary.schemas.events import EVENT_TYPES, Payload
 from sessionary.schemas.types import RefusalReason
 
+_MIGRATION = "migration"  # why a session is paused
 _HELD_FROM = ("Active", "Error")
 _HELD_REMEDY = "it goes on once they resume it, or by resume()"
 
@@ -227,7 +228,8 @@ class JudgedHandle:
                 self._lose_session()
                 return SessionFenced(self.session_id, f"{change.holder}")
             if epoch == known and change.state == "Paused" and self._is_holder and self._local_state in _HELD_FROM:
-                return self._adopt_pause(change)
+                # That of a migration is short: the session is another's, or ours again, at once.
+                return None if change.reason_code == _MIGRATION else self._adopt_pause(change)
             is_over = change.state in ("Terminated", "Archived")
             return self._adopt_told_state(change) if epoch == known or is_over else None
         finally:

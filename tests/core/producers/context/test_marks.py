@@ -100,6 +100,7 @@ VERBS: dict[str, Callable[[Session, Marks], object]] = {
     "start_task": lambda s, m: s.start_task("train", **m),
     "enter_phase": lambda s, m: s.enter_phase("updating", **m),
     "pause": lambda s, m: s.pause(**m),
+    "ask": lambda s, m: s.ask("may I?", deadline=1, **m),
     "resume": lambda s, m: (s.pause(**m), s.resume(**m)),
     "migrate": migrate,
     "error": lambda s, m: s.error(TimeoutError(), **m),

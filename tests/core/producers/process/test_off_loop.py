@@ -38,6 +38,11 @@ async def fail(session: AsyncSession) -> None:
     await session.error(TimeoutError(), retryable=True)
 
 
+async def register_agents(session: AsyncSession) -> None:
+    for agent_id in ("a", "b"):
+        await session.agent(agent_id, "writer")
+
+
 CASES = {
     "emit": Case(lambda s: s.emit(LlmDecision())),
     "activity": Case(lambda s: s.activity("llm")),
@@ -57,6 +62,10 @@ CASES = {
     "fail_start": Case(lambda s: s.fail_start("invalid_config"), starts=False),
     "enter_phase": Case(lambda s: s.enter_phase("updating")),
     "pause": Case(lambda s: s.pause()),
+    "ask": Case(lambda s: s.ask("may I?"), waits=True),
+    "agent": Case(lambda s: s.agent("a", "writer"), waits=True),
+    "agents": Case(lambda s: s.agents(), waits=True),
+    "handoff": Case(lambda s: s.handoff(to="b", from_agent="a"), register_agents, waits=True),
     "resume": Case(lambda s: s.resume(), lambda s: s.pause(), waits=True),
     "error": Case(fail),
     "recover": Case(lambda s: s.recover(), fail, waits=True),

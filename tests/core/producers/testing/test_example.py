@@ -48,4 +48,4 @@ def test_the_page_names_what_the_memory_has() -> None:
     text = (ROOT / "docs" / "testing.md").read_text("utf-8")
     calls = set(re.findall(r"memory\.(\w+)", text))
     assert calls >= {"advance", "refusals", "cleanups", "verdicts", "audit", "events"}
-    assert [name for name in calls if not hasattr(InMemoryTransport, name)] == []
+    assert [name for name in calls if not hasattr(InMemoryTransport(), name)] == []
