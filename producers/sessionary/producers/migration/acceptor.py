@@ -19,6 +19,8 @@ CONCURRENCY = 16
 _DONE: Final = Receipt(None, None)
 _TRIES = 4  # the third other state ends a migration
 _LOOKS, _LOOK_S = 5, 0.2
+# So long after its end by our clock a migration is over by the broker's, too.
+_OVER_US: Final = 600_000_000
 # What the session had become since it was read: it is read again.
 _MOVED = frozenset({"migration_moved", "stale_epoch", "future_epoch"})
 _Key = tuple[str, str]  # migration id, step
@@ -68,7 +70,13 @@ class MigrationAcceptor:
             self._work(request, key)
             return
         name = f"sessionary-migration-{request.session_id}"
-        threading.Thread(target=self._work, args=(request, key), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=self._work, args=(request, key), name=name, daemon=True).start()
+        except RuntimeError:  # no thread can be had: the request comes again
+            with self._changed:
+                self._busy -= 1
+                del self._at_work[key]
+            raise
 
     def stop(self) -> None:
         """Take no further requests."""
@@ -91,7 +99,8 @@ class MigrationAcceptor:
         except Exception as error:  # noqa: BLE001 - the thread has no caller; the request is asked for again
             if not self._stopped:
                 self._on_error(error)
-            receipt = Receipt(None, None, str(error))
+            if time.time_ns() // 1_000 < request.expires_at + _OVER_US:
+                receipt = Receipt(None, None, str(error))
         with self._changed:
             waiting = self._at_work.pop(key)
             self._changed.notify_all()

@@ -156,6 +156,19 @@ def test_a_child_that_leaves_its_parent_s_block_ends_nothing(tmp_path: Path) -> 
     assert run_program(_BLOCK, tmp_path) == {"child": 0, "state": "Terminated"}
 
 
+def test_a_child_that_uses_the_client_takes_migrations_itself() -> None:
+    client, _ = memory_client()
+    client.accept_migrations(lambda session: None)
+    before, port = client._acceptor, client._ports.migrations
+    child = os.fork()
+    if child == 0:
+        client.session(user_id="u")
+        is_anew = client._acceptor is not before and getattr(port, "on_request", None) is client._acceptor
+        os._exit(0 if is_anew else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client._acceptor is before
+
+
 def test_a_closed_client_stays_closed_in_a_child() -> None:
     client, _ = memory_client()
     client.close()

@@ -1,6 +1,7 @@
 """Requests to take a session: delivered again, stale, of a state that moved, more than threads."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -160,6 +161,31 @@ def test_a_control_api_that_does_not_answer_is_told_and_the_request_comes_again(
     rig.memory.silence_control(silent=False)
     acceptor(prepared, rig.receipts.append)
     assert len(rig.arrived) == 1
+
+
+def test_a_request_that_cannot_be_answered_is_given_up_long_after_its_migration() -> None:
+    rig = Rig()
+    acceptor = rig.acceptor()
+    prepared = rig.prepare(acceptor)
+    rig.memory.silence_control(silent=True)
+    acceptor(prepared._replace(expires_at=time.time_ns() // 1_000 - 601_000_000), rig.receipts.append)
+    assert ([type(error) for error in rig.told], rig.receipts[-1].error) == ([Unavailable], None)
+
+
+def test_without_a_thread_the_request_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    rig = Rig()
+    acceptor = rig.acceptor(in_place=False)
+    offered = rig.offer()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            acceptor(offered, rig.receipts.append)
+    acceptor(offered, rig.receipts.append)
+    wait_until(lambda: rig.receipts, 60, "the session to be loaded")
+    assert rig.memory.migrations()[-1].step == "prepared"
 
 
 def test_a_verdict_that_was_not_told_is_found_when_the_request_comes_again() -> None:

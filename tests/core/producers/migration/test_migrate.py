@@ -23,7 +23,8 @@ from sessionary.producers import (
 )
 from sessionary.producers.durable.flow import run_flow
 from sessionary.producers.ports import Receipt
-from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded
+from sessionary.schemas.events import SessionMigrationAborted, SessionMigrationAccepted, SessionMigrationLoaded
+from tests.core.producers.judged_memory import JudgedMemory
 from tests.core.producers.migration.stage import Stage
 
 
@@ -337,3 +338,12 @@ class _Control(NamedTuple):
 
     def check_configured(self) -> None:
         """Do nothing."""
+
+
+def test_the_control_api_tells_the_last_migration() -> None:
+    session = JudgedMemory().client()[0].session(user_id="u")
+    assert session.sync().migration is None
+    session.emit(_offer("m1"))
+    assert session.sync().migration == MigrationView("m1", "shipping", "offered", None, "Active")
+    session.emit(SessionMigrationAborted("no room", "m1"))
+    assert session.sync().migration == MigrationView("m1", "shipping", "aborted", "called_off", "Active")
