@@ -12,9 +12,8 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Position, SessionState
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
-from tests.core.migration_moves import draw_migration_step
+from tests.core.moves_of_others import MovesOfOthers
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
-from tests.core.people_moves import draw_actor, draw_answers, draw_operator_event, draw_question, operator_of
 from tests.core.run_moves import (
     ARTIFACT_WAY,
     CALL_WAY,
@@ -23,7 +22,6 @@ from tests.core.run_moves import (
     PLAIN_CALLS,
     RUN_IDS,
     WORK,
-    draw_agent_event,
     draw_child_event,
     draw_run_event,
     draw_run_marks,
@@ -147,7 +145,7 @@ OUT_OF_BOUNDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 BAD_KEYS = [None, b"", b"acme:x", b"\xff", b"\x00position"]
 
 
-class RandomAgents:
+class RandomAgents(MovesOfOthers):
     """Six agents of three sessions, and the rig that judges what they send."""
 
     def __init__(self, rng: Random, position: Position = FIRST_POSITION) -> None:
@@ -273,12 +271,6 @@ class RandomAgents:
         move = draw_child_event(self.rng, agent.key, self.rig.fold.rows.get)
         self.send(agent, move.event_type, move.fields, **move.marks)
 
-    def send_agent_event(self) -> None:
-        """Send an event of one of a session's agents."""
-        agent = self.pick_active_agent()
-        move = draw_agent_event(self.rng, agent.key, self.rig.fold.rows.get)
-        self.send(agent, move.event_type, move.fields)
-
     def send_child_story(self) -> None:
         """Send the events of an artifact or a call of a session, in their order."""
         agent, name = self.pick_active_agent(), f"own-{self.rng.randrange(3)}"
@@ -290,18 +282,6 @@ class RandomAgents:
         """Take a session over, as the owning service or another one."""
         service = self.rng.choice(["billing", "billing", "other"])
         self.send(self.pick_agent(), "session_taken_over", {}, service_id=service, agent_id=f"agent-{service}")
-
-    def migrate_session(self) -> None:
-        """Send some steps of a migration: mostly the next ones, by the service that may."""
-        agent = self.pick_active_agent()
-        for _ in range(self.rng.randint(1, 4)):
-            row = self.row_of(agent)
-            if row is None:
-                return
-            event_type, fields, service = draw_migration_step(self.rng, row)
-            self.send(agent, event_type, fields, service_id=service)
-            if self.rng.random() < 0.2:
-                self.pass_time()
 
     def forge_content(self) -> None:
         """Send a snapshot that is not the next one, or a content of another service's session."""
@@ -315,20 +295,6 @@ class RandomAgents:
             self.send(self.pick_agent(), self.rng.choice(["snapshot_created", "state_updated"]), {}, service_id="other")
         else:
             self.send(self.pick_agent(), event_type, fields)
-
-    def step_in(self) -> None:
-        """Let an operator pause, resume, answer or cancel a session."""
-        agent = self.pick_active_agent() if self.rng.random() < 0.4 else self.pick_agent()
-        if (row := self.row_of(agent)) is not None:
-            event_type, fields = draw_operator_event(self.rng, row)
-            self.send(operator_of(agent, self.rng), event_type, fields, actor=draw_actor(self.rng))
-
-    def ask_person(self) -> None:
-        agent = self.pick_active_agent()
-        self.send(agent, "session_paused", draw_question(self.rng))
-        for fields in draw_answers(self.rng):
-            hand = operator_of(agent, self.rng) if "as_operator" in fields else agent
-            self.send(hand, "session_resumed", {"snapshot_id": None, **fields}, actor=draw_actor(self.rng))
 
     def skip_numbers(self) -> None:
         agent = self.pick_agent()

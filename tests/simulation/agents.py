@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.rules import FIRST_RULES
-from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
 from tests.core.people_moves import asking_story, draw_actor, draw_operator_event
@@ -18,7 +16,6 @@ from tests.core.run_moves import (
     AGENT_WAY,
     ARTIFACT_WAY,
     ERRORS,
-    LONG,
     RUN_IDS,
     WORK,
     draw_agent_event,
@@ -27,6 +24,7 @@ from tests.core.run_moves import (
     draw_run_marks,
 )
 from tests.simulation.clients import Process, Sent, Session, SteadySession, session_of
+from tests.simulation.large_moves import LargeMoves
 from tests.support.event_factory import TICK
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ LIMITS_DRAWN = [*[BRIEF_LIMITS] * 12, *LIMITS]
 STEADY_EVERY_MS = 3_000
 
 
-class AgentPool:
+class AgentPool(LargeMoves):
     """All agent processes and sessions of a schedule."""
 
     def __init__(self, world: World) -> None:
@@ -371,34 +369,6 @@ class AgentPool:
 
     def deliver_one(self) -> None:
         self.rng.choice([*self.processes, *self.replayers]).deliver()
-
-    def join_many_producers(self) -> None:
-        """Let more processes send to a session than its ledger has room for."""
-        session = self.sessions[0]
-        for n in range(66):
-            process = Process(self.world, f"many-{n}", session.service)
-            process.ask_state(session)
-            process.queue_event(session, self.rng.choice(WORK), {})
-            process.deliver()
-
-    def send_too_large_state(self) -> None:
-        """Send a state that is larger than the limit."""
-        process, session = self.pick_process(), self.sessions[0]
-        self.world.cluster.work(100, session.partition)
-        known = process.ask_state(session)
-        if isinstance(known, SessionState):
-            fields = {"base_version": known.version, "new_version": known.version + 1}
-            process.queue_event(session, "state_updated", {**fields, "state_json": "x" * (VALUE_BYTES_MAX + 1)})
-            process.deliver()
-
-    def hold_conversation(self) -> None:
-        """Send so many messages to a session that their turns take the rows of older ones."""
-        process, session = self.pick_process(), self._pick_active_session()
-        self.world.cluster.work(100, session.partition)
-        process.ask_state(session)
-        for n in range(CONVERSATION_TURNS_MAX + 5):
-            process.queue_event(session, "message_appended", {"content": LONG if n % 3 == 0 else "hello"})
-        process.deliver()
 
     def deliver_all(self) -> None:
         for process in (*self.processes, *self.replayers):

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from sessionary.producers import Session, SessionClient
-from sessionary.producers.session.migration import MigratingSession
+from sessionary.producers.session.collaboration.migration import MigratingSession
 
 
 def _print_line(kind: str, session: Session, **more: Any) -> None:

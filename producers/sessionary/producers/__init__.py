@@ -63,7 +63,6 @@ from sessionary.producers.errors import (
     EncodeError,
     EventRefused,
     Invalid,
-    MigrationAborted,
     ModelTimeout,
     NotAllowed,
     ProducerConflict,
@@ -103,9 +102,10 @@ from sessionary.producers.ports import (
     Verdict,
 )
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
+from sessionary.producers.session.collaboration.errors import MigrationAborted
+from sessionary.producers.session.collaboration.migration import MigrationResult
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.life import Session, Step
-from sessionary.producers.session.migration import MigrationResult
 from sessionary.schemas.events import Payload
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (

@@ -19,7 +19,6 @@ SessionaryError
     ├── SessionEnded               a verb on a session that this object has ended
     ├── SessionFenced(holder)      another process took the session over
     ├── SessionHeld(reason_code)   others paused the session: for `on_paused`
-    ├── MigrationAborted(reason_code)  a migration of the session did not come about
     ├── StateMismatch              the state that the caller knows is not the processor's
     ├── RulesTooOld                a call that the rules in force do not know
     ├── ProducerConflict           another process uses this client's producer id
@@ -198,26 +197,6 @@ class SessionHeld(ProducerError):
         self.reason_code = reason_code
 
 
-class MigrationAborted(ProducerError):
-    """A migration did not come about: the session stays where it is, and goes on there.
-
-    Attributes:
-        session_id: The session.
-        migration_id: The migration.
-        target_service: The service that was to own the session.
-        reason_code: `target_silent` if the target did not load the session in time, `expired` if it
-            did not accept it in time, `called_off`, `declined` by the target, `state_differs` if
-            the target had another state three times, `taken_over` or `session_ended`; `UNKNOWN`.
-    """
-
-    def __init__(self, session_id: str, migration_id: str, target_service: str, reason_code: str) -> None:
-        super().__init__(f"session {session_id} did not migrate to {target_service}: {reason_code}")
-        self.session_id = session_id
-        self.migration_id = migration_id
-        self.target_service = target_service
-        self.reason_code = reason_code
-
-
 class StateMismatch(ProducerError):
     """The state that a session's object knows is not the one that the processor has.
 
@@ -389,7 +368,6 @@ __all__ = [
     "EncodeError",
     "EventRefused",
     "Invalid",
-    "MigrationAborted",
     "ModelTimeout",
     "NotAllowed",
     "ProducerConflict",

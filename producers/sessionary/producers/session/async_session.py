@@ -12,9 +12,9 @@ from sessionary.producers.durable.flow import run_flow_async
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.off_loop import open_or_leave
 from sessionary.producers.session.async_conversation import AsyncSessionAgents
+from sessionary.producers.session.collaboration.migration import TTL_S_DEFAULT, MigrationResult
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session
-from sessionary.producers.session.migration import TTL_S_DEFAULT, MigrationResult
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, StartFailureReason
 
 AsyncStep = Callable[[], Awaitable[object]]

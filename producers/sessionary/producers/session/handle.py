@@ -5,7 +5,7 @@ and to know when heartbeats are due.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,7 +56,13 @@ if TYPE_CHECKING:  # most clients have no library
 
 _EPOCH_PAUSE_S = 0.1
 _RUN_BEGINS = (RunStarted, RunQueued)
-_FINAL = (AuthenticationFailed, DeliveryFailed, SessionLost, Invalid, SettingsError)  # waiting longer does not help
+FINAL_ERRORS = (
+    AuthenticationFailed,
+    DeliveryFailed,
+    SessionLost,
+    Invalid,
+    SettingsError,
+)  # waiting longer does not help
 
 
 class SharedServices(NamedTuple):
@@ -223,7 +229,7 @@ class SessionHandle(BeatingHandle):
         """Wait for a verdict and adopt it, unless the session was left meanwhile."""
         try:
             view = self._wait_verdict(pending, time.monotonic() + self._services.verdict_timeout_s)
-        except _FINAL:
+        except FINAL_ERRORS:
             with self._lock:
                 if self._pending is pending:
                     self._pending = None
@@ -242,74 +248,6 @@ class SessionHandle(BeatingHandle):
             self._tell_refused(pending.event_id, pending.event_type, reason)
             raise Refused(pending.event_type, reason)
         return view
-
-    def _end_despite_verdict(self, end: Callable[[], None]) -> None:
-        """Call `end`, which ends the session, although a verdict may be awaited. Hold the lock.
-
-        If that verdict comes later and raised the epoch, the processor has refused what `end`
-        sent. Then another thread calls it again, in the state and epoch that the verdict led to.
-        """
-        pending, self._pending = self._pending, None
-        self._departures += 1
-        try:
-            end()
-        except BaseException:
-            self._pending = pending
-            raise
-        if pending is not None:
-            self._services.follower.follow_verdict(self._follow_verdict(pending, end))
-            self._beat_until_followed(pending)
-
-    def _follow_verdict(self, pending: PendingVerdict, end: Callable[[], None]) -> Callable[[float], bool]:
-        """Return a step of waiting for the verdict: True once nothing more is to be done."""
-        epoch, departures, deadline_s = self.epoch, self._departures, 0.0
-
-        def follow(timeout_s: float) -> bool:
-            is_over = True
-            try:
-                is_over = ask(timeout_s)
-            finally:
-                if is_over:
-                    with self._lock:
-                        self._end_following(pending)
-            return is_over
-
-        def ask(timeout_s: float) -> bool:
-            nonlocal deadline_s
-            if not pending.settled:
-                return False
-            deadline_s = deadline_s or time.monotonic() + self._services.verdict_timeout_s
-            try:
-                position = pending.wait_position(0.0)
-                view = self._services.control.fetch_session(self.session_id, position, timeout_s)
-            except Unavailable as error:
-                if time.monotonic() < deadline_s:
-                    return False
-                self._services.on_error(error)
-                return True
-            except _FINAL:
-                return True  # it was not granted, or this process may never know: the first end holds
-            if view.epoch <= epoch:
-                return position is not None or time.monotonic() >= deadline_s
-            with self._lock_then_tell():
-                if self._departures == departures and self._is_reached(pending.verb, view):
-                    self._end_granted(view, end)
-            return True
-
-        return follow
-
-    def _end_granted(self, view: SessionView, end: Callable[[], None]) -> None:
-        """End the session in the state and epoch of a late verdict. In `_lock_then_tell` only."""
-        self._detached = True  # no heartbeat
-        self._adopt_view(view)
-        if self._local_state in ("Terminated", "Timeout"):
-            return
-        self._detached = False
-        try:
-            end()
-        finally:
-            self._detached = True
-            self._stop_heartbeats()
 
     def _is_reached(self, verb: str, view: SessionView) -> bool:
         """Return True if a verb has led where it should.
@@ -388,7 +326,7 @@ class SessionHandle(BeatingHandle):
         departures = self._departures
         try:
             view = self._services.control.fetch_session(self.session_id, None, self._services.verdict_timeout_s)
-        except (*_FINAL, Unavailable):
+        except (*FINAL_ERRORS, Unavailable):
             return None
         if not self._lock.acquire_now():  # the next poll finds it again
             return None
@@ -425,4 +363,4 @@ class SessionHandle(BeatingHandle):
             self._start_heartbeats()
 
 
-__all__ = ["SessionHandle", "SharedServices"]
+__all__ = ["FINAL_ERRORS", "SessionHandle", "SharedServices"]

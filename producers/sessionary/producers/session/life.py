@@ -14,7 +14,7 @@ from sessionary.producers.errors import (
     SessionEnded,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.migration import MigratingSession
+from sessionary.producers.session.collaboration.migration import MigratingSession
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import (
     Payload,

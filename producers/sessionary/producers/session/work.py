@@ -20,7 +20,7 @@ from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.json_text import to_json_text
-from sessionary.producers.session.handle import SessionHandle
+from sessionary.producers.session.late_verdict import LateVerdicts
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.state_json import canonical_json
 from sessionary.schemas.events import (
@@ -41,7 +41,7 @@ _UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
 _TASKS_MAX = 1_000  # places of tasks that a client remembers
 
 
-class SessionWork(SessionHandle):
+class SessionWork(LateVerdicts):
     """The verbs for the work in a session. Thread-safe."""
 
     def emit(

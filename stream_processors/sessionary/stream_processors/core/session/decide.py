@@ -14,7 +14,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
+from sessionary.schemas.types import Envelope, ProducerLedger, RefusalReason, SessionLimits
 from sessionary.stream_processors.core.agent.views import is_member
 from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
@@ -30,8 +30,6 @@ from sessionary.stream_processors.core.sequencing import (
 from sessionary.stream_processors.core.session import dependants
 from sessionary.stream_processors.core.session.accepted import decide_replayed, rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
-    ContextExceeded,
-    ContextMeasured,
     Created,
     DataClassified,
     GapFound,
@@ -45,7 +43,7 @@ from sessionary.stream_processors.core.session.facts import (
     Transitioned,
     WorkDone,
 )
-from sessionary.stream_processors.core.session.limits import outside_ranges, resolved
+from sessionary.stream_processors.core.session.limits import measured_context, outside_ranges, resolved
 from sessionary.stream_processors.core.session.migration.judge import (
     MigrationJudgement,
     facts_of_change,
@@ -78,6 +76,7 @@ EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # sessi
 
 
 DUPLICATE = Decision((), duplicate=True)
+_NO_FACTS: Sequence[SessionFact] = ()
 
 
 class SessionRules(NamedTuple):
@@ -181,7 +180,7 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         facts.append(GapFound(sequence.gap))
     if outside := outside_ranges(limits):
         facts.append(LimitsOverridden("; ".join(outside)))
-    facts += _measured_context(row, envelope)
+    facts += measured_context(row, envelope)
     if objection := object_to_size(None, facts, arrival):
         return _refuse_unkept(event, *objection)
     return Decision(facts)
@@ -254,10 +253,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         if sequence.refusal == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
             return replayed
         if sequence.refusal is not None:
-            detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
-            if sequence.refusal == "producer_conflict":
-                detail += " is another event's: two processes use this id"
-            return _refuse_kept(row, event, arrival, Objection(sequence.refusal, detail), facts)
+            return _refuse_kept(row, event, arrival, _object_to_number(sequence.refusal, envelope), facts)
         producers = sequence.producers
         if sequence.gap is not None or sequence.forgotten is not None:
             facts.append(SequenceMoved(producers, sequence.forgotten))
@@ -269,9 +265,9 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival)
     )
-    moved: Sequence[SessionFact] = ()  # what the event is for a migration, after its first fact
-    fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, moved)
-    further: Sequence[Any] = ()  # facts for runs and children
+    # Then what the event is for a migration, and for runs and children.
+    fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, _NO_FACTS)
+    further: Sequence[Any] = ()
     if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
         fact, further = dependants.judge_dependants(row, event, arrival, fact)
     owner_heard: int | None = None
@@ -304,7 +300,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     if owner_heard is not None and type(fact) is not WorkDone:
         facts.append(OwnerHeard(owner_heard))
     if envelope.context_bytes is not None:
-        facts += _measured_context(row, envelope)
+        facts += measured_context(row, envelope)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
     if further:
@@ -312,6 +308,13 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     elif row.open_runs and isinstance(fact, Transitioned):
         facts += dependants.facts_for_runs(row, fact)
     return Decision(facts)
+
+
+def _object_to_number(reason: RefusalReason, envelope: Envelope) -> Objection:
+    detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
+    if reason == "producer_conflict":
+        detail += " is another event's: two processes use this id"
+    return Objection(reason, detail)
 
 
 def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> SequenceCheck:
@@ -391,20 +394,6 @@ def _judge_in_state(
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
         return Objection("late", f"{event_type} came after the session timed out; resume it first")
     return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")
-
-
-def _measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact]:
-    """Return the facts of an event's context size. Above the limit it is audited once."""
-    size, limit = envelope.context_bytes, row.limits.context_limit_bytes
-    if size is None:
-        return []
-    exceeded = size > limit
-    facts: list[SessionFact] = []
-    if exceeded and not row.context_exceeded:
-        facts.append(ContextExceeded(size, limit))
-    if (size, exceeded) != (row.context_bytes, row.context_exceeded):
-        facts.append(ContextMeasured(size, exceeded))
-    return facts
 
 
 __all__ = ["EventRule", "SessionRules", "decide_event", "session_rules"]

@@ -1,11 +1,13 @@
-"""The check of a session's limits at its creation.
+"""The check of a session's limits at its creation, and of its context's size.
 
 A limit outside its recommended range needs the override, and is flagged in the audit trail.
 """
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.limits import LIMIT_MAX, RANGES, with_defaults
-from sessionary.schemas.types import Limits, SessionLimits
+from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Envelope, Limits, SessionLimits
+from sessionary.stream_processors.core.session.facts import ContextExceeded, ContextMeasured, SessionFact
 
 
 def resolved(limits: Limits) -> SessionLimits:
@@ -29,4 +31,18 @@ def outside_ranges(limits: SessionLimits) -> list[str]:
     ]
 
 
-__all__ = ["outside_ranges", "resolved"]
+def measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact]:
+    """Return the facts of an event's context size. Above the limit it is audited once."""
+    size, limit = envelope.context_bytes, row.limits.context_limit_bytes
+    if size is None:
+        return []
+    exceeded = size > limit
+    facts: list[SessionFact] = []
+    if exceeded and not row.context_exceeded:
+        facts.append(ContextExceeded(size, limit))
+    if (size, exceeded) != (row.context_bytes, row.context_exceeded):
+        facts.append(ContextMeasured(size, exceeded))
+    return facts
+
+
+__all__ = ["measured_context", "outside_ranges", "resolved"]

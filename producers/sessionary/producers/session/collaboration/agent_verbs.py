@@ -18,7 +18,7 @@ from sessionary.producers.durable.recorder import wait_recorded
 from sessionary.producers.errors import Invalid, Refused, RulesTooOld, SessionLost, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
-from sessionary.producers.session.asking import SessionAsking
+from sessionary.producers.session.collaboration.asking import SessionAsking
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.state_json import parsed_state
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced

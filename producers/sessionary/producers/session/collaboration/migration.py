@@ -6,9 +6,10 @@ from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
 from sessionary.producers.durable.recorder import REAL_WAITS
-from sessionary.producers.errors import Invalid, MigrationAborted, Refused, RulesTooOld, Unavailable
+from sessionary.producers.errors import Invalid, Refused, RulesTooOld, Unavailable
 from sessionary.producers.run_ports import LogPosition, Waits
-from sessionary.producers.session.agent_verbs import SessionAgents
+from sessionary.producers.session.collaboration.agent_verbs import SessionAgents
+from sessionary.producers.session.collaboration.errors import MigrationAborted
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session_ports import SessionView
 from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded, SessionMigrationOffered
