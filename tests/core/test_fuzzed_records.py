@@ -3,8 +3,9 @@
 import pytest
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import RunState, SessionState
+from sessionary.schemas.records import AgentState, RunState, SessionState
 from sessionary.schemas.types import Refusal
+from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from tests.core.record_fuzzer import RecordFuzzer
 from tests.fuzz.campaign import (
     GROWTH_BYTES_MAX,
@@ -29,7 +30,8 @@ def check_reach(seed: int, records: int, rules: int) -> None:
     assert result.records == records
     assert result.decoded / records <= 0.6
     assert set(result.seen) == {*PAYLOADS, "tick"}
-    assert ACCEPTABLE ^ set(result.applied) == ({"session_taken_over"} if rules == 1 else set())  # unknown to rules 1
+    unknown = {"session_taken_over", *(MIGRATION_EVENTS - {"session_migration_completed"})} if rules == 1 else set()
+    assert ACCEPTABLE ^ set(result.applied) == unknown
     assert REASONS[rules] ^ {reason for _, reason in result.refused} == set()
     assert MARKS[rules] <= set(result.marks)
 
@@ -78,7 +80,9 @@ def test_full_sessions_have_as_much_of_everything_as_they_may() -> None:
     rows = {row.session_id: row for row in full.rows.values() if isinstance(row, SessionState)}
     assert sorted(len(row.open_runs) for row in rows.values()) == [0, 0, 64]
     assert sorted(len(row.forgotten) for row in rows.values()) == [0, 0, 1_024]
-    assert sum(not isinstance(row, SessionState | RunState) for row in full.rows.values()) == 10_000
+    of_others = [row for row in full.rows.values() if not isinstance(row, SessionState | RunState)]
+    agents = [row for row in of_others if isinstance(row, AgentState)]
+    assert (len(agents), len(of_others)) == (64, 10_064)
     assert full.position.rules.version == 2
 
 

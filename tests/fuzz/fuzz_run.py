@@ -39,6 +39,7 @@ from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedO
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT, SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
@@ -61,7 +62,9 @@ BUILDERS: dict[str, RowBuilder] = {
 }
 _OTHER_BUILDERS = tuple(BUILDERS.values())
 ACCEPTABLE = set().union(
-    *ACCEPTED.values(), (transition.event_type for transition in TRANSITIONS if transition.by != "processor")
+    *ACCEPTED.values(),
+    (transition.event_type for transition in TRANSITIONS if transition.by != "processor"),
+    MIGRATION_EVENTS - {"session_migration_completed"},
 )
 # By the version of the rules. `bad_row` is a sink's; the rules of these runs have no quotas.
 _ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row", "quota_exceeded"}
@@ -306,10 +309,14 @@ def check_refused(before: Any, after: Any) -> None:
     if before is None or after is before:
         assert after is before
         return
-    kept = {"audit_seq": before.audit_seq, "producers": before.producers}
+    kept: dict[str, Any] = {"audit_seq": before.audit_seq, "producers": before.producers}
     if isinstance(before, SessionState):
         kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch, "forgotten": before.forgotten}
         assert len(after.refusals) <= REFUSALS_KEPT
+        if before.migration is not None and after.refusals[-1].reason == "migration_moved":  # it is counted
+            counted = before.migration._replace(mismatches=before.migration.mismatches + 1)
+            assert after.migration == counted
+            kept["migration"] = before.migration
     assert after._replace(**kept) == before
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from confluent_kafka import Message
 
 from sessionary.schemas.headers import REPLAYED_FROM
-from sessionary.schemas.ids import SessionKey, partition_of
+from sessionary.schemas.ids import SessionKey, content_hash, partition_of
 from sessionary.schemas.types import ErrorInfo, Snapshot
 from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
@@ -69,13 +69,14 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._ask_person, 0.4),
             (self._fail_for_good, 0.3),
             (self._step_in, 0.3),
+            (self._migrate, 1),
             (self._create_by_time, 2),
             (self._overfill, 2),
             (self._make_call, 0.5),
             (self._send_agent_event, 5),
             (self._send_large_content, 2),
             (self._resume_too_late, 0.15),
-            (self._damage_value, 24),
+            (self._damage_value, 34),
         ]
 
     def _pick_agent(self) -> EventFactory:
@@ -168,6 +169,28 @@ class NewerRulesFuzzer(RecordFuzzer):
         event_type, fields = ("session_resumed", {}) if row is None else draw_operator_event(self._random, row)
         self._send(agent, event_type, fields, service_id="control-api", actor=draw_actor(self._random))
 
+    def _migrate(self) -> None:
+        """Send the steps of a migration, wrong ones among them.
+
+        The session that never ends stays with its owner.
+        """
+        agent = self._crowd if self._random.random() < 0.6 else self._pick_agent()
+        row = self._state_of(agent)
+        version, text = (1, "{}") if row is None else (row.version, row.state_json)
+        named = {"migration_id": f"m{self._made}"}
+        target = {**named, "target_service": "shipping"}
+        same = {"version": version, "content_hash": content_hash(text)}
+        self._send(agent, "session_migration_offered", {**target, "as_operator": self._random.random() < 0.5})
+        self._send(agent, "session_migration_offered", target)
+        self._send(agent, "session_migration_loaded", {"migration_id": "another"}, service_id="shipping")
+        self._send(agent, "session_migration_loaded", named, service_id="shipping")
+        self._send(agent, "session_resumed", {"snapshot_id": None})
+        self._send(agent, "session_migration_accepted", {**target, **same, "version": 0}, service_id="shipping")
+        if agent is not self._crowd:
+            self._send(agent, "session_migration_accepted", {**target, **same}, service_id="shipping")
+        service = self._random.choice((agent.service, "shipping"))
+        self._send(agent, "session_migration_aborted", named, service_id=service)
+
     def _create_by_time(self) -> None:
         """Create a session whose id tells its time; it may be long ago."""
         age_ms = self._random.choice(_AGES_MS)
@@ -194,7 +217,8 @@ class NewerRulesFuzzer(RecordFuzzer):
         """Send an event of one of a session's agents, mostly of the session that never ends."""
         agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
         move = draw_agent_event(self._random, agent.key, self._row_of)
-        self._send(agent, move.event_type, move.fields)
+        for _ in range(self._random.choice((1, 1, 1, 2))):  # a task is done once
+            self._send(agent, move.event_type, move.fields)
 
     def _overfill(self) -> None:
         """Send one more of what a session has as many of as it may."""
