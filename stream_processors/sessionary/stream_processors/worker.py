@@ -26,6 +26,7 @@ from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.operators.event_sender import EventSender
+from sessionary.stream_processors.api.operators.migrations import MigrationPages
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
@@ -144,6 +145,7 @@ class Processor:
             PartitionApi(settings, tokens, assignment, others),
             RulesApi(settings, tokens, assignment, others),
             PeoplePages(events),
+            MigrationPages(events),
         )
 
     async def run(self) -> None:

@@ -24,6 +24,7 @@ from aiohttp.web import (
 
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.api.connections import IDLE_S, TimedRequestHandler
+from sessionary.stream_processors.api.operators.migrations import MigrationPages
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
@@ -34,7 +35,14 @@ from sessionary.stream_processors.api.unknown_ids import UnknownIds
 _log = role_logger(__name__)
 
 
-def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: RulesApi, people: PeoplePages) -> None:
+def serve_pages(
+    web: Any,
+    api: ControlApi,
+    partitions: PartitionApi,
+    rules: RulesApi,
+    people: PeoplePages,
+    migrations: MigrationPages,
+) -> None:
     """Add the pages to Faust's web server `web`, which has not started yet."""
     router = web.web_app.router
     router.add_post("/v1/sessions/poll", api.polls.answer)
@@ -43,6 +51,8 @@ def serve_pages(web: Any, api: ControlApi, partitions: PartitionApi, rules: Rule
     router.add_get("/v1/waiting", api.lists.waiting)
     for action in ("pause", "resume", "cancel", "approve", "refuse"):
         router.add_post(f"/v1/sessions/{{session_id}}/{action}", getattr(people, action))
+    router.add_post("/v1/sessions/{session_id}/migrate", migrations.migrate)
+    router.add_post("/v1/sessions/{session_id}/abort-migration", migrations.abort)
     router.add_get("/v1/sessions/{session_id:(?!poll$)[^{}/]+}", api.session)  # else GET of the poll would be a session
     router.add_get("/v1/sessions/{session_id}/follow", api.following.follow, allow_head=False)
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)

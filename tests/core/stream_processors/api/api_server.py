@@ -17,6 +17,7 @@ from sessionary.schemas.codec import Event
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api import routing
 from sessionary.stream_processors.api.operators.event_sender import Place
+from sessionary.stream_processors.api.operators.migrations import MigrationPages
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
@@ -164,12 +165,14 @@ async def running_server(
         async with ClientSession() as client:
             group = FakeGroup(client, urls or {}, idle_urls, heartbeat_age_s)
             others = PatientWorkers(settings, group)
+            events = SessionEvents(settings, tokens, assignment, others, send_event or lose_event)
             serve_pages(
                 web,
                 ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
                 PartitionApi(settings, tokens, assignment, others),
                 RulesApi(settings, tokens, assignment, others),
-                PeoplePages(SessionEvents(settings, tokens, assignment, others, send_event or lose_event)),
+                PeoplePages(events),
+                MigrationPages(events),
             )
             web.init_server()
             await web.start_server()

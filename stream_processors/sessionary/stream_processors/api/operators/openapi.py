@@ -1,5 +1,6 @@
 """What the OpenAPI document says of the pages by which people step in."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sessionary.stream_processors.api.openapi_parts import (
@@ -61,22 +62,46 @@ def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
     }
 
 
-PEOPLE_PATHS: Final[dict[str, Any]] = {
-    f"/v1/sessions/{{session_id}}/{action}": _operation(summary, is_answer=is_answer)
-    for action, (summary, is_answer) in _ACTIONS.items()
+_TARGET: Final = {
+    "to": {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that is to own the session"},
+    "ttl_ms": {**NUMBER, "minimum": 1_000, "maximum": 86_400_000, "description": "aborted after it; default 60,000"},
 }
+
+
+def _migration(summary: str, fields: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+    found = _operation(summary, is_answer=False)
+    body = {**object_schema(**fields, reason=_REASON), "required": [*required, "reason"]}
+    found["post"]["requestBody"]["content"] = {"application/json": {"schema": body}}
+    found["post"]["responses"]["200"] = json_answer("the event was applied", "JudgedMigration")
+    return found
+
+
+PEOPLE_PATHS: Final[dict[str, Any]] = {
+    **{
+        f"/v1/sessions/{{session_id}}/{action}": _operation(summary, is_answer=is_answer)
+        for action, (summary, is_answer) in _ACTIONS.items()
+    },
+    "/v1/sessions/{session_id}/migrate": _migration("Offer a session to another service", _TARGET, ["to"]),
+    "/v1/sessions/{session_id}/abort-migration": _migration("Call a migration off", {}, []),
+}
+_JUDGED: Final = object_schema(
+    session_id={**TEXT, "format": "uuid"},
+    tenant_id=TEXT,
+    state=TEXT,
+    epoch=NUMBER,
+    version=NUMBER,
+    reason_code=TEXT,
+    snapshot_id={**TEXT, "description": "the head of its chain of snapshots"},
+    event_id={**TEXT, "description": "of the event that was sent for the caller"},
+    verdict=VERDICT,
+)
 PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
-    "JudgedEvent": object_schema(
-        session_id={**TEXT, "format": "uuid"},
-        tenant_id=TEXT,
-        state=TEXT,
-        epoch=NUMBER,
-        version=NUMBER,
-        reason_code=TEXT,
-        snapshot_id={**TEXT, "description": "the head of its chain of snapshots"},
-        event_id={**TEXT, "description": "of the event that was sent for the caller"},
-        verdict=VERDICT,
-    )
+    "JudgedEvent": _JUDGED,
+    "JudgedMigration": {
+        **_JUDGED,
+        "properties": {**_JUDGED["properties"], "migration_id": TEXT, "to": TEXT, "step": TEXT},
+        "required": [*_JUDGED["required"], "migration_id", "to", "step"],
+    },
 }
 
 __all__ = ["PEOPLE_PATHS", "PEOPLE_SCHEMAS"]

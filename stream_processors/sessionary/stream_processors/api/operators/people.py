@@ -66,8 +66,8 @@ class PeoplePages:
         body = await parse_object(request)
         reason = _text("reason", body.get("reason"), TEXT_CHARACTERS_MAX)
         question_id = _text("question_id", body.get("question_id"), NAME_CHARACTERS_MAX)
-        if needs_reason and reason is None:
-            raise Problem(400, "invalid_value", "Bad reason", "say why, in the field `reason`")
+        if needs_reason:
+            require_text("reason", reason)
 
         def payload_of(row: SessionState) -> Payload:
             return make_payload(reason, question_id)
@@ -81,6 +81,14 @@ def _answer(reason: str | None, question_id: str | None, *, approved: bool) -> S
     return SessionResumed(approved=approved, question_id=question_id, message=reason, as_operator=True)
 
 
+def require_text(name: str, value: object) -> str:
+    """Return a text of a request's body, which must have one. Raises `Problem` 400."""
+    text = _text(name, value, TEXT_CHARACTERS_MAX)
+    if text is None:
+        raise Problem(400, "invalid_value", f"Bad {name}", f"say why, in the field `{name}`")
+    return text
+
+
 def _text(name: str, value: object, characters_max: int) -> str | None:
     """Return a text of a request's body without spaces around it, or None. Raises `Problem` 400."""
     if value is None:
@@ -91,4 +99,4 @@ def _text(name: str, value: object, characters_max: int) -> str | None:
     return value.strip()
 
 
-__all__ = ["PeoplePages"]
+__all__ = ["PeoplePages", "require_text"]

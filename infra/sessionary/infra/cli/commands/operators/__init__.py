@@ -5,6 +5,7 @@
     unknown     unknown list, resolve: tool calls whose outcome is unknown
     artifacts   artifacts sweep: mark what has expired, remove it a week later
     people      pause, resume, cancel, approve, refuse, waiting: people step in
+    migrations  migrate, migrations, drain: sessions move between services
     spool       spool list, verify, drain
 
 What came of a call is sent as an event, with the tenant's token. The commands of partitions,

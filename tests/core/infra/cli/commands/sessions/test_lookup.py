@@ -75,9 +75,12 @@ def commands_of_sessions() -> Iterator[list[str]]:
 
 def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is set: what a command needs besides is asked for later."""
-    more = {"unknown": ["--outcome", "failed", "--by", "ann"]}
+    why = ["--reason", "x"]
+    more = {"unknown": ["--outcome", "failed", "--by", "ann"], "migrate": ["--to", "shipping", *why]}
+    more |= dict.fromkeys(("pause", "resume", "cancel"), why)
     found = [*commands_of_sessions(), ["rejected", "list", "--session", "nonsense"]]
-    assert {words[0] for words in found} == {"show", "timeline", "follow", "conversation", "run", "unknown", "rejected"}
+    reading = {"show", "timeline", "follow", "conversation", "run", "unknown", "rejected"}
+    assert {words[0] for words in found} == reading | more.keys() | {"approve", "refuse"}
     for words in found:
         assert run([*words, *more.get(words[0], [])]) == 5, words
         out, err = capfd.readouterr()

@@ -1,0 +1,183 @@
+"""`sessionary migrate`, `migrations` and `drain`: sessions move between services."""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Annotated, Final
+
+import typer
+
+from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_session
+from sessionary.infra.cli.errors import CheckFailed, NotFound
+from sessionary.infra.cli.options import (
+    DataOption,
+    JsonOption,
+    LimitOption,
+    TenantOption,
+    clickhouse_client,
+    control_api_client,
+)
+from sessionary.infra.cli.output import wants_json
+from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.clickhouse_client import ClickHouseClient, Row
+from sessionary.infra.control_api_client import ControlApiClient, UnknownSession
+from sessionary.schemas.errors import Invalid, SessionaryError
+
+ToOption = Annotated[str, typer.Option("--to", help="The service that is to own it.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="Why; the audit trail keeps it, with your principal.")]
+TtlOption = Annotated[float, typer.Option("--ttl", help="Seconds after which it is called off.", min=1, max=86_400)]
+_COLUMNS: Final = (
+    "session_id",
+    "from_service",
+    "to_service",
+    "step",
+    "reason_code",
+    "offered_at",
+    "freeze_ms",
+    "held_ms",
+    "tenant_id",
+    "actor",
+    "migration_id",
+)
+_MIGRATIONS: Final = (
+    "SELECT * FROM v_migrations WHERE ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+    "AND ({service:String} = '' OR from_service = {service:String} OR to_service = {service:String}) "
+    "ORDER BY time DESC, migration_id LIMIT {limit:UInt32}"
+)
+_OF_SERVICE: Final = (
+    "SELECT tenant_id, session_id FROM v_sessions WHERE service_id = {service:String} "
+    "AND state IN ('Active', 'Paused', 'Timeout') AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
+    "ORDER BY last_at, session_id"
+)
+# By target and time: the ids of a thousand migrations are too long for a request.
+_LATELY: Final = "SELECT * FROM v_migrations WHERE to_service = {to:String} AND time >= now() - {age_s:UInt32}"
+Tell = Callable[[int], None]
+_ENDS: Final = ("completed", "aborted")
+_LOOK_S: Final = 0.5
+_LANDING_S: Final = 30.0  # beyond the time of a migration, until ClickHouse has its end
+_AT_ONCE: Final = 16
+
+
+def migrate_command(
+    session: SessionArgument,
+    to: ToOption,
+    reason: ReasonOption,
+    ttl: TtlOption = 60.0,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a session to another service, and wait until it is there.
+
+    Its agent works until the target has loaded it. If the target is not there in time, it stays
+    where it is, and the code is 1. Needs a token with the role operator.
+    """
+    source, api, progress = clickhouse_client(data), control_api_client(data), Progress()
+    found = find_session(source, session, tenant)
+    try:
+        offered = _offer(api, found, to, ttl, reason)
+    except UnknownSession as error:
+        raise NotFound(str(error)) from None
+    progress(f"offered to {to}")
+    (ended,) = _await_ends(source, to, [offered], ttl, lambda _: progress(f"waiting for {to}"))
+    progress.clear()
+    shown = {name: ended.get(name) for name in _COLUMNS}
+    show_object(ended if wants_json(as_json) else shown, as_json=as_json)
+    if ended["step"] != "completed":
+        raise CheckFailed(f"session {found['session_id']} stays where it is: {ended['reason_code']}")
+
+
+def migrations_command(
+    service: Annotated[
+        str | None, typer.Option("--service", help="Only from or to this service.", show_default=False)
+    ] = None,
+    tenant: TenantOption = None,
+    limit: LimitOption = 50,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List migrations of sessions, the latest first: from where to where, how far, how long."""
+    rows = clickhouse_client(data).fetch_rows(_MIGRATIONS, tenant=tenant or "", service=service or "", limit=limit)
+    show_rows(rows, as_json=as_json, columns=_COLUMNS)
+
+
+def drain_command(
+    service: Annotated[str, typer.Argument(help="The service whose sessions move.", metavar="SERVICE")],
+    to: ToOption,
+    reason: ReasonOption = "drained",
+    rate: Annotated[float, typer.Option("--rate", help="Sessions offered per second.", min=0.1, max=1_000)] = 50.0,
+    ttl: TtlOption = 60.0,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move all open sessions of a service to another one, at a bounded rate, and report.
+
+    Sessions that are Idle, in Error or over stay. The code is 1 if a session did not move; the same
+    command tries it again.
+    """
+    if service == to:
+        raise Invalid("invalid_value", f"--to {to}: name another service than the one that is drained")
+    source, api, progress = clickhouse_client(data), control_api_client(data), Progress()
+    sessions = source.fetch_rows(_OF_SERVICE, service=service, tenant=tenant or "")
+    outcomes: Counter[str] = Counter()
+    offered: list[str] = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        asked = []
+        for number, session in enumerate(sessions, 1):
+            begun_s = time.monotonic()
+            asked.append(pool.submit(_offer, api, session, to, ttl, reason))
+            progress(f"offered {number} of {len(sessions)} sessions")
+            time.sleep(max(0.0, 1 / rate - (time.monotonic() - begun_s)))
+        for each in asked:
+            try:
+                offered.append(each.result())
+            except (Invalid, UnknownSession) as error:
+                outcomes[_reason_of(error)] += 1
+    ends = _await_ends(source, to, offered, ttl, lambda count: progress(f"ended {count} of {len(offered)} migrations"))
+    progress.clear()
+    outcomes.update(f"{end['step']}" if end["step"] == "completed" else f"{end['reason_code']}" for end in ends)
+    moved = outcomes.pop("completed", 0)
+    report = {"service": service, "to": to, "sessions": len(sessions), "moved": moved, "stayed": dict(outcomes)}
+    show_object(report, as_json=as_json)
+    if moved < len(sessions):
+        raise CheckFailed(f"{len(sessions) - moved} of {len(sessions)} sessions did not move to {to}")
+
+
+def _offer(api: ControlApiClient, session: Row, to: str, ttl_s: float, reason: str) -> str:
+    """Offer a session; return the migration's id."""
+    body = {"to": to, "ttl_ms": round(ttl_s * 1_000), "reason": reason}
+    key = str(uuid.uuid4())
+    judged = api.act_on_session(session["session_id"], session["tenant_id"], "migrate", body, key)
+    return f"{judged['migration_id']}"
+
+
+def _await_ends(source: ClickHouseClient, to: str, ids: Sequence[str], ttl_s: float, tell: Tell) -> list[Row]:
+    """Return the rows of migrations to a service once all have ended, or after their time.
+
+    `tell` gets the number of those that have ended. A row that ClickHouse lacks has the step
+    `unknown`.
+    """
+    begun_s = time.monotonic()
+    limit_s = ttl_s + _LANDING_S
+    while ids:
+        passed_s = time.monotonic() - begun_s
+        rows = source.fetch_rows(_LATELY, to=to, age_s=round(passed_s + 2 * limit_s))
+        found = {row["migration_id"]: row for row in rows}
+        ended = sum(each in found and found[each]["step"] in _ENDS for each in ids)
+        if ended == len(ids) or passed_s >= limit_s:
+            unknown = {"step": "unknown", "reason_code": "no end is in ClickHouse yet"}
+            return [found.get(each, {"migration_id": each, **unknown}) for each in ids]
+        tell(ended)
+        time.sleep(_LOOK_S)
+    return []
+
+
+def _reason_of(error: SessionaryError) -> str:
+    return f"refused: {error}" if isinstance(error, Invalid) else "unknown session"
+
+
+__all__ = ["drain_command", "migrate_command", "migrations_command"]

@@ -1,0 +1,72 @@
+"""The pages by which people let sessions migrate.
+
+    POST /v1/sessions/{session_id}/migrate          {"to": service, "ttl_ms": ms, "reason": text}
+    POST /v1/sessions/{session_id}/abort-migration  {"reason": text}
+
+`ttl_ms` may be missing. Both need the role operator; a token of no tenant names the session's, as
+`?tenant=…`. A session that is offered moves once its target has loaded and accepted it.
+"""
+
+import uuid
+from typing import Final
+
+from aiohttp.web import Request, Response
+
+from sessionary.schemas.events import Payload, SessionMigrationAborted, SessionMigrationOffered
+from sessionary.schemas.ids import valid_name
+from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.api.operators.people import require_text
+from sessionary.stream_processors.api.operators.session_events import PersonsEvent, SessionEvents, judged_document
+from sessionary.stream_processors.api.problems import Problem, json_response, parse_object
+from sessionary.stream_processors.core.session.migration.transitions import TTL_MS_MAX, TTL_MS_MIN
+
+TTL_MS_DEFAULT: Final = 60_000
+
+
+class MigrationPages:
+    """Answers the requests of operators for the migration of one session."""
+
+    def __init__(self, events: SessionEvents) -> None:
+        self._events = events
+
+    async def migrate(self, request: Request) -> Response:
+        """Answer `POST …/migrate` with a `JudgedMigration`. Raises `Problem`."""
+        caller = self._events.require_operator(request)
+        body = await parse_object(request)
+        to, ttl_ms = body.get("to"), body.get("ttl_ms", TTL_MS_DEFAULT)
+        if not isinstance(to, str) or not valid_name(to):
+            raise Problem(400, "invalid_value", "Bad to", "name the target service, in the field `to`")
+        if type(ttl_ms) is not int or not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
+            detail = f"ttl_ms must be a number from {TTL_MS_MIN} to {TTL_MS_MAX}"
+            raise Problem(400, "invalid_value", "Bad ttl_ms", detail)
+        reason, target, limit_ms = require_text("reason", body.get("reason")), to, ttl_ms
+
+        def offer(row: SessionState) -> Payload:
+            return SessionMigrationOffered(str(uuid.uuid4()), target, limit_ms, reason, as_operator=True)
+
+        return await self._answer(request, PersonsEvent("migrate", caller.principal, offer))
+
+    async def abort(self, request: Request) -> Response:
+        """Answer `POST …/abort-migration` with a `JudgedMigration`. Raises `Problem`."""
+        caller = self._events.require_operator(request)
+        reason = require_text("reason", (await parse_object(request)).get("reason"))
+
+        def call_off(row: SessionState) -> Payload:
+            if row.migration is None or not row.migration.is_open:
+                raise Problem(409, "unknown_migration", "Refused", "the session has no open migration")
+            return SessionMigrationAborted(reason, row.migration.migration_id, as_operator=True)
+
+        return await self._answer(request, PersonsEvent("abort-migration", caller.principal, call_off))
+
+    async def _answer(self, request: Request, event: PersonsEvent) -> Response:
+        caller = self._events.require_operator(request)
+        judged = await self._events.judge_event(request, caller, event)
+        if isinstance(judged, Response):
+            return judged
+        migration = judged.row.migration
+        assert migration is not None  # the event that was applied was about it
+        names = {"migration_id": migration.migration_id, "to": migration.target_service, "step": migration.step}
+        return json_response({**judged_document(judged), **names})
+
+
+__all__ = ["TTL_MS_DEFAULT", "MigrationPages"]
