@@ -130,7 +130,8 @@ ALTER TABLE {database}.v_session_owners
     COMMENT COLUMN since 'log time at which it began',
     COMMENT COLUMN until 'log time at which the next one began; null for the last one';
 
--- A fenced writer speaks for an epoch that is over, a foreign one for a session that is another service's.
+-- A fenced writer speaks for an epoch that is over, a foreign one for a session that is another service's. Of old refusals
+-- the names are gone.
 CREATE OR REPLACE VIEW {database}.v_foreign_writers AS
 SELECT
     max(appended_at) AS time, ifNull(r.tenant_id, '') AS tenant_id, ifNull(r.session_id, '') AS session_id,
@@ -138,6 +139,7 @@ SELECT
     max(appended_at) AS last_at
 FROM {database}.rejected AS r FINAL
 WHERE r.reason IN ('stale_epoch', 'not_owner', 'not_member', 'foreign_tenant', 'key_mismatch', 'producer_conflict')
+    AND r.service_id IS NOT NULL
 GROUP BY tenant_id, session_id, service_id, reason
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 ALTER TABLE {database}.v_foreign_writers MODIFY COMMENT 'each service that wrote to a session which it does not own, or no longer: how often, and why it was refused';
