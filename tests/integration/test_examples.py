@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 from pydantic import SecretStr
@@ -120,7 +121,14 @@ def test_an_agent_asks_and_an_operator_answers_or_none_in_time(
     with rig.start_example("pause_for_person.approval", 1200) as asking:
         assert asking.stdout is not None
         session_id = session_of(asking.stdout.readline())
-        wait_until(lambda: rig.pipeline.ask(session_id)["question"] is not None, 120, "the question to be open")
+
+        def is_asked() -> bool:
+            try:
+                return rig.pipeline.ask(session_id)["question"] is not None
+            except HTTPError:  # its creation is not judged yet
+                return False
+
+        wait_until(is_asked, 120, "the question to be open")
         answered = ControlApiClient(settings).act_on_session(session_id, TENANT, "approve", {}, "key")
         assert answered["reason_code"] == "approved"
         assert asking.communicate(timeout=END_S)[0] == "approved by ops in epoch 2\n"

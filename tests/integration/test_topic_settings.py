@@ -93,7 +93,7 @@ def test_a_topic_with_less_room_than_the_rules_in_force_may_need_halts_its_parti
         assert halted.halted.reason == "record_too_large"
         assert f"topic {kafka.topics.audit} has max.message.bytes=2097152, and needs 3000000" in halted.halted.detail
         names = kafka.topics
-        for topic in (names.audit, names.cleanup, names.tasks, names.batches, names.quotas):
+        for topic in (names.audit, names.cleanup, names.tasks, names.migrations, names.batches, names.quotas):
             alter_topic(kafka, topic, {"max.message.bytes": "3000000"})
         owners, until_s = [halted], time.monotonic() + WAIT_S
         while not owners[-1].is_open:  # a broker tells its new settings a moment after it has accepted them
