@@ -65,6 +65,7 @@ NO_KAFKA = {
         "clickhouse",
         "alerts",
     ),
+    *("migrate", "migrations", "drain"),
     *("artifacts", "partition", "rules"),
     *("pause", "resume", "cancel", "approve", "refuse", "waiting"),  # they ask ClickHouse, or the control API
 }
