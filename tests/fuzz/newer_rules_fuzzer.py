@@ -69,14 +69,14 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._ask_person, 0.4),
             (self._fail_for_good, 0.3),
             (self._step_in, 0.3),
-            (self._migrate, 1),
+            (self._migrate, 0.5),
             (self._create_by_time, 2),
             (self._overfill, 2),
-            (self._make_call, 0.5),
-            (self._send_agent_event, 5),
+            (self._make_call, 0.7),
+            (self._send_agent_event, 4),
             (self._send_large_content, 2),
             (self._resume_too_late, 0.15),
-            (self._damage_value, 34),
+            (self._damage_value, 30),
         ]
 
     def _pick_agent(self) -> EventFactory:

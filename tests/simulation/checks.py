@@ -250,6 +250,9 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
     sessions_log = [record for record in log if _event_type(record) not in others]
     signs = _signs_of_life(sessions_log, outputs, clocks, set(births.values()))
     for life, line in fired:
+        if line.transition == "T05":  # its silence counts from here on, as from an event that resumes it
+            signs.setdefault(life[0], []).append((line.source_offset, clocks[line.source_offset]))
+    for life, line in fired:
         offset, at = line.source_offset, clocks[line.source_offset]
         due_ms = (line.due_at or 0) // 1_000
         if not due_ms <= at or line.fired_at != at * 1_000:
