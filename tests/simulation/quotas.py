@@ -18,6 +18,7 @@ from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, p
 from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import DECODER, LogRecord, PartitionSettings, RulesRequest
 from tests.simulation.clients import Sent
+from tests.support.machines import MACHINES
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -33,7 +34,7 @@ class QuotaWorker:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.rng = rng = Random(f"quotas {world.seed}")
-        self.is_on = len(world.machines) < 7 and rng.random() < 0.4
+        self.is_on = len(world.machines) == len(MACHINES) and rng.random() < 0.4
         self.limits = TenantLimits(rng.choice((0, 1, 1, 2, 3)), rng.choice(("queue", "queue", "reject")))
         self.request = RulesRequest(NEWEST_RULES._replace(quotas=self.is_on), "operator")
         self.activation = encode_record(RulesActivation(*self.request.rules, "operator", "w1"))

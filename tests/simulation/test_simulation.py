@@ -12,7 +12,7 @@ from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
 from tests.support.values import REASONS_OF_RULES_2
 
-SCHEDULES = 1_000
+SCHEDULES = 1_700
 # Reasons that a processor never writes by rules 1.
 NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"} | REASONS_OF_RULES_2
 REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
