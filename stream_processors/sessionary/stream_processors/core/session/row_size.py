@@ -15,7 +15,6 @@ from typing import Final
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.events import SessionPaused
 from sessionary.schemas.records import GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import Refusal, Snapshot
 from sessionary.stream_processors.core.machine import Arrival, Remains
@@ -27,7 +26,6 @@ from sessionary.stream_processors.core.session.facts import (
     SnapshotTaken,
     Transitioned,
 )
-from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.transitions import Objection
 
 # Facts that bring content; `Created` is checked too.
@@ -48,7 +46,7 @@ def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arriv
 
     `facts`: all that the event comes to.
     """
-    if _fits_surely(row, arrival) and not _makes_snapshot(arrival):
+    if _fits_surely(row, arrival) and not _makes_snapshot(facts, arrival):
         return None
     after = _after_facts(row, facts)
     size, limit = _row_bytes(after, arrival), arrival.rules.row_bytes_max
@@ -115,10 +113,12 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
     return sum(len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX for text in texts) <= room
 
 
-def _makes_snapshot(arrival: Arrival) -> bool:
-    """Return whether an event may bring the row more content than it has itself."""
-    event = arrival.event
-    return event is not None and isinstance(event.payload, SessionPaused) and is_by_operator(event)
+def _makes_snapshot(facts: Sequence[SessionFact], arrival: Arrival) -> bool:
+    """Return whether the row gets a snapshot of its own state, which the event does not carry."""
+    assert arrival.event is not None
+    carried = getattr(arrival.event.payload, "snapshot", None)
+    snapshots = (fact.snapshot for fact in facts if isinstance(fact, Transitioned))
+    return any(snapshot is not None and snapshot is not carried for snapshot in snapshots)
 
 
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:

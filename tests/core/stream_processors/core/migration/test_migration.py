@@ -9,7 +9,7 @@ import pytest
 
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.parts.migration import Migration
-from sessionary.schemas.records import MigrationRequest
+from sessionary.schemas.records import MigrationRequest, Position
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.session.migration.judge import open_migration
 from tests.core.oracle_rig import OracleRig, position_under
@@ -21,8 +21,8 @@ TARGET = "shipping"
 class Stage:
     """A session of the service billing, and a process of the service shipping."""
 
-    def __init__(self, **limits: int) -> None:
-        self.rig, self.owner = OracleRig(position=position_under(2)), EventFactory()
+    def __init__(self, position: Position | None = None, **limits: int) -> None:
+        self.rig, self.owner = OracleRig(position=position or position_under(2)), EventFactory()
         self.rig.start(self.owner, limits=Limits(**limits, override=bool(limits)))
         self.target = EventFactory(service=TARGET, producer="q")
 
@@ -288,3 +288,16 @@ def test_an_operator_may_take_over_although_the_owner_is_alive() -> None:
     assert stage.send(stage.target, "taken_over") == "refused owner_alive"
     assert stage.send(stage.target, "taken_over", as_operator=True) == "applied"
     assert stage.rig.row_of(stage.owner).owner_service == TARGET
+
+
+def test_a_session_whose_snapshot_would_not_fit_into_its_row_is_not_held() -> None:
+    position = position_under(2)
+    stage = Stage(position._replace(rules=position.rules._replace(row_bytes_max=200_000)))
+    content = '{"a": "' + "x" * 120_000 + '"}'
+    changed: dict[str, Any] = {"base_version": 1, "new_version": 2, "state_json": content}
+    assert stage.rig.send(stage.owner, "state_updated", **changed) == "applied"
+    assert stage.offer() == "applied"
+    with pytest.raises(AssertionError, match="refused state_too_large"):  # the oracle knows no sizes
+        stage.send(stage.target, "migration_loaded")
+    row = stage.rig.row_of(stage.owner)
+    assert (row.state, stage.migration and stage.migration.step) == ("Active", "offered")
