@@ -31,6 +31,7 @@ PROCESSOR_EVENTS = ("session_timed_out", "session_archived", "tool_call_unknown"
 FOREVER = Limits(**dict.fromkeys(Limits._fields[:-1], 10**12), override=True)
 _ODD_TEXTS = ("", "\0", "a\0b", "\u202e", "😀" * 40, "\ud7ff", "x" * 129, "{" * 3_000, "%s", "'; DROP TABLE audit")
 _NUMBERS = (0, -1, 1, 1 << 31, (1 << 63) - 1, -(1 << 63))
+_FAR_NUMBER = 1 << 62
 _TEXT_FIELDS = ("event_id", "user_id", "agent_id", "agent_role", "service_id", "actor", "producer_id", "run_id")
 _NUMBER_FIELDS = ("occurred_at", "context_bytes", "run_seq")
 _OTHER_RECORDS = (
@@ -137,6 +138,9 @@ class RecordFuzzer:
         row = self._state_of(agent)
         if row is not None:
             agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
+            # A damaged number may have been taken; whatever came below it would be refused.
+            taken = (ledger.last_seq for ledger in row.producers if ledger.producer_id == agent.producer)
+            agent.seq = max(agent.seq, *(number for number in taken if number < _FAR_NUMBER), 0)
             if event_type == "state_updated":
                 base = row.version + self._random.choice((0, 0, 0, 1))
                 drawn = {"base_version": base, "new_version": base + 1}
