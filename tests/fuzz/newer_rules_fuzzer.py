@@ -66,6 +66,7 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._forge_content, 5),
             (self._use_number_twice, 2),
             (self._take_over, 3),
+            (self._beat_on, 1),
             (self._ask_person, 0.7),
             (self._fail_for_good, 0.3),
             (self._step_in, 0.6),
@@ -143,6 +144,13 @@ class NewerRulesFuzzer(RecordFuzzer):
         agent = self._pick_agent()
         service = self._random.choice((agent.service, "other", "billing"))
         self._send(agent, "session_taken_over", service_id=service, agent_id=f"agent-{service}")
+
+    def _beat_on(self) -> None:
+        """Send heartbeats as a client that does not know of a newer epoch."""
+        agent = self._crowd if self._random.random() < 0.5 else self._pick_agent()
+        row = self._state_of(agent)
+        for _ in range(self._random.randint(1, 3)):
+            self._send(agent, "heartbeat", epoch=1 if row is None else row.epoch - 1)
 
     def _ask_person(self) -> None:
         """Let an agent ask, mostly in the session that never ends; no answers come, and one."""

@@ -18,6 +18,14 @@ from tests.support.tally_machine import TALLY_SERVICE
 
 GRAVESTONE_MS = 14 * 86_400_000
 Life = tuple[bytes, int]
+# What the oracle calls that of which a transaction has the number.
+_OUTCOMES = {
+    "applied": "applied",
+    "duplicate": "duplicate",
+    "refused": "refused",
+    "ticks": "tick",
+    "fenced_beats": "fenced",
+}
 
 
 class Written(NamedTuple):
@@ -142,10 +150,10 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
     if sorted(line[1:] for _, line in outputs.quotas) != sorted(oracle.notices):
         found.append("the quotas were told something else")
     verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
-    for name, field in (("applied", "applied"), ("duplicate", "duplicate"), ("refused", "refused"), ("tick", "ticks")):
+    for field, name in _OUTCOMES.items():
         ours = sum(getattr(outcome.counts, field) for outcome in outputs.outcomes)
         if ours != verdicts[name]:
-            found.append(f"{ours} records {name}, {verdicts[name]} by the oracle")
+            found.append(f"{ours} {field}, {verdicts[name]} by the oracle")
     fold = world.cluster.owner(partition).fold
     timers = sum(outcome.counts.timers for outcome in outputs.outcomes)
     told = sum("fired_at" in line for line in oracle.audits)
@@ -387,9 +395,8 @@ def count_outputs(world: World, outputs: Written) -> None:
             seen["turn: in the row of an older one"] += 1
     for _, rejected in outputs.rejected:
         seen[f"refused: {rejected.reason}"] += 1
-    seen["records"] += sum(
-        o.counts.applied + o.counts.duplicate + o.counts.refused + o.counts.ticks for o in outputs.outcomes
-    )
+    seen["records"] += sum(outcome.counts.records for outcome in outputs.outcomes)
+    seen["fenced beats"] += sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
     seen["duplicate"] += sum(outcome.counts.duplicate for outcome in outputs.outcomes)
     seen["hole"] += any(outcome.position.quiet_until_ms for outcome in outputs.outcomes)
     seen["gravestones packed"] += sum(chunks_in(outcome) for outcome in outputs.outcomes)

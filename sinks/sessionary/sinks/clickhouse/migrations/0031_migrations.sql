@@ -149,7 +149,7 @@ ALTER TABLE {database}.v_foreign_writers
     COMMENT COLUMN session_id 'id of the session, by the record''s key',
     COMMENT COLUMN service_id 'service that the event names',
     COMMENT COLUMN reason 'why it was refused: stale_epoch is a fenced writer',
-    COMMENT COLUMN events 'number of its refused events, heartbeats too',
+    COMMENT COLUMN events 'number of its refused events; of a fenced client''s heartbeats the first in an epoch counts',
     COMMENT COLUMN first_at 'log time of the first one',
     COMMENT COLUMN last_at 'log time of the latest one';
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.types import FencedBeats
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
     AgentKept,
+    BeatFenced,
     Buried,
     CleanupReleased,
     ContentUpdated,
@@ -122,6 +124,12 @@ def _see_heartbeat(row: SessionState, fact: HeartbeatSeen) -> SessionState:
 
 def _hear_owner(row: SessionState, fact: OwnerHeard) -> SessionState:
     return _replace_owner_heard(row, fact.at_ms)
+
+
+def _fence_beat(row: SessionState, fact: BeatFenced) -> SessionState:
+    former = row.fenced_beats
+    known = former.id_hashes if former is not None and former.epoch == row.epoch else ()
+    return row._replace(fenced_beats=FencedBeats(row.epoch, (*known, fact.id_hash)))
 
 
 def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
@@ -235,6 +243,7 @@ def _reject_run(row: SessionState, fact: RunRejected) -> SessionState:
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     AgentKept: _keep_agent,
+    BeatFenced: _fence_beat,
     Buried: _bury_session,
     CallBecameUnknown: _number_only,
     StepTimedOut: _number_only,
