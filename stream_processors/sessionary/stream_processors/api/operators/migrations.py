@@ -14,11 +14,11 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.events import Payload, SessionMigrationAborted, SessionMigrationOffered
 from sessionary.schemas.ids import valid_name
+from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.operators.people import require_text
 from sessionary.stream_processors.api.operators.session_events import PersonsEvent, SessionEvents, judged_document
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_object
-from sessionary.stream_processors.core.session.migration.transitions import TTL_MS_MAX, TTL_MS_MIN
 
 TTL_MS_DEFAULT: Final = 60_000
 
@@ -36,8 +36,8 @@ class MigrationPages:
         to, ttl_ms = body.get("to"), body.get("ttl_ms", TTL_MS_DEFAULT)
         if not isinstance(to, str) or not valid_name(to):
             raise Problem(400, "invalid_value", "Bad to", "name the target service, in the field `to`")
-        if type(ttl_ms) is not int or not TTL_MS_MIN <= ttl_ms <= TTL_MS_MAX:
-            detail = f"ttl_ms must be a number from {TTL_MS_MIN} to {TTL_MS_MAX}"
+        if type(ttl_ms) is not int or not MIGRATION_TTL_MS_MIN <= ttl_ms <= MIGRATION_TTL_MS_MAX:
+            detail = f"ttl_ms must be a number from {MIGRATION_TTL_MS_MIN} to {MIGRATION_TTL_MS_MAX}"
             raise Problem(400, "invalid_value", "Bad ttl_ms", detail)
         reason, target, limit_ms = require_text("reason", body.get("reason")), to, ttl_ms
 

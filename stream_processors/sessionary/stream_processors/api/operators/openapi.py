@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.stream_processors.api.openapi_parts import (
     NO_OPERATOR,
     NUMBER,
@@ -64,7 +65,12 @@ def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
 
 _TARGET: Final = {
     "to": {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that is to own the session"},
-    "ttl_ms": {**NUMBER, "minimum": 1_000, "maximum": 86_400_000, "description": "aborted after it; default 60,000"},
+    "ttl_ms": {
+        **NUMBER,
+        "minimum": MIGRATION_TTL_MS_MIN,
+        "maximum": MIGRATION_TTL_MS_MAX,
+        "description": "aborted after it; default 60,000",
+    },
 }
 
 
