@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sessionary.producers.context.marks import complete_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
+from sessionary.producers.durable.recorder import REAL_WAITS
 from sessionary.producers.errors import (
     AuthenticationFailed,
     DeliveryFailed,
@@ -158,6 +159,10 @@ class SessionHandle(BeatingHandle):
         self._emitter.context_bytes = value
 
     # For verbs
+
+    @property
+    def _waits(self) -> Waits:
+        return self._services.waits or REAL_WAITS
 
     def _send_event(
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None

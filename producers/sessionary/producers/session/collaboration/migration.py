@@ -5,9 +5,8 @@ from typing import NamedTuple, Unpack
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
-from sessionary.producers.durable.recorder import REAL_WAITS
 from sessionary.producers.errors import Invalid, Refused, RulesTooOld, Unavailable
-from sessionary.producers.run_ports import LogPosition, Waits
+from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session.collaboration.agent_verbs import SessionAgents
 from sessionary.producers.session.collaboration.errors import MigrationAborted
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
@@ -82,10 +81,6 @@ class MigratingSession(SessionAgents):
         return run_flow(self._migration_flow(self._offer(to, ttl_s, reason, marks)), self._waits.pause)
 
     # The source
-
-    @property
-    def _waits(self) -> Waits:
-        return self._services.waits or REAL_WAITS
 
     def _learn_rules(self) -> None:
         """Ask by which rules the session is judged, if the client does not know of new ones."""
