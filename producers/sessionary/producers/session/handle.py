@@ -17,6 +17,7 @@ from sessionary.producers.errors import (
     DeliveryFailed,
     Invalid,
     Refused,
+    RulesTooOld,
     SessionEnded,
     SessionFenced,
     SessionLost,
@@ -188,6 +189,14 @@ class SessionHandle(BeatingHandle):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
             self._require_passing(payload, bar)
+
+    def _require_rules(self, what: str, version: int) -> None:
+        """Raise `RulesTooOld` if the session is judged by older rules, as far as is known."""
+        if self._rules < version:
+            raise RulesTooOld(
+                f"{what} needs rules {version}, but session {self.session_id} is judged by rules {self._rules}; "
+                "activate them with `sessionary rules activate` once all processors are upgraded"
+            )
 
     def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
         """Return whether an event may be one of a run that goes on without its session."""

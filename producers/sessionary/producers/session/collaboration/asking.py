@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Unpack
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
-from sessionary.producers.errors import Invalid, NotAllowed, Refused, RulesTooOld, SessionEnded, Unavailable
+from sessionary.producers.errors import Invalid, NotAllowed, Refused, SessionEnded, Unavailable
 from sessionary.producers.ports import SessionView
 from sessionary.producers.session.conversation import SessionConversation
 from sessionary.producers.session.pending_verdict import PendingVerdict
@@ -100,10 +100,7 @@ class SessionAsking(SessionConversation):
         if self._rules < _ASK_RULES:  # they may have been activated since the client was made
             known = self._fetch_judged(self._services.control.fetch_session).rules
             self._rules = max(self._rules, known or 0)
-        if self._rules < _ASK_RULES:
-            raise RulesTooOld(
-                f"ask() needs rules {_ASK_RULES}, but session {self.session_id} is judged by rules {self._rules}"
-            )
+        self._require_rules("ask()", _ASK_RULES)
         if self._local_state == "Paused" and (found := self._find_open(question)) is not None:
             if not self._is_holder:
                 self._await_take_over(self._ask_take_over(marks))

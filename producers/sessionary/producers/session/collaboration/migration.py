@@ -5,7 +5,7 @@ from typing import NamedTuple, Unpack
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
-from sessionary.producers.errors import Invalid, Refused, RulesTooOld, Unavailable
+from sessionary.producers.errors import Invalid, Refused, Unavailable
 from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session.collaboration.agent_verbs import SessionAgents
 from sessionary.producers.session.collaboration.errors import MigrationAborted
@@ -99,11 +99,7 @@ class MigratingSession(SessionAgents):
         if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
             raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
         self._services.control.check_configured()
-        if self._rules < MIGRATION_RULES:
-            raise RulesTooOld(
-                f"migrate() needs rules {MIGRATION_RULES}, but session {self.session_id} is judged by rules "
-                f"{self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
-            )
+        self._require_rules("migrate()", MIGRATION_RULES)
         migration_id = new_session_id()
         payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
         with self._lock:
