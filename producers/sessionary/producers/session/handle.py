@@ -58,13 +58,14 @@ if TYPE_CHECKING:  # most clients have no library
 
 _EPOCH_PAUSE_S = 0.1
 _RUN_BEGINS = (RunStarted, RunQueued)
+# Waiting longer does not help.
 FINAL_ERRORS = (
     AuthenticationFailed,
     DeliveryFailed,
     SessionLost,
     Invalid,
     SettingsError,
-)  # waiting longer does not help
+)
 
 
 class SharedServices(NamedTuple):
