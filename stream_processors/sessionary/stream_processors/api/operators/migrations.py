@@ -16,6 +16,7 @@ from sessionary.schemas.events import Payload, SessionMigrationAborted, SessionM
 from sessionary.schemas.ids import valid_name
 from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.operators.people import require_text
 from sessionary.stream_processors.api.operators.session_events import PersonsEvent, SessionEvents, judged_document
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_object
@@ -44,7 +45,7 @@ class MigrationPages:
         def offer(row: SessionState) -> Payload:
             return SessionMigrationOffered(str(uuid.uuid4()), target, limit_ms, reason, as_operator=True)
 
-        return await self._answer(request, PersonsEvent("migrate", caller.principal, offer))
+        return await self._answer(request, caller, PersonsEvent("migrate", caller.principal, offer))
 
     async def abort(self, request: Request) -> Response:
         """Answer `POST …/abort-migration` with a `JudgedMigration`. Raises `Problem`."""
@@ -56,10 +57,9 @@ class MigrationPages:
                 raise Problem(409, "unknown_migration", "Refused", "the session has no open migration")
             return SessionMigrationAborted(reason, row.migration.migration_id, as_operator=True)
 
-        return await self._answer(request, PersonsEvent("abort-migration", caller.principal, call_off))
+        return await self._answer(request, caller, PersonsEvent("abort-migration", caller.principal, call_off))
 
-    async def _answer(self, request: Request, event: PersonsEvent) -> Response:
-        caller = self._events.require_operator(request)
+    async def _answer(self, request: Request, caller: Caller, event: PersonsEvent) -> Response:
         judged = await self._events.judge_event(request, caller, event)
         if isinstance(judged, Response):
             return judged
