@@ -153,7 +153,7 @@ ALTER TABLE {database}.v_foreign_writers
     COMMENT COLUMN first_at 'log time of the first one',
     COMMENT COLUMN last_at 'log time of the latest one';
 
--- The end of a migration's time is a deadline too.
+-- A question without an answer in time ends by a clock too, and so does a migration that takes too long.
 CREATE OR REPLACE VIEW {database}.v_deadlines AS
 SELECT
     appended_at AS time, tenant_id, session_id, audit_seq,

@@ -17,8 +17,6 @@ from sessionary.schemas.types import SessionStateName
 from sessionary.stream_processors.core.session.clocks import continue_duration, stop_duration
 from sessionary.stream_processors.core.session.transitions import Transition
 
-TTL_MS_MIN: Final = 1_000
-TTL_MS_MAX: Final = 86_400_000
 MISMATCHES_MAX: Final = 3
 CLEANUP_REASON: Final = "migrated"
 # What the former owner is asked to release; the session itself goes on elsewhere.
@@ -77,6 +75,4 @@ __all__ = [
     "MISMATCHES_MAX",
     "OFFER_STATES",
     "TAKEN",
-    "TTL_MS_MAX",
-    "TTL_MS_MIN",
 ]
