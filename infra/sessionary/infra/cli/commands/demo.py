@@ -5,6 +5,7 @@ kills an agent instead, and shows how another process goes on; `sessionary demo 
 one session move through three services.
 """
 
+import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,9 +64,9 @@ docs/examples.md says how to run the workflow on a stack, and how to kill it you
 
 NEXT_MIGRATION = """
 Where to look, {with_stack}:
-  {command} timeline {session_id} --html story.html
-  {command} migrations --service payments
-  {command} sql "SELECT * FROM v_session_owners WHERE session_id = '{session_id}' ORDER BY epoch"
+  {command} timeline {session_id} --html story.html --data {folder}
+  {command} migrations --service payments --data {folder}
+  {command} sql --data {folder} "SELECT * FROM v_session_owners WHERE session_id = '{session_id}' ORDER BY epoch"
 docs/examples.md says how to run the three services on a stack, and how to kill one yourself."""
 
 
@@ -239,10 +240,8 @@ def _show_migration(report: "MigrationReport", data: Path | None, *, as_json: bo
             show_rows(getattr(report, name), as_json=False, columns=columns)
         print_message("")
         show_object(_spaced_names(report.figures), as_json=False)
-        session_id = report.figures["session_id"]
-        print_message(
-            NEXT_MIGRATION.format(command=command_name(), session_id=session_id, with_stack=_kept_stack(data))
-        )
+        places = {"session_id": report.figures["session_id"], "folder": shlex.quote(str(data or "FOLDER"))}
+        print_message(NEXT_MIGRATION.format(command=command_name(), with_stack=_kept_stack(data), **places))
     _check_faults(report.faults)
 
 

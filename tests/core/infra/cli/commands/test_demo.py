@@ -26,6 +26,7 @@ _PLACES = {
     "page": "http://localhost:1/v1/sessions/s/runs/r",
     "run_id": "r",
     "session_id": _ID,
+    "folder": "stack",
     "with_stack": "if it runs",
 }
 
