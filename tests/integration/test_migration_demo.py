@@ -15,6 +15,7 @@ def test_the_demo_moves_a_session_through_three_services_and_tells_its_trail(tmp
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    assert (found["owned_by"], found["handovers_made"]) == (["research", "payments", "shipping"], 2)
     turns = [(owner["epoch"], owner["service_id"], owner["how"]) for owner in found["owners"]]
     assert turns[:4] == [
         (1, "research", "created"),

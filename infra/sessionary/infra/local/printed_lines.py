@@ -16,12 +16,12 @@ def lines_of(child: Child) -> list[str]:
     return text[: text.rfind("\n") + 1].splitlines()
 
 
-def wait_for_line(child: Child, is_it: Callable[[str], bool], purpose: str) -> str:
-    """Return the first line of a process for which `is_it` holds. Blocks for a minute at most.
+def wait_for_line(child: Child, is_it: Callable[[str], bool], purpose: str, patience_s: float = _PATIENCE_S) -> str:
+    """Return the first line of a process for which `is_it` holds. Blocks for `patience_s` at most.
 
     Raises `Unavailable` if none comes.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while True:
         ended = child.exit_code is not None
         for line in lines_of(child):

@@ -21,7 +21,8 @@ from sessionary.schemas.ids import new_session_id
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings
 
 TENANT: Final = "acme"
-_PATIENCE_S: Final = 120.0
+# Of a kept stack: the group of payments waits for its killed member until Kafka gives that up.
+_PATIENCE_S: Final = 180.0
 _PAUSE_S: Final = 0.2
 _STALL_S: Final = 60.0
 _QUESTIONS_MAX: Final = 1_000
@@ -79,7 +80,8 @@ def _play(services: Services, operator: ControlApiClient, progress: Tell) -> str
 
 def _await_line(service: Child, start: str) -> str:
     """Return the first line of a service that begins so."""
-    return wait_for_line(service, lambda line: line.startswith(start), f"a line of the service: {start!r}")
+    purpose = f"a line of the service: {start!r}"
+    return wait_for_line(service, lambda line: line.startswith(start), purpose, _PATIENCE_S)
 
 
 def _await_end(service: Child) -> None:

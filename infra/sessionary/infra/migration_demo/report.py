@@ -8,7 +8,7 @@ from sessionary.infra.migration_demo import queries
 from sessionary.infra.migration_demo.trail import count_stale_events, owners_in_turn, tell_trail
 
 RIGHT: Final[Mapping[str, Json]] = {
-    "owners": ["research", "payments", "shipping"],
+    "owned_by": ["research", "payments", "shipping"],
     "epochs_with_two_owners": 0,
     "stale_events_accepted": 0,
     "approvals": 1,
@@ -16,7 +16,7 @@ RIGHT: Final[Mapping[str, Json]] = {
     "take_overs": 1,
     "tasks_done": 3,
     "tasks_done_twice": 0,
-    "handovers": 2,
+    "handovers_made": 2,
     "integrity_findings": 0,
 }
 
@@ -62,7 +62,7 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
     freezes = [row["freeze_ms"] for row in migrations if row["step"] == "completed"]
     figures: dict[str, Json] = {
         "session_id": session_id,
-        "owners": owners_in_turn(owners),
+        "owned_by": owners_in_turn(owners),
         "epochs": len(owners),
         "epochs_with_two_owners": shared[0]["epochs"],
         "stale_events_refused": count_stale_events(moments, accepted=False),
@@ -74,7 +74,7 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
         "claims_refused": sum(row["refusal"] == "owner_alive" for row in moments),
         "tasks_done": sum(row["times_done"] > 0 for row in tasks),
         "tasks_done_twice": sum(row["times_done"] > 1 for row in tasks),
-        "handovers": len(handovers),
+        "handovers_made": len(handovers),
         "integrity_findings": len(integrity),
     }
     return MigrationReport(tell_trail(moments), owners, migrations, waits, tasks, handovers, integrity, figures)
