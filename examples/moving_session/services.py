@@ -21,7 +21,7 @@ QUESTION = "Buy 40 laptops at Nord for 38,000 EUR?"
 LIMITS = Limits(model_ms=12_000, tool_ms=8_000, network_ms=4_000, override=True)
 _ANSWER_TIME = timedelta(minutes=10)
 _MOVE_S = 120.0
-_CLEAN_UP_S = 60.0
+_CLEAN_UP_S = 120.0
 _WORK_PAUSE_S = 0.03
 _CLAIM_PAUSE_S = 1.0
 
