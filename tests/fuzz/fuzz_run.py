@@ -316,7 +316,8 @@ def check_refused(before: Any, after: Any) -> None:
         kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch, "forgotten": before.forgotten}
         kept |= {"fenced_beats": before.fenced_beats}
         assert len(after.refusals) <= REFUSALS_KEPT
-        if before.migration is not None and after.refusals[-1].reason == "migration_moved":  # it is counted
+        is_kept = after.refusals != before.refusals  # a heartbeat's is not
+        if before.migration is not None and is_kept and after.refusals[-1].reason == "migration_moved":  # it is counted
             counted = before.migration._replace(mismatches=before.migration.mismatches + 1)
             assert after.migration == counted
             kept["migration"] = before.migration
