@@ -316,7 +316,7 @@ class PartitionOracle(PauseModel):
             case "session_paused":
                 self.pause_session(key, row, envelope, fields)
             case "session_taken_over":
-                self.take_over(key, row, envelope, as_operator=bool(fields.get("as_operator")))
+                self.take_over(key, row, envelope, fields)
             case "session_resumed":
                 self.resume_session(key, row, envelope, fields)
             case "session_errored":

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sessionary.schemas.codec import Event
-from sessionary.schemas.events import MessageAppended, SnapshotCreated, StateUpdated
+from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
@@ -88,6 +88,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
     wants it.
     """
     envelope = event.envelope
+    assert isinstance(event.payload, SessionTakenOver)
     if envelope.service_id != state.owner_service and not is_by_operator(event):
         # The row of a session that rules 1 judged does not say whose its last event was.
         heard_ms = max(state.owner_heard_at or state.last_event_at, arrival.hole_end_ms)
@@ -96,7 +97,8 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
             owner, limit = state.owner_service, format_seconds(limit_ms)
             detail = f"{owner} may be alive; {envelope.service_id} may take over once {owner} is silent for {limit}"
             return Objection("owner_alive", detail)
-    return TakenOver(envelope.service_id, envelope.agent_id, envelope.producer_id, arrival.now_ms)
+    sender = envelope.service_id, envelope.agent_id, envelope.producer_id
+    return TakenOver(*sender, arrival.now_ms, event.payload.reason)
 
 
 def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:

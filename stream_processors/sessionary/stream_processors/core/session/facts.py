@@ -161,6 +161,7 @@ class TakenOver(NamedTuple):
     agent_id: str
     producer_id: str
     at_ms: int
+    reason: str | None  # for people
 
 
 class RunOpened(NamedTuple):

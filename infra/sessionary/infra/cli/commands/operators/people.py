@@ -35,7 +35,6 @@ QuestionOption = Annotated[
     typer.Option("--question", help="Id of the question that you mean, as in `waiting`.", show_default=False),
 ]
 ForOption = Annotated[str, typer.Option("--for", help="The service that is to own it.", metavar="SERVICE")]
-ClaimReasonOption = Annotated[str, typer.Option("--reason", help="Why; the history keeps it, with your principal.")]
 _COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_service", "tenant_id", "question_id")
 
 
@@ -81,7 +80,7 @@ def cancel_command(
 def claim_command(
     session: SessionArgument,
     service: ForOption,
-    reason: ClaimReasonOption,
+    reason: ReasonOption,
     tenant: OwnTenantOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
