@@ -27,6 +27,8 @@
     base_client     v: the client's calls beside those of another commit's
     base_sinks      v: the sinks beside another commit's
     view_cost       w: views of a day over ten million rows
+    migration_freeze x: how long a planned migration freezes a session
+    drain           x: how long a service's idle sessions take to move to another one
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -76,6 +78,8 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),
     Measurement("v", "base_sinks", "The sinks beside another commit's"),
     Measurement("w", "view_cost", "Views of a day over ten million rows"),
+    Measurement("x", "migration_freeze", "The freeze of a planned migration"),
+    Measurement("x", "drain", "Draining a service of its idle sessions"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]
