@@ -1,4 +1,4 @@
-"""(x) How long `sessionary drain` takes to move a service's idle sessions to another one.
+"""(y) How long `sessionary drain` takes to move a service's idle sessions to another one.
 
 Two real clients, in processes of their own: one has the sessions, the other takes them. Broker,
 processor, sinks and ClickHouse's engine are processes too, with their default settings, and so is
@@ -48,6 +48,7 @@ class Drain(NamedTuple):
     sessions: int
     stages: Sequence[float]  # s, in the order of `STAGES`
     moves: Sequence[float]  # per session, from its offer to its completion, s
+    holds: Sequence[float]  # of it, from when the session was held, s
 
 
 class _Operator:
@@ -82,14 +83,15 @@ class _Operator:
         moments = (begun_s, min(offered.values()), max(offered.values()), max(completed.values()), ended_s)
         stages = [after - before for before, after in itertools.pairwise(moments)]
         moves = [completed[each] - offered[each] for each in completed]
-        return Drain(ended_s - begun_s, report["moved"], stages, moves)
+        holds = [completed[each] - steps["prepared"][each] for each in completed]
+        return Drain(ended_s - begun_s, report["moved"], stages, moves, holds)
 
     def _run(self, *words: str) -> dict[str, Any]:
         return self._stack.run_to_end([COMMAND, *words, "--json"], self._env, words[0], _COMMAND_S)
 
     def _read_steps(self, to: str, since_s: float) -> dict[str, dict[str, float]]:
         """Return when each migration came to a step, s since the epoch, by step and id."""
-        found: dict[str, dict[str, float]] = {"offered": {}, "completed": {}}
+        found: dict[str, dict[str, float]] = {"offered": {}, "prepared": {}, "completed": {}}
         decoder = Decoder()
         for stored in read_topic(self._kafka, self._kafka.topics.audit):
             record, at_s = decoder.decode_record(stored.value), stored.timestamp_ms / 1e3
@@ -98,9 +100,8 @@ class _Operator:
         return found
 
 
-def measure_drains(stack: Stack, bench: Bench, sessions: int) -> tuple[Drain, Drain]:
-    """Move the sessions at the command's rate, and back at the highest one."""
-    clickhouse = stack.new_database()
+def measure_drains(stack: Stack, bench: Bench, clickhouse: ClickHouseSettings, sessions: int) -> tuple[Drain, Drain]:
+    """Move the sessions at the command's rate, and back at the highest one; into a database."""
     tokens = {_OPERATOR: {"tenant": "acme", "principal": "ops", "roles": ["reader", "operator"]}}
     with judged_pipeline(stack, tokens) as (kafka, fields):
         sinks = start_sinks(stack, kafka, clickhouse, _SINKS)
@@ -142,10 +143,14 @@ def drain_results(found: Sequence[tuple[Drain, Drain]]) -> list[Result]:
         Result("sessions moved per second", "sessions/s", [one.sessions / one.seconds for one in there]),
         *(Result(name, "s", [one.stages[place] for one in there]) for place, name in enumerate(STAGES)),
     ]
-    for name, runs in (("a session's move", there), ("a session's move, highest rate", back)):
+    for rate, runs in (("", there), (", highest rate", back)):
         for share in (0.5, 0.99):
-            moves_ms = [quantile(sorted(one.moves), share) * 1e3 for one in runs]
-            results.append(Result(f"{name}, p{share * 100:.0f}", "ms", moves_ms))
+            moves_ms, holds_ms = (
+                [quantile(sorted(each), share) * 1e3 for each in times]
+                for times in ([one.moves for one in runs], [one.holds for one in runs])
+            )
+            results.append(Result(f"offered → completed{rate}, p{share * 100:.0f}", "ms", moves_ms))
+            results.append(Result(f"prepared → completed{rate}, p{share * 100:.0f}", "ms", holds_ms))
     moving_s = [sum(one.stages[1:3]) for one in back]
     return [
         *results,
@@ -165,7 +170,9 @@ def run(bench: Bench) -> list[Result]:
     with running_stack(bench) as stack:
         if not bench.options.quick:
             bench.run_once("warm-up of the broker", lambda: warm_broker(stack, bench))
-        found = bench.repeat(f"{sessions:,} sessions", lambda _: measure_drains(stack, bench, sessions))
+        found = bench.repeat(
+            f"{sessions:,} sessions", lambda _: measure_drains(stack, bench, stack.new_database(), sessions)
+        )
     return drain_results(found)
 
 
