@@ -21,12 +21,14 @@
     call_latency    t: from a tool call's reservation to its grant
     task_start      t: from the start of a task to its id
     status_latency  t: the status of runs and tasks beside a load of events
-    follow_latency  t: from an update to the state at a follower in another process
     metrics_cost    u: the full job with and without metrics
     base_commit     v: the full job beside another commit's
     base_client     v: the client's calls beside those of another commit's
     base_sinks      v: the sinks beside another commit's
     view_cost       w: views of a day over ten million rows
+    migration_freeze x: how long a planned migration freezes a session
+    drain           y: how long a service's idle sessions take to move to another one
+    follow_latency  z: from an update to the state at followers in other processes
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
 comes, so that its dependencies are its own. Its module's name is the name of its results file, and
@@ -70,12 +72,14 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
     Measurement("t", "task_start", "From the start of a task to its id"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
-    Measurement("t", "follow_latency", "From an update to a follower in another process"),
     Measurement("u", "metrics_cost", "What metrics cost the full job"),
     Measurement("v", "base_commit", "The full job beside another commit's"),
     Measurement("v", "base_client", "The client's calls beside those of another commit's"),
     Measurement("v", "base_sinks", "The sinks beside another commit's"),
     Measurement("w", "view_cost", "Views of a day over ten million rows"),
+    Measurement("x", "migration_freeze", "The freeze of a planned migration"),
+    Measurement("y", "drain", "Draining a service of its idle sessions"),
+    Measurement("z", "follow_latency", "From an update to followers in other processes"),
 )
 
 __all__ = ["MEASUREMENTS", "Measurement"]

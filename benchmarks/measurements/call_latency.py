@@ -4,8 +4,10 @@ A real client makes the calls, at a fixed rate, in one process; broker and proce
 of their own, with their default settings. A grant is known by the control API over HTTP.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.bench import Bench
@@ -26,14 +28,16 @@ _TOKEN = "token-of-acme"
 
 
 @contextmanager
-def judged_pipeline(stack: Stack) -> Iterator[tuple[KafkaSettings, dict[str, str]]]:
+def judged_pipeline(
+    stack: Stack, tokens: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[tuple[KafkaSettings, dict[str, str]]]:
     """Run a processor that judges by the newest rules; yield its topics, and a client's settings.
 
-    The settings are by field name.
+    The settings are by field name. `tokens`: further ones of the control API.
     """
     kafka = stack.new_pipeline()
     preload_sessions(kafka, (), 0, rules=NEWEST_RULES)
-    worker = Worker(stack, kafka, api_tokens=f'{{"{_TOKEN}": "acme"}}')
+    worker = Worker(stack, kafka, api_tokens=json.dumps({_TOKEN: "acme", **tokens}))
     try:
         worker.wait_ready()
         yield kafka, {"control_url": worker.control_url, "api_token": _TOKEN, "verdict_timeout_s": "120"}

@@ -1,14 +1,16 @@
-"""A program that updates sessions at a fixed rate, and measures when a follower has each update.
+"""A program that updates sessions at a fixed rate, and notes when followers have each update.
 
-    python -m benchmarks.programs.following --rate 100 --seconds 20 --warm-up-s 5 --sessions 50
+    python -m benchmarks.programs.following --rate 200 --seconds 20 --warm-up-s 5 --sessions 50 \\
+        --followers 3 --out FILE
 
-The follower is another process, which this program starts with the ids of the sessions. Each
-update has the time of its call in the content, so both need the same clock: they share the machine.
-Changes that a follower was told as part of a later one are `skipped`. The first `--warm-up-s` are
-left out.
+Each follower is another process, which this program starts with the ids of the sessions; it follows
+all of them. Each update has the time of its call in the content, so all need the same clock: they
+share the machine. Changes that a follower was told as part of a later one are `skipped`. The first
+`--warm-up-s` are left out.
 
-It prints one line of JSON: p50, p95, p99 and the largest latency in ms, the updates that were told,
-`skipped`, and `late_ms`, by which an update began late at most. Exit code 1: a version fell.
+It writes a line `sent_ns told_ns` to FILE for each update that counts and each follower, and prints
+one line of JSON: `told`, the number of these lines, `skipped`, and `late_ms`, by which an update
+began late at most. Exit code 1: a version fell.
 """
 
 import argparse
@@ -18,10 +20,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.results import quantile
-from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers import ProducerSettings, Session, SessionClient
 
 _FOLLOW = "follow"
 _END_S = 60.0
@@ -63,40 +66,37 @@ def follow_sessions(session_ids: list[str], spool: str) -> int:
     return 1 if falls else 0
 
 
-def make_updates(spool: str, rate: float, seconds: float, warm_up_s: float, sessions: int) -> dict[str, float]:
-    """Update the sessions in turn, and return the figures. Raises `RuntimeError`."""
-    late_s, updates = 0.0, round(rate * seconds)
-    with _open_client("writer", f"{spool}/writer") as client:
-        held = [client.session(user_id=f"u{n}", state={"sent_ns": 0}) for n in range(sessions)]
-        for session in held:
-            session.sync()
-        words = [sys.executable, "-m", "benchmarks.programs.following", _FOLLOW, f"{spool}/reader"]
-        ids = [session.session_id for session in held]
-        with subprocess.Popen([*words, *ids], stdout=subprocess.PIPE, text=True) as reader:
-            assert reader.stdout is not None
-            for _ in held:
-                reader.stdout.readline()
-            began_s, began_ns = time.monotonic(), time.time_ns()
-            for n in range(updates):
-                while (left_s := began_s + n / rate - time.monotonic()) > 0:
-                    time.sleep(left_s)
-                late_s = max(late_s, -left_s)
-                held[n % sessions].update_state({"sent_ns": time.time_ns()})
-            for session in held:
-                session.close()
-            out, _ = reader.communicate(timeout=_END_S)
-            if reader.returncode:
-                raise RuntimeError("a version fell, or the follower failed")
-    told = json.loads(out.splitlines()[-1])
-    counted = sorted((at - sent) / 1e6 for sent, at in told if sent >= began_ns + warm_up_s * 1e9)
-    shares = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-    return {
-        **{name: quantile(counted, share) for name, share in shares.items()},
-        "max": counted[-1],
-        "told": len(counted),
-        "skipped": updates - len(told),
-        "late_ms": late_s * 1e3,
-    }
+def _start_reader(sessions: Sequence[Session], spool: str) -> "subprocess.Popen[str]":
+    """Start a follower, and wait until it has each session's first state."""
+    words = [sys.executable, "-m", "benchmarks.programs.following", _FOLLOW, spool]
+    reader = subprocess.Popen([*words, *(each.session_id for each in sessions)], stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    for _ in sessions:
+        if not reader.stdout.readline():
+            raise RuntimeError("a follower failed")
+    return reader
+
+
+def make_updates(held: Sequence[Session], rate: float, updates: int) -> float:
+    """Update the sessions in turn, and end them; return how late an update was at most, s."""
+    late_s, began_s = 0.0, time.monotonic()
+    for n in range(updates):
+        while (left_s := began_s + n / rate - time.monotonic()) > 0:
+            time.sleep(left_s)
+        late_s = max(late_s, -left_s)
+        held[n % len(held)].update_state({"sent_ns": time.time_ns()})
+    for session in held:
+        session.close()
+    return late_s
+
+
+def _read_told(reader: "subprocess.Popen[str]") -> list[list[int]]:
+    """Return what a follower was told, once it has ended. Raises `RuntimeError`."""
+    out, _ = reader.communicate(timeout=_END_S)
+    if reader.returncode:
+        raise RuntimeError("a version fell, or a follower failed")
+    told: list[list[int]] = json.loads(out.splitlines()[-1])
+    return told
 
 
 def main() -> int:
@@ -108,10 +108,27 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--warm-up-s", type=float, required=True)
     parser.add_argument("--sessions", type=int, required=True)
+    parser.add_argument("--followers", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sessionary-bench-spool-") as spool:
-        figures = make_updates(spool, given.rate, given.seconds, given.warm_up_s, given.sessions)
-    sys.stdout.write(json.dumps(figures) + "\n")
+    updates = round(given.rate * given.seconds)
+    with ExitStack() as ends:
+        spool = ends.enter_context(tempfile.TemporaryDirectory(prefix="sessionary-bench-spool-"))
+        client = ends.enter_context(_open_client("writer", f"{spool}/writer"))
+        held = [client.session(user_id=f"u{n}", state={"sent_ns": 0}) for n in range(given.sessions)]
+        for session in held:
+            session.sync()
+        readers = []
+        for number in range(given.followers):
+            readers.append(ends.enter_context(_start_reader(held, f"{spool}/reader-{number}")))
+            ends.callback(readers[-1].kill)
+        counts_from_ns = time.time_ns() + given.warm_up_s * 1e9
+        late_s = make_updates(held, given.rate, updates)
+        told = [_read_told(reader) for reader in readers]
+    lines = [f"{sent} {at}\n" for each in told for sent, at in each if sent >= counts_from_ns]
+    given.out.write_text("".join(lines))
+    skipped = sum(updates - len(each) for each in told)
+    sys.stdout.write(json.dumps({"told": len(lines), "skipped": skipped, "late_ms": late_s * 1e3}) + "\n")
     return 0
 
 

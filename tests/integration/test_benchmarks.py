@@ -10,8 +10,10 @@ from benchmarks.bench import Bench, Options
 from benchmarks.harness.stack import Stack
 from benchmarks.measurements.call_latency import measure_calls
 from benchmarks.measurements.command_times import COMMAND, many_groups, scrape_ms, time_command, unread_pipeline
+from benchmarks.measurements.drain import measure_drains
 from benchmarks.measurements.follow_latency import measure_following
 from benchmarks.measurements.full_job import run_job
+from benchmarks.measurements.migration_freeze import measure_freezes
 from benchmarks.measurements.status_latency import measure_status
 from benchmarks.measurements.view_cost import DAYS, ask_views, check_answers, fill_tables
 from benchmarks.workload.events import Workload, agent_runs
@@ -44,7 +46,7 @@ def test_calls_tasks_and_questions_are_measured(kafka: KafkaSettings, tmp_path: 
         calls = measure_calls(stack, bench, 20)
         started = measure_calls(stack, bench, 20, "tasks")
         asked = measure_status(stack, bench, 40, 20)
-        told = measure_following(stack, bench, 20, 5)
+        told = measure_following(stack, bench, 20, 5, 2)
     finally:
         stack.stop()
     assert calls["calls"] == 60  # three of the four seconds
@@ -54,8 +56,27 @@ def test_calls_tasks_and_questions_are_measured(kafka: KafkaSettings, tmp_path: 
     assert asked["requests"] == 120
     assert 0 < asked["runs_p50"] <= asked["runs_p99"]
     assert 0 < asked["tasks_p50"] <= asked["tasks_p99"]
-    assert 0 < told["told"] + told["skipped"] <= 80
+    assert 0 < told["told"] + told["skipped"] <= 160  # two followers
     assert 0 < told["p50"] <= told["p99"] <= told["max"]
+    assert told["committed"]["p50"] < told["p50"]
+
+
+def test_migrations_and_drains_are_measured(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, tmp_path: Path
+) -> None:
+    bench = Bench(Options(quick=True))
+    stack = Stack(bench, tmp_path, kafka.bootstrap_servers)
+    try:
+        freezes = measure_freezes(stack, bench, 4, 1)
+        there, back = measure_drains(stack, bench, clickhouse, 5)
+    finally:
+        stack.stop()
+    assert len(freezes.freezes) + freezes.unknown == 3
+    assert all(ms >= 0 for parts in freezes.parts for ms in parts[1:])
+    assert (there.sessions, back.sessions) == (5, 5)
+    for drain in (there, back):
+        assert sum(drain.stages) == pytest.approx(drain.seconds)
+        assert all(0 <= held <= moved for held, moved in zip(drain.holds, drain.moves, strict=True))
 
 
 def test_commands_and_scrapes_are_timed(kafka: KafkaSettings, tmp_path: Path) -> None:

@@ -209,7 +209,9 @@ class KafkaRequestConsumer:
             self._stop.wait(pause_s)
             return
         assignments = self._assignments
-        messages = self._consumer.consume(room, pause_s)
+        # A call for several records waits until it has them all, or its time is over.
+        messages = self._consumer.consume(1, pause_s)
+        messages += self._consumer.consume(room - 1, 0.0)
         self._stuck.note_fetch(drained=len(messages) < room)
         if assignments != self._assignments:
             # Some of these may have been fetched before the assignment: all are fetched again.

@@ -33,7 +33,8 @@ class MigrationVerbs(ProcessBoundClient):
         Args:
             function: Takes the `Session`. What it raises goes to `on_error`.
             concurrency: How many sessions are taken at once, from the first request until
-                `function` returns; others wait until then, or until their time is over.
+                `function` returns; others wait until then, or until their time is over. At most
+                half of them are only being loaded; a session that is held has the other half.
 
         Raises:
             ProducerError: The client takes migrations already, or its ports serve none.

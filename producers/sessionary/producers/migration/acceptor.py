@@ -38,7 +38,9 @@ class AcceptingClient(Protocol):
 class MigrationAcceptor:
     """Takes the requests of one service, several at once. Each has a thread, unless `in_place`.
 
-    A thread is busy until the program's function has returned: no more than `concurrency` are.
+    A thread is busy until the program's function has returned: no more than `concurrency` are. Of
+    these, no more than half load sessions that still work elsewhere. So one that is held, which is
+    the next step of each of them, finds a thread, however many are offered.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class MigrationAcceptor:
             if (waiting := self._at_work.get(key)) is not None:
                 waiting.append(on_receipt)  # delivered again after a rebalance: one answer is for all
                 return
-            if self._stopped or self._busy >= self._concurrency:
+            if self._stopped or not self._has_thread(request):
                 raise QueueFull(f"{self._busy} sessions that migrate here are at work")
             self._busy += 1
             self._at_work[key] = [on_receipt]
@@ -77,6 +79,14 @@ class MigrationAcceptor:
                 self._busy -= 1
                 del self._at_work[key]
             raise
+
+    def _has_thread(self, request: MigrationRequest) -> bool:
+        """Return whether a thread is free for a request. Hold the lock."""
+        if request.step == "offered":
+            loading = sum(step == "offered" for _, step in self._at_work)
+            if loading >= max(1, self._concurrency // 2):
+                return False
+        return self._busy < self._concurrency
 
     def stop(self) -> None:
         """Take no further requests."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
+from confluent_kafka import Message
 
 from sessionary.producers.control.request_consumer import KafkaRequestConsumer
 from sessionary.producers.errors import Unavailable, UnreadableRequest
@@ -100,6 +101,22 @@ def test_requests_are_answered_and_committed_and_those_of_others_are_passed(rig:
     assert rig.handled == ["one", "two"]
     assert rig.kafka.offsets == {0: (3, "")}
     assert rig.errors == []
+
+
+def test_a_request_does_not_wait_for_further_ones(rig: CleanupRig) -> None:
+    waits: list[int] = []
+    consume = rig.kafka.consume
+
+    def note_wait(num_messages: int, timeout: float) -> list[Message]:
+        if timeout > 0:
+            waits.append(num_messages)
+        return consume(num_messages, timeout)
+
+    rig.kafka.consume = note_wait  # type: ignore[method-assign]
+    rig.append_requests(0, "one", "two")
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, no_step)
+    assert rig.handled == ["one", "two"]
+    assert set(waits) == {1}  # the driver waits until it has as many as are asked for
 
 
 def test_a_partition_is_committed_up_to_its_first_request_without_an_answer(rig: CleanupRig) -> None:

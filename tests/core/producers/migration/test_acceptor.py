@@ -188,6 +188,32 @@ def test_without_a_thread_the_request_comes_again(monkeypatch: pytest.MonkeyPatc
     assert rig.memory.migrations()[-1].step == "prepared"
 
 
+def test_a_session_that_is_held_finds_a_thread_while_others_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    acceptor = rig.acceptor(concurrency=4, in_place=False)
+    prepared = rig.prepare(rig.acceptor())
+    going_on = threading.Event()
+    offers = [rig.offer(rig.source.session(user_id="u", state={}), f"offered-{n}") for n in range(3)]
+    read_session = acceptor._read_session
+
+    def read_late(session: Session, request: MigrationRequest) -> object:
+        assert request.step == "prepared" or going_on.wait(60)
+        return read_session(session, request)
+
+    monkeypatch.setattr(acceptor, "_read_session", read_late)
+    for offered in offers[:2]:
+        acceptor(offered, rig.receipts.append)
+    with pytest.raises(QueueFull):  # two threads are free, and not for offers
+        acceptor(offers[2], rig.receipts.append)
+    acceptor(prepared, rig.receipts.append)
+    wait_until(lambda: rig.arrived, 60, "the session that is held")
+    going_on.set()
+    wait_until(lambda: acceptor._busy == 0, 60, "the offers")
+    acceptor(offers[2], rig.receipts.append)
+    acceptor.close(60)
+    assert ([receipt.error for receipt in rig.receipts], rig.told) == ([None] * 5, [])
+
+
 def test_a_verdict_that_was_not_told_is_found_when_the_request_comes_again() -> None:
     rig = Rig()
     acceptor = rig.acceptor()
