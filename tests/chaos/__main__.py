@@ -19,13 +19,14 @@ from tests.auditor.checks import Difference, replay_evidence, run_checks
 from tests.auditor.evidence import Evidence, gather_evidence
 from tests.chaos.activation import RulesActivation
 from tests.chaos.commit_watch import CommitWatch
-from tests.chaos.faults import GO_ON_S_MAX, Faults
+from tests.chaos.faults import Faults
 from tests.chaos.integrity_check import Fault as IntegrityFault
 from tests.chaos.integrity_check import ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.losses import show_losses
 from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch
 from tests.chaos.readiness_watch import ReadinessWatch, count_partitions
+from tests.chaos.recovery import GO_ON_S_MAX
 from tests.chaos.report import Result, as_json, format_report
 from tests.chaos.rounds import carry_out_rounds, find_missing_kinds
 from tests.chaos.schedule import KINDS, Fault, FaultKind, count_required, draw_faults, find_rare_kinds, kinds_in_deck

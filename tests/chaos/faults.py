@@ -11,22 +11,21 @@ agent        the spool of the dead process is drained
 full spool   the agent's spool is drained after the disk has room again
 full store   each partition that the processor owned has a transaction after the disk has room again
 
-Within 60 s of the end of all faults so far, and of the first answer of the servers, partitions and
-sinks must go on. `NOT_BOUNDED` names the kinds of which this is not asked.
+`recovery` says how soon that must be.
 """
 
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
 from sessionary.infra.stack import api_ready
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.load import Load
+from tests.chaos.recovery import GO_ON_S_MAX, FaultOutcome, judge_recovery
 from tests.chaos.schedule import SINK_TOPICS, Fault, FaultKind
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack, now_ms
 
@@ -37,23 +36,8 @@ _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
 _ASK_EVERY_S = 1.0
 _WITHOUT_CLICKHOUSE: frozenset[FaultKind] = frozenset({"kill processor", "freeze processor", "full store"})
-GO_ON_S_MAX = 60.0
-# Kinds that need not be over within `GO_ON_S_MAX`, and why.
-NOT_BOUNDED: Mapping[FaultKind, str] = {
-    "kill agent": "an agent is no partition and no sink; its next process first has to reach the broker that fell too",
-    "full spool": "the same, and every broker starts again before the agent can drain its spool",
-}
 _RESET_EACH_S = 0.7
 _DELAY_S = 0.3
-
-
-class FaultOutcome(NamedTuple):
-    """A fault and its recovery time; `recovered_s` is None if the stack did not recover."""
-
-    fault: Fault
-    recovered_s: float | None
-    note: str = ""
-    began_s: float = 0.0  # since the schedule started; later than `at_s` on a slow machine
 
 
 class Faults:
@@ -350,17 +334,6 @@ class Faults:
         )
 
 
-def judge_recovery(outcome: FaultOutcome, after_s: float, go_on_s_max: float = GO_ON_S_MAX) -> FaultOutcome:
-    """Return the outcome, which never recovered if that took too long.
-
-    `after_s`: seconds from when nothing stood in the way any more.
-    """
-    if after_s <= go_on_s_max or outcome.fault.kind in NOT_BOUNDED:
-        return outcome
-    late = f"went on only {after_s:.0f} s after the servers answered and nothing else was broken"
-    return outcome._replace(recovered_s=None, note="; ".join(filter(None, (outcome.note, late))))
-
-
 def written_bytes(segment: bytes) -> int:
     """Return how many bytes of a preallocated segment hold frames: up to the first length of 0."""
     at = 0
@@ -369,4 +342,4 @@ def written_bytes(segment: bytes) -> int:
     return at
 
 
-__all__ = ["GO_ON_S_MAX", "NOT_BOUNDED", "FaultOutcome", "Faults", "judge_recovery", "written_bytes"]
+__all__ = ["Faults", "written_bytes"]

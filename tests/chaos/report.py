@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.auditor.checks import Difference
-from tests.chaos.faults import FaultOutcome
 from tests.chaos.process_watch import Growth
+from tests.chaos.recovery import FaultOutcome
 from tests.chaos.schedule import KINDS
 
 _SHOWN_MAX = 40

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.chaos.faults import GO_ON_S_MAX, NOT_BOUNDED, FaultOutcome, judge_recovery
+from tests.chaos.recovery import GO_ON_S_MAX, NOT_BOUNDED, FaultOutcome, judge_recovery
 from tests.chaos.schedule import KINDS, Fault, FaultKind
 
 
