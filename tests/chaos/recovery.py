@@ -13,7 +13,8 @@ GO_ON_S_MAX = 60.0
 # Kinds that need not be over within `GO_ON_S_MAX`, and why.
 NOT_BOUNDED: Mapping[FaultKind, str] = {
     "kill agent": "an agent is no partition and no sink; its next process first has to reach the broker that fell too",
-    "full spool": "the same, and every broker starts again before the agent can drain its spool",
+    "freeze agent": "the same; it asks the control API, which other faults may hold up",
+    "full spool": "the same as of a killed agent, and every broker starts again before the agent can drain its spool",
 }
 
 
