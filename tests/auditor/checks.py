@@ -26,6 +26,7 @@ from tests.auditor.oracle import Oracle, find_differences, replay_log
 from tests.auditor.rules import grave_end
 from tests.auditor.stored_rows import find_row_faults
 from tests.auditor.table_rows import found_row, ledger_summary, wanted_rows
+from tests.auditor.take_overs import find_faults, read_trails
 
 Kind = Literal[
     "lost",
@@ -43,6 +44,7 @@ Kind = Literal[
     "readiness",
     "growth",
     "integrity",
+    "take-over",
 ]
 
 _FOLDED_COUNTS = ("applied", "duplicate", "fenced_beats", "ticks", "timers")  # of a batch that has records
@@ -352,6 +354,12 @@ def check_decisions(inputs: AuditInput) -> Iterator[Difference]:
     yield from (Difference("judgement", text) for text in position_decisions.find_contradictions(inputs.evidence))
 
 
+def check_take_overs(inputs: AuditInput) -> Iterator[Difference]:
+    """Nothing of an epoch that is over was accepted, and who claimed a session went on alone."""
+    trails = read_trails(inputs.evidence, inputs.lines)
+    yield from (Difference("take-over", text) for text in find_faults(trails, inputs.evidence.claims))
+
+
 def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
     """Each record has exactly one row in ClickHouse, and there are no other rows."""
     evidence = inputs.evidence
@@ -374,6 +382,7 @@ CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
         check_audit_chains,
         check_timeouts,
         check_table,
+        check_take_overs,
         check_clickhouse,
     ),
 )

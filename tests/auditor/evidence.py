@@ -7,6 +7,7 @@ journal     the clients' own files: one line per event that was delivered or dro
 rows        ClickHouse's tables, duplicates included
 sessions    the agents' plans
 lifetimes   when each agent process ran
+claims      the sessions that were taken over from frozen agents
 """
 
 import base64
@@ -62,6 +63,7 @@ class Evidence(NamedTuple):
     lifetimes: list[Lifetime] = []
     decided: dict[int, list[Row]] = {}  # decisions of the partitions' position records
     acknowledgements: list[tuple[LogEntry, Row]] = []  # those on `batches`, which `outputs` leaves out
+    claims: list[Row] = []
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:

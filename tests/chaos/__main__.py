@@ -17,18 +17,31 @@ from pathlib import Path
 
 from tests.auditor.checks import Difference, replay_evidence, run_checks
 from tests.auditor.evidence import Evidence, gather_evidence
+from tests.auditor.take_overs import count_stale, read_trails
 from tests.chaos.activation import RulesActivation
+from tests.chaos.agent_freeze import AgentFreezes
+from tests.chaos.claim_rows import find_disagreeing_rows
 from tests.chaos.commit_watch import CommitWatch
-from tests.chaos.faults import GO_ON_S_MAX, Faults
+from tests.chaos.faults import Faults
 from tests.chaos.integrity_check import Fault as IntegrityFault
 from tests.chaos.integrity_check import ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.losses import show_losses
 from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch
 from tests.chaos.readiness_watch import ReadinessWatch, count_partitions
+from tests.chaos.recovery import GO_ON_S_MAX
 from tests.chaos.report import Result, as_json, format_report
 from tests.chaos.rounds import carry_out_rounds, find_missing_kinds
-from tests.chaos.schedule import KINDS, Fault, FaultKind, count_required, draw_faults, find_rare_kinds, kinds_in_deck
+from tests.chaos.schedule import (
+    KINDS,
+    NEEDS_NEWEST_RULES,
+    Fault,
+    FaultKind,
+    count_required,
+    draw_faults,
+    find_rare_kinds,
+    kinds_in_deck,
+)
 from tests.chaos.settle import settle_stack
 from tests.chaos.small_disk import enter_namespace
 from tests.chaos.stack import DATABASE, PARTITIONS, PREFIX, ChaosStack
@@ -52,7 +65,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
         "--brokers", type=int, choices=(1, 3), default=1, help="with 3, a broker fault hits one of them"
     )
     parser.add_argument(
-        "--only", choices=KINDS, action="append", default=[], help="only faults of this kind; may be repeated"
+        "--only", metavar="KIND", action="append", default=[], help="only faults of this kind; may be repeated"
     )
     parser.add_argument(
         "--kinds-min", type=int, default=0, help="begin further rounds until so many kinds of faults have begun"
@@ -65,6 +78,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if given.minutes <= 0 or given.rate <= 0:
         parser.error("--minutes and --rate must be greater than 0")
+    if unknown := [kind for kind in given.only if kind not in KINDS]:
+        parser.exit(2, f"there is no fault of the kind {unknown[0]!r}; the kinds are {', '.join(KINDS)}\n")
     return given
 
 
@@ -86,9 +101,14 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
     try:
         _say(f"starting {', '.join(stack.brokers)}, ClickHouse, two processors, four sinks")
         stack.start()
+        at_once = set(_deck(options, namespace=namespace)) <= NEEDS_NEWEST_RULES
+        activation = RulesActivation(stack, options.seed, seconds, _say, at_once=at_once)
+        if at_once:  # else the time of the load would be over before its first fault
+            activation.start()
+            activation.wait(_ACTIVE_S)
         load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
-        watch, stop = CommitWatch(stack.servers_address), threading.Event()
-        faults = Faults(stack, load, watch, _say, options.go_on_s)
+        watch, stop, freezes = CommitWatch(stack.servers_address), threading.Event(), AgentFreezes(stack, options.seed)
+        faults = Faults(stack, load, watch, _say, freezes, lambda: activation.are_in_force, options.go_on_s)
         readiness = ReadinessWatch(stack, watch, faults.stalled_brokers)
         processes = ProcessWatch(
             lambda: {**stack.pids(), **load.pids()},
@@ -97,7 +117,6 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
                 watch.count_at_work(name, round((time.time() - _LATELY_S) * 1_000)),
             ),
         )
-        activation = RulesActivation(stack, options.seed, seconds, _say)
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
         try:
             load.start()
@@ -108,7 +127,8 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
                 _FLOWS_S,
                 "every partition to have a transaction",
             )
-            activation.start()
+            if not at_once:
+                activation.start()
             with readiness, processes:
                 _carry_out_faults(options, faults, load, stack.brokers, namespace=namespace)
                 time.sleep(max(0.0, load.until_s - time.time()))
@@ -117,15 +137,19 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
         finally:
             activation.stop()
             stop.set()
+            freezes.close()
             load.stop()
             watch.close()
         _say("auditing")
+        journals = [*load.journal_paths(), *freezes.journal_paths()]
         evidence = gather_evidence(
-            stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, load.journal_paths(), PARTITIONS
-        )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes())
+            stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, journals, PARTITIONS
+        )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes(), claims=freezes.claims)
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
         integrity = ask_integrity(stack.kafka, stack.clickhouse)
         findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
+        findings += [Difference("take-over", text) for text in freezes.faults]
+        findings += find_disagreeing_rows(evidence, f"{stack.clickhouse_url}/?database={DATABASE}")
         findings += show_losses(stack, evidence, options.seed, _say)
         return _result(
             options,
@@ -151,7 +175,7 @@ def _carry_out_faults(
         return draw_faults(options.seed + _ROUND_SEEDS * n, duration_s, kinds or options.only, brokers)
 
     def find_missing(begun: Counter[FaultKind]) -> list[FaultKind]:
-        return find_missing_kinds(begun, deck, options.kinds_min, count_required(options.minutes))
+        return find_missing_kinds(begun, deck, options.kinds_min, count_required(options.minutes, options.only))
 
     carry_out_rounds(faults, load, draw, find_missing)
 
@@ -179,7 +203,7 @@ def _find_differences(
             found.append(Difference("judgement", text))
     deck = _deck(options, namespace=namespace)
     happened = [one.fault.kind for one in faults.outcomes]
-    found += [Difference("rare fault", text) for text in find_rare_kinds(happened, deck, options.minutes)]
+    found += [Difference("rare fault", text) for text in find_rare_kinds(happened, deck, options.minutes, options.only)]
     found += [Difference("readiness", text) for text in readiness.sentences]
     if not readiness.observations:
         found.append(Difference("readiness", "the brokers never answered, so no readiness was checked"))
@@ -214,6 +238,7 @@ def _result(
         dropped=sum(str(line["error"]).startswith("dropped") for line in evidence.journal),
         seconds=round(seconds, 1),
         left_out=len(faults.left_out),
+        claims=count_stale(read_trails(evidence, inputs.lines), evidence.claims),
         outcomes=sorted(faults.outcomes, key=lambda one: one.began_s),
         growth=growth,
         differences=differences,
@@ -239,7 +264,8 @@ def main(argv: Sequence[str]) -> int:
         if not options.keep_logs:
             shutil.rmtree(logs)
         return 0
-    again = f"make chaos MINUTES={options.minutes:g} SEED={options.seed} ARGS='--brokers {options.brokers}'"
+    arguments = " ".join([f"--brokers {options.brokers}", *(f"--only '{kind}'" for kind in options.only)])
+    again = f'make chaos MINUTES={options.minutes:g} SEED={options.seed} ARGS="{arguments}"'
     _say(f"{len(result.differences)} differences; logs in build/chaos/{options.seed}; to repeat: {again}")
     return 1
 

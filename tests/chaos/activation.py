@@ -1,4 +1,4 @@
-"""An operator who activates the newest rules in the midst of a run, until it works."""
+"""An operator who activates the newest rules in a run, until it works."""
 
 import random
 import threading
@@ -15,16 +15,27 @@ _PAUSE_S = 1.0
 
 
 class RulesActivation:
-    """Activates rules after a third to two thirds of a run; `report` is called with a line."""
+    """Activates rules after a third to two thirds of a run; `report` is called with a line.
 
-    def __init__(self, stack: ChaosStack, seed: int, seconds: float, report: Callable[[str], None]) -> None:
-        self._report, self._stop = report, threading.Event()
-        self._delay_s = random.Random(f"rules:{seed}").uniform(seconds / 3, seconds * 2 / 3)
+    `at_once`: as soon as it is started.
+    """
+
+    def __init__(
+        self, stack: ChaosStack, seed: int, seconds: float, report: Callable[[str], None], *, at_once: bool = False
+    ) -> None:
+        self._report, self._stop, self._done = report, threading.Event(), threading.Event()
+        drawn_s = random.Random(f"rules:{seed}").uniform(seconds / 3, seconds * 2 / 3)
+        self._delay_s = 0.0 if at_once else drawn_s
         self._clients = [
             ControlApiClient(OperatorSettings.model_validate({"control_url": url, "operator_token": OPERATOR_TOKEN}))
             for url in stack.control_urls.values()
         ]
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @property
+    def are_in_force(self) -> bool:
+        """Whether the rules are in force on all partitions."""
+        return self._done.is_set()
 
     def start(self) -> None:
         self._thread.start()
@@ -49,6 +60,7 @@ class RulesActivation:
                 partitions = []  # a processor is down, or a partition is not open
             if partitions and all(found["rules"] == NEWEST_RULES.version for found in partitions):
                 took_s = time.monotonic() - began_s
+                self._done.set()
                 self._report(f"rules {NEWEST_RULES.version} in force after {took_s:.1f} s and {attempts} attempts")
                 return
             self._stop.wait(_PAUSE_S)

@@ -7,27 +7,27 @@ sink         the offsets of its group move again
 a broker     each partition has a newer transaction, and each sink passes the end that its log had
              when the brokers answered
 ClickHouse   it has a row newer than the kill, or than the end of the slow phase
-agent        the spool of the dead process is drained
+agent        the spool of the dead process is drained; a frozen one knows that it is fenced off
 full spool   the agent's spool is drained after the disk has room again
 full store   each partition that the processor owned has a transaction after the disk has room again
 
-Within 60 s of the end of all faults so far, and of the first answer of the servers, partitions and
-sinks must go on. `NOT_BOUNDED` names the kinds of which this is not asked.
+`recovery` says how soon that must be.
 """
 
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable
 
 from confluent_kafka import KafkaException
 
 from sessionary.infra.stack import api_ready
+from tests.chaos.agent_freeze import AgentFreezes
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.load import Load
-from tests.chaos.schedule import SINK_TOPICS, Fault, FaultKind
+from tests.chaos.recovery import GO_ON_S_MAX, FaultOutcome, judge_recovery
+from tests.chaos.schedule import NEEDS_NEWEST_RULES, SINK_TOPICS, Fault, FaultKind
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack, now_ms
 
 _RECOVERY_S_MAX = 240.0
@@ -37,23 +37,8 @@ _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
 _ASK_EVERY_S = 1.0
 _WITHOUT_CLICKHOUSE: frozenset[FaultKind] = frozenset({"kill processor", "freeze processor", "full store"})
-GO_ON_S_MAX = 60.0
-# Kinds that need not be over within `GO_ON_S_MAX`, and why.
-NOT_BOUNDED: Mapping[FaultKind, str] = {
-    "kill agent": "an agent is no partition and no sink; its next process first has to reach the broker that fell too",
-    "full spool": "the same, and every broker starts again before the agent can drain its spool",
-}
 _RESET_EACH_S = 0.7
 _DELAY_S = 0.3
-
-
-class FaultOutcome(NamedTuple):
-    """A fault and its recovery time; `recovered_s` is None if the stack did not recover."""
-
-    fault: Fault
-    recovered_s: float | None
-    note: str = ""
-    began_s: float = 0.0  # since the schedule started; later than `at_s` on a slow machine
 
 
 class Faults:
@@ -65,9 +50,12 @@ class Faults:
         load: Load,
         watch: CommitWatch,
         report: Callable[[str], None],
+        freezes: AgentFreezes,
+        are_rules_in_force: Callable[[], bool],
         go_on_s_max: float = GO_ON_S_MAX,
     ) -> None:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
+        self._freezes, self._are_rules_in_force = freezes, are_rules_in_force
         self._go_on_s_max = go_on_s_max
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
@@ -82,23 +70,43 @@ class Faults:
     def carry_out(self, schedule: list[Fault], until_s: float) -> None:
         """Begin each fault at its time, or later if two others have not recovered yet.
 
-        Otherwise a slow machine would see one long outage. Blocks until the last one has begun;
-        none begins after `until_s` (epoch).
+        Otherwise a slow machine would see one long outage. One that needs the newest rules begins
+        once they are in force. Blocks until the last one has begun; none begins after `until_s`
+        (epoch).
         """
         round_s = time.monotonic()
         self._began_s = self._began_s or round_s
+        postponed: list[Fault] = []
         for fault in schedule:
             time.sleep(max(0.0, round_s + fault.at_s - time.monotonic()))
             # An agent always dies one second after the broker: its spool must contain events.
-            while fault.kind != "kill agent" and self._open() >= _OPEN_MAX and time.time() < until_s:
-                time.sleep(_LOOK_S)
-            if time.time() >= until_s:
-                self.left_out.append(fault)
+            if fault.kind == "kill agent":
+                self._begin(fault, until_s)
                 continue
-            thread = threading.Thread(target=self._run_fault, args=(fault,), name=f"{fault.kind} {fault.target}")
-            self.begun[fault.kind] += 1
-            thread.start()
-            self._threads.append(thread)
+            if postponed and self._are_rules_in_force():
+                self._begin_in_turn(postponed.pop(0), until_s)
+            if fault.kind in NEEDS_NEWEST_RULES and not self._are_rules_in_force():
+                postponed.append(fault)
+            else:
+                self._begin_in_turn(fault, until_s)
+        for fault in postponed:
+            while not self._are_rules_in_force() and time.time() < until_s:
+                time.sleep(_LOOK_S)
+            self._begin_in_turn(fault, until_s)
+
+    def _begin_in_turn(self, fault: Fault, until_s: float) -> None:
+        while self._open() >= _OPEN_MAX and time.time() < until_s:
+            time.sleep(_LOOK_S)
+        self._begin(fault, until_s)
+
+    def _begin(self, fault: Fault, until_s: float) -> None:
+        if time.time() >= until_s:
+            self.left_out.append(fault)
+            return
+        thread = threading.Thread(target=self._run_fault, args=(fault,), name=f"{fault.kind} {fault.target}")
+        self.begun[fault.kind] += 1
+        thread.start()
+        self._threads.append(thread)
 
     def _open(self) -> int:
         return sum(thread.is_alive() for thread in self._threads)
@@ -149,6 +157,8 @@ class Faults:
                 return self._wait_recovered(fault, now_ms(), self._row_after, f"ran a tenth of {fault.lasts_s:.0f} s")
             case "kill agent":
                 return self._hit_agent(fault)
+            case "freeze agent":
+                return self._freeze_agent(fault)
             case "full spool":
                 return self._fill_spool(fault)
             case "full store":
@@ -311,6 +321,13 @@ class Faults:
         self._note_disturbance()
         return {path.name: written_bytes(path.read_bytes()) for path in self._load.spool_segments(name)}
 
+    def _freeze_agent(self, fault: Fault) -> FaultOutcome:
+        freeze = self._freezes.begin(fault)
+        freeze.hold()
+        outcome = self._wait_recovered(fault, freeze.resumed_ms, lambda _: freeze.is_fenced(), freeze.describe())
+        self._freezes.end(freeze)
+        return outcome
+
     def _fill_spool(self, fault: Fault) -> FaultOutcome:
         """Fill the disk, then kill every broker, so that the spool grows."""
         disk = self._stack.disks[fault.target]
@@ -350,17 +367,6 @@ class Faults:
         )
 
 
-def judge_recovery(outcome: FaultOutcome, after_s: float, go_on_s_max: float = GO_ON_S_MAX) -> FaultOutcome:
-    """Return the outcome, which never recovered if that took too long.
-
-    `after_s`: seconds from when nothing stood in the way any more.
-    """
-    if after_s <= go_on_s_max or outcome.fault.kind in NOT_BOUNDED:
-        return outcome
-    late = f"went on only {after_s:.0f} s after the servers answered and nothing else was broken"
-    return outcome._replace(recovered_s=None, note="; ".join(filter(None, (outcome.note, late))))
-
-
 def written_bytes(segment: bytes) -> int:
     """Return how many bytes of a preallocated segment hold frames: up to the first length of 0."""
     at = 0
@@ -369,4 +375,4 @@ def written_bytes(segment: bytes) -> int:
     return at
 
 
-__all__ = ["GO_ON_S_MAX", "NOT_BOUNDED", "FaultOutcome", "Faults", "judge_recovery", "written_bytes"]
+__all__ = ["Faults", "written_bytes"]

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tests.auditor.checks import Difference
-from tests.chaos.faults import FaultOutcome
+from tests.auditor.take_overs import ClaimFigures
 from tests.chaos.process_watch import Growth
+from tests.chaos.recovery import FaultOutcome
 from tests.chaos.schedule import KINDS
 
 _SHOWN_MAX = 40
@@ -30,6 +31,7 @@ class Result(NamedTuple):
     dropped: int
     seconds: float
     left_out: int
+    claims: ClaimFigures
     outcomes: list[FaultOutcome]
     growth: list[Growth]
     differences: list[Difference]
@@ -101,6 +103,9 @@ def format_report(result: Result) -> list[str]:
         "faults left out for time": result.left_out,
         "too rare kinds of faults": result.count("rare fault"),
         "ready but standing still": result.count("readiness"),
+        "sessions of frozen agents": result.claims.sessions,
+        "stale events of theirs": result.claims.stale,
+        "stale events accepted": result.claims.accepted,
         "processes that grew": result.count("growth"),
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
@@ -127,6 +132,7 @@ def as_json(result: Result) -> dict[str, Any]:
             for one in result.outcomes
         ],
         "growth": [one._asdict() for one in result.growth],
+        "claims": result.claims._asdict(),
         "differences": [difference._asdict() for difference in result.differences],
     }
 

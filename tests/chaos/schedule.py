@@ -18,6 +18,7 @@ FaultKind = Literal[
     "kill clickhouse",
     "slow clickhouse",
     "kill agent",
+    "freeze agent",
     "full spool",
     "full store",
 ]
@@ -31,6 +32,10 @@ SINKS = tuple(SINK_TOPICS)
 AGENTS = ("steady", "plain", "cramped", "quick")
 CRAMPED = "cramped"
 CRAMPED_STORE = "w2"
+# Where in its tool call an agent is frozen.
+BEFORE_EFFECT, AFTER_EFFECT = FREEZE_PLACES = ("before effect", "after effect")
+# Only the newest rules let another service take a session over.
+NEEDS_NEWEST_RULES: frozenset[FaultKind] = frozenset({"freeze agent"})
 # The faults of a short run; "kill agent" includes "kill broker", other kinds need longer runs.
 _SHORT: tuple[FaultKind, ...] = (
     "kill processor",
@@ -45,6 +50,7 @@ _FIRST_S = 4.0
 _LAST_S = 8.0  # no fault begins this close to the end
 _GAP_S = (6.0, 8.5)
 _AGENT_DELAY_S = 1.0
+_CHOSEN_MIN = 3
 # Shorter and longer than the session time-outs of the groups and of the broker's own controller.
 _STALLS_S: dict[FaultKind, tuple[float, float]] = {
     "freeze broker": (5.0, 40.0),
@@ -68,7 +74,8 @@ def _pick_broker(brokers: Sequence[str], rng: random.Random) -> str:
     return rng.choice(brokers) if len(brokers) > 1 else brokers[0]
 
 
-def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str]) -> str:
+def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str], number: int) -> str:
+    """Return the target of a fault; `number` of its kind came before."""
     match kind:
         case "kill processor" | "freeze processor":
             return rng.choice(PROCESSORS)
@@ -76,6 +83,8 @@ def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str]) -> str:
             return f"sink-{rng.choice(SINKS)}"
         case "kill agent":
             return rng.choice(AGENTS[1:])
+        case "freeze agent":
+            return FREEZE_PLACES[number % 2]
         case "full spool":
             return CRAMPED
         case "full store":
@@ -99,14 +108,19 @@ def kinds_in_deck(seconds: float, only: Collection[FaultKind] = ()) -> tuple[Fau
     return tuple(only) or (_SHORT if seconds < SHORT_S else KINDS)
 
 
-def count_required(minutes: float) -> int:
-    """Return how often each kind must happen in a run: three times in ten minutes."""
-    return int(3 * minutes / 10)
+def count_required(minutes: float, only: Collection[FaultKind] = ()) -> int:
+    """Return how often each kind must happen in a run: three times in ten minutes.
+
+    A run of chosen kinds has three of each, however short it is.
+    """
+    return max(int(3 * minutes / 10), _CHOSEN_MIN if only else 0)
 
 
-def find_rare_kinds(happened: Collection[FaultKind], deck: Collection[FaultKind], minutes: float) -> list[str]:
+def find_rare_kinds(
+    happened: Collection[FaultKind], deck: Collection[FaultKind], minutes: float, only: Collection[FaultKind] = ()
+) -> list[str]:
     """Return a sentence for each kind of the deck that happened too rarely."""
-    counts, required = Counter(happened), count_required(minutes)
+    counts, required = Counter(happened), count_required(minutes, only)
     return [
         f"{kind} happened {counts[kind]} times in {minutes:g} minutes, must be {required}"
         for kind in deck
@@ -136,16 +150,20 @@ def draw_faults(
         if kind == "kill agent":
             faults.append(Fault(round(at_s, 2), "kill broker", _pick_broker(brokers, rng)))
             at_s += _AGENT_DELAY_S
-        faults.append(Fault(round(at_s, 2), kind, _target(kind, rng, brokers), round(_lasts_s(kind, rng), 2)))
+        target = _target(kind, rng, brokers, sum(fault.kind == kind for fault in faults))
+        faults.append(Fault(round(at_s, 2), kind, target, round(_lasts_s(kind, rng), 2)))
         at_s += rng.uniform(*_GAP_S)
     return faults
 
 
 __all__ = [
+    "AFTER_EFFECT",
     "AGENTS",
+    "BEFORE_EFFECT",
     "CRAMPED",
     "CRAMPED_STORE",
     "KINDS",
+    "NEEDS_NEWEST_RULES",
     "PROCESSORS",
     "SESSION_TIMEOUT_S",
     "SHORT_S",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.chaos.faults import GO_ON_S_MAX, NOT_BOUNDED, FaultOutcome, judge_recovery
+from tests.chaos.recovery import GO_ON_S_MAX, NOT_BOUNDED, FaultOutcome, judge_recovery
 from tests.chaos.schedule import KINDS, Fault, FaultKind
 
 
@@ -26,4 +26,4 @@ def test_a_busy_machine_may_have_a_wider_bound() -> None:
 
 
 def test_only_what_is_no_partition_and_no_sink_has_no_bound() -> None:
-    assert set(NOT_BOUNDED) == {"kill agent", "full spool"}
+    assert set(NOT_BOUNDED) == {"kill agent", "freeze agent", "full spool"}
