@@ -31,6 +31,7 @@ from sessionary.producers.ports import ChangedSession, SessionView
 from sessionary.schemas.events import EVENT_TYPES, Payload
 from sessionary.schemas.types import RefusalReason
 
+_PATIENCE_S = 0.05
 _MIGRATION = "migration"  # why a session is paused
 _HELD_FROM = ("Active", "Error")
 _HELD_REMEDY = "it goes on once they resume it, or by resume()"
@@ -207,15 +208,19 @@ class JudgedHandle:
         return ProducerConflict(self.session_id, shared)
 
     def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
-        """Take what a poll found; return what is to be told, if it is news. Never blocks.
+        """Take what a poll found; return what is to be told, if it is news.
+
+        Waits for the lock for a moment only, and only if the epoch was raised: a heartbeat that is
+        just being sent must not keep a fenced session from learning of it until the next poll.
 
         In one epoch a session does not come back from Timeout, and never from its end, so that this
         holds whatever was sent since.
         """
         if change.refusals:  # not told again, so that it must count although a verb runs
             self._bars = NO_BARS  # what was refused may be what led to the known state
-        if not self._lock.acquire_now():
-            return None  # the next poll finds it again
+        is_raised = change.epoch is not None and change.epoch > self._emitter.epoch
+        if not self._lock.acquire_within(_PATIENCE_S if is_raised else 0):
+            return None  # a verb holds it, or the next poll finds it again
         if change.agents > self._agent_count:  # what was sent meanwhile may have been overtaken
             self._agent_count, self._is_update_open = change.agents, True
         try:

@@ -31,8 +31,12 @@ class SessionLock:
         """Take the lock if it is free, without waiting; return whether it was."""
         return self._lock.acquire(blocking=False)
 
+    def acquire_within(self, seconds: float) -> bool:
+        """Take the lock if it is free within so many seconds; return whether it was."""
+        return self._lock.acquire(timeout=seconds)
+
     def release(self) -> None:
-        """Release what `acquire_now` took."""
+        """Release what `acquire_now` or `acquire_within` took."""
         self._lock.release()
 
 

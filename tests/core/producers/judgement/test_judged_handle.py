@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from sessionary.producers import Limits, ProducerConflict, Session, SessionClient, SessionFenced, Unavailable
+from sessionary.producers.judgement import judged_handle
+from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.ports import SessionView
 from sessionary.schemas.events import SessionResumed
 from tests.core.producers.judged_memory import JudgedMemory
@@ -101,6 +103,33 @@ def test_what_a_late_verdict_finds_is_told_without_the_lock() -> None:
     wait_until(lambda: told.waited, 60, "the news of the late verdict")
     assert told.waited == [True] * len(told.waited)
     client.close()
+
+
+def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, client, told = new_scene()
+    told.session = session = client.session(user_id="u")
+    second, _ = kafka.client(agent_id="agent-2")
+    second.attach(session.session_id, take_over=True)
+    entered, leave, acquire = threading.Event(), threading.Event(), SessionLock.acquire_within
+
+    def send_heartbeat() -> None:
+        with session._lock:
+            entered.set()
+            assert leave.wait(60)
+
+    def acquire_meanwhile(lock: SessionLock, seconds: float) -> bool:
+        leave.set()
+        return acquire(lock, seconds)
+
+    monkeypatch.setattr(judged_handle, "_PATIENCE_S", 60.0)  # on a busy machine
+    monkeypatch.setattr(SessionLock, "acquire_within", acquire_meanwhile)
+    sender = threading.Thread(target=send_heartbeat)
+    sender.start()
+    assert entered.wait(60)
+    client._watch.poll_now()
+    sender.join(60)
+    assert session.lost
+    assert told.kinds == ["SessionFenced"]
 
 
 def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
