@@ -23,8 +23,9 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
     others = frozenset().union(*(machine.event_types for machine in machines[1:]))
     sessions_log = [record for record in log if _event_type(record) not in others]
     signs = _signs_of_life(sessions_log, outputs, clocks, set(births.values()))
-    for life, line in fired:
-        if line.transition == "T05":  # its silence counts from here on, as from an event that resumes it
+    for life, line in lives_of(outputs):
+        # Its silence counts from here on, whatever resumed it.
+        if line.transition in ("T05", "T07") or line.migration_step == "completed":
             signs.setdefault(life[0], []).append((line.source_offset, clocks[line.source_offset]))
     for life, line in fired:
         offset, at = line.source_offset, clocks[line.source_offset]
@@ -75,7 +76,10 @@ def _clocks(log: list[LogRecord], settings: list[Decision]) -> tuple[dict[int, i
 def _signs_of_life(
     log: list[LogRecord], outputs: Written, clocks: dict[int, int], births: set[int]
 ) -> dict[bytes, list[tuple[int, int]]]:
-    """Return by session the (offset, time) of events that were not refused or duplicate."""
+    """Return by session the (offset, time) of events that were not refused or duplicate.
+
+    A step of a migration is none.
+    """
     refused = {line.source_offset for _, line in outputs.rejected}
     heard: dict[bytes, set[tuple[str, int]]] = {}
     signs: dict[bytes, list[tuple[int, int]]] = {}
@@ -90,7 +94,8 @@ def _signs_of_life(
             heard[record.key] = set()
         mark = (fields["envelope"]["producer_id"], fields["envelope"]["producer_seq"])
         known = heard.setdefault(record.key, set())
-        if record.offset not in refused and (event_type == "heartbeat" or mark not in known):
+        is_step = event_type.startswith("session_migration_")
+        if record.offset not in refused and not is_step and (event_type == "heartbeat" or mark not in known):
             signs.setdefault(record.key, []).append((record.offset, clocks[record.offset]))
         if event_type != "heartbeat":
             known.add(mark)
