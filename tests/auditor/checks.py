@@ -45,7 +45,7 @@ Kind = Literal[
     "integrity",
 ]
 
-_FOLDED_COUNTS = ("applied", "duplicate", "ticks", "timers")  # of a batch that has records
+_FOLDED_COUNTS = ("applied", "duplicate", "fenced_beats", "ticks", "timers")  # of a batch that has records
 
 
 _BATCH_BYTES_MIN = 66  # of a record in a batch of its own, beside key and value
@@ -185,6 +185,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
                 "applied": words["applied"],
                 "duplicate": words["duplicate"],
                 "refused": words["refused"],
+                "fenced_beats": words["fenced"],
                 "ticks": words["tick"],
                 **{name: sum(counts[offset] for offset in inside) for name, counts in sums.items()},
             }

@@ -242,6 +242,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "refusals": [],
         "context_exceeded": False,
         "late_epoch": 0,
+        "fenced": None,
         "turns": 0,
         "agents": {},
         "shared_results": 0,

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from tests.auditor.decoding import NAME, Refusal, Row, cleanup_id_of
+from tests.auditor.decoding import NAME, Refusal, Row, cleanup_id_of, producer_hash
 from tests.auditor.people_model import head_for_operator
 
 MIGRATION_TYPES = frozenset(
@@ -21,6 +21,19 @@ def open_migration(row: Row) -> Row | None:
 
 def _digest(row: Row) -> str:
     return hashlib.sha256(row["state_json"].encode("utf-8")).hexdigest()
+
+
+def is_fenced_again(row: Row, producer: str) -> bool:
+    """Take a heartbeat of a past epoch; return whether one of the producer is rejected already.
+
+    The row has sixteen producers of its epoch; what others send is always rejected.
+    """
+    epoch, fenced = row["fenced"] or (0, ())
+    fenced = fenced if epoch == row["epoch"] else ()
+    own = producer_hash(producer)
+    if own not in fenced and len(fenced) < 16:
+        row["fenced"] = (row["epoch"], (*fenced, own))
+    return own in fenced
 
 
 class MigrationModel:

@@ -233,10 +233,10 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         elif number == "T05" and open_one is not None and open_one["step"] == "prepared":
             self.end_migration(key, row, "session_resumed")
 
-    def take_over(self, key: bytes, row: Row, envelope: Row, *, as_operator: bool) -> None:
+    def take_over(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
         """Let the sender hold the session, or raise `Refusal`."""
         limits, service = row["limits"], envelope["service_id"]
-        if service != row["owner"] and not as_operator:
+        if service != row["owner"] and not fields.get("as_operator"):
             heard = max(row["owner_heard"] or row["last_event_at"], self.hole_end)
             third = (limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]) // 3
             if self.now < heard + third:
@@ -244,6 +244,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         former = f"{row['agent']} of {row['owner']}" + (f" (process {row['holder']})" if row["holder"] else "")
         row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
         reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
+        reason += f": {fields['reason']}" if fields.get("reason") else ""
         row["epoch"] += 1
         row["holder_epoch"] = row["epoch"]
         row["audit_seq"] += 1

@@ -13,7 +13,7 @@ from tests.auditor.decoding import (
     partition_of,
     read_event,
 )
-from tests.auditor.migration_model import MIGRATION_TYPES
+from tests.auditor.migration_model import MIGRATION_TYPES, is_fenced_again
 from tests.auditor.pause_model import PauseModel
 from tests.auditor.people_model import by_operator
 from tests.auditor.rules import (
@@ -56,7 +56,7 @@ class PartitionOracle(PauseModel):
     def judge_record(self, entry: LogEntry) -> str:
         key, event_type = entry.key, ""
         row: Row | None = None
-        self.late_reported = self.of_session = False
+        self.late_reported = self.of_session = self.is_untold = False
         try:
             if 0 < begun_rules(entry) <= self.rules:
                 return "tick"
@@ -82,6 +82,8 @@ class PartitionOracle(PauseModel):
             row = self.rows.get(key) or self.graves.get(key)
             return self.judge_event(key, row, event_type, fields["envelope"], fields)
         except Refusal as refusal:
+            if self.is_untold:
+                return "fenced beat"
             row = row or (self.rows.get(key) or self.graves.get(key) if key else None)
             self.add_refusal(key, row, event_type, str(refusal))
             return f"refused {refusal}"
@@ -268,6 +270,8 @@ class PartitionOracle(PauseModel):
             raise Refusal("processor_only")
         if kind not in ("session_created", "resources_released"):
             if envelope["epoch"] < row["epoch"] and not self.is_of_detached(key, kind, envelope):
+                if kind == "heartbeat" and self.rules >= 2:
+                    self.is_untold = is_fenced_again(row, envelope["producer_id"])
                 raise Refusal("stale_epoch")
             if envelope["epoch"] > row["epoch"]:
                 raise Refusal("future_epoch")
@@ -312,7 +316,7 @@ class PartitionOracle(PauseModel):
             case "session_paused":
                 self.pause_session(key, row, envelope, fields)
             case "session_taken_over":
-                self.take_over(key, row, envelope, as_operator=bool(fields.get("as_operator")))
+                self.take_over(key, row, envelope, fields)
             case "session_resumed":
                 self.resume_session(key, row, envelope, fields)
             case "session_errored":

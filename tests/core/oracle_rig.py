@@ -88,6 +88,7 @@ def oracle_row(state: SessionState) -> Row:
         "refusals": [(refusal.offset, refusal.reason) for refusal in state.refusals],
         "context_exceeded": state.context_exceeded,
         "late_epoch": state.late_epoch,
+        "fenced": state.fenced_beats and (state.fenced_beats.epoch, tuple(state.fenced_beats.id_hashes)),
     }
 
 
@@ -136,7 +137,9 @@ def _without_ids(ledger: Row) -> Row:
 def outcome_text(outcome: Outcome) -> str:
     """Return the outcome of a batch of one record in the oracle's words, as `refused late`."""
     counts = outcome.counts
-    assert counts.applied + counts.duplicate + counts.refused + counts.ticks == 1
+    assert counts.records == 1
+    if counts.fenced_beats:
+        return "fenced beat"
     if counts.refused:
         ((_, rejected),) = outcome.records_on("rejected")
         return f"refused {rejected.reason}"

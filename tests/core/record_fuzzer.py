@@ -31,6 +31,7 @@ PROCESSOR_EVENTS = ("session_timed_out", "session_archived", "tool_call_unknown"
 FOREVER = Limits(**dict.fromkeys(Limits._fields[:-1], 10**12), override=True)
 _ODD_TEXTS = ("", "\0", "a\0b", "\u202e", "😀" * 40, "\ud7ff", "x" * 129, "{" * 3_000, "%s", "'; DROP TABLE audit")
 _NUMBERS = (0, -1, 1, 1 << 31, (1 << 63) - 1, -(1 << 63))
+_FAR_NUMBER = 1 << 62
 _TEXT_FIELDS = ("event_id", "user_id", "agent_id", "agent_role", "service_id", "actor", "producer_id", "run_id")
 _NUMBER_FIELDS = ("occurred_at", "context_bytes", "run_seq")
 _OTHER_RECORDS = (
@@ -43,6 +44,7 @@ _STARTABLE = (*LIMITS[:10], *[Limits(max_duration_ms=20_000)] * 4)
 _TICK_MS = (1, *(900, 1_000, 2_500, 5_000) * 10, 5_001)  # the last one makes a hole
 _CROWD = 90  # producers of one session, more than it takes
 _LARGE_EVERY = 400  # records
+_UNSOUND_SHARE_MIN = 0.45  # of all records: those that are made so that they do not decode; a few do
 _CONTENT_CHARS = (100_000, *[2_200_000] * 4)
 _LARGE_BYTES = (70_000, 700_000, 1_250_000, 1_250_000, 3_000_000)
 
@@ -67,7 +69,7 @@ class RecordFuzzer:
         self._row_of = row_of
         self._queue: deque[tuple[bytes | None, bytes | None]] = deque()
         self._recent: deque[tuple[bytes | None, bytes]] = deque(maxlen=50)
-        self._made = self._named = 0
+        self._made = self._named = self._unsound = 0
         self._agents = [self._new_agent() for _ in range(6)]
         self._crowd = self._new_agent()  # of a session that never ends
 
@@ -76,7 +78,9 @@ class RecordFuzzer:
         self._made += 1
         if self._made % _LARGE_EVERY == 0:
             return self._with_headers(*self._large_record())
-        if not self._queue:
+        if not self._queue and self._recent and self._unsound < _UNSOUND_SHARE_MIN * self._made:
+            self._damage_value()
+        elif not self._queue:
             makers, weights = zip(*self._makers(), strict=True)
             self._random.choices(makers, weights)[0]()
         key, value = self._queue.popleft()
@@ -137,6 +141,9 @@ class RecordFuzzer:
         row = self._state_of(agent)
         if row is not None:
             agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
+            # A damaged number may have been taken; whatever came below it would be refused.
+            taken = (ledger.last_seq for ledger in row.producers if ledger.producer_id == agent.producer)
+            agent.seq = max(agent.seq, *(number for number in taken if number < _FAR_NUMBER), 0)
             if event_type == "state_updated":
                 base = row.version + self._random.choice((0, 0, 0, 1))
                 drawn = {"base_version": base, "new_version": base + 1}
@@ -243,7 +250,7 @@ class RecordFuzzer:
         agent, error = self._pick_agent(), self._random.choice(ERRORS)
         row = self._state_of(agent)
         epoch = 1 if row is None else row.epoch
-        for attempt in range(self._random.randint(1, 6)):
+        for attempt in range(self._random.randint(1, 9)):  # five are allowed
             self._send(agent, "session_errored", {"error": error}, epoch=epoch + attempt)
             self._send(agent, "session_phase_changed", {"phase": "recovery"}, epoch=epoch + attempt)
             self._send(agent, "session_recovered", epoch=epoch + attempt)
@@ -321,6 +328,7 @@ class RecordFuzzer:
         else:
             damaged += self._random.randbytes(draw(60) + 1)
         self._queue.append((key, bytes(damaged)))
+        self._unsound += 1
         return None
 
     def _make_up_value(self) -> None:
@@ -337,6 +345,7 @@ class RecordFuzzer:
             self._random.choice(_OTHER_RECORDS),
         )
         self._queue.append((self._random.choice((key, key, key, *_BAD_KEYS)), self._random.choice(values)))
+        self._unsound += 1
 
     def _large_record(self) -> tuple[bytes | None, bytes | None]:
         """Return a record that was small while it was compressed."""

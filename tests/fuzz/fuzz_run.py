@@ -72,9 +72,10 @@ REASONS: Mapping[int, frozenset[str]] = {1: _ALL_REASONS - REASONS_OF_RULES_2, 2
 # What else a run must reach by rules 2, and only by them.
 GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "gravestone packed", "chunks merged", "content kept apart"
 GAP_FILLED, OUT_OF_BOUNDS = "gap filled by a replay", "value out of its bounds"
+FENCED_BEAT = "heartbeat of a fenced client only counted"
 MARKS: Mapping[int, frozenset[str]] = {
     1: frozenset(),
-    2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS}),
+    2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}),
 }
 _BOUND_SENTENCES = (" characters, more than ", "it must be from 0 to ", "it must be at most ", "not a finite number")
 _CHUNK_SIZES = ChunkSizes(chunk_keys=4, chunks_merged=3)  # so that few gravestones are packed, and merged
@@ -229,6 +230,7 @@ class FuzzRun:
         self._state.merge(batch)
 
     def _count_marks(self, outcome: Outcome) -> None:
+        self.marks[FENCED_BEAT] += outcome.counts.fenced_beats
         for key, row in outcome.rows.items():
             if is_chunk_key(key) and isinstance(row, GravestoneChunk):
                 packed = count_hashes(row.key_hashes)
@@ -312,8 +314,10 @@ def check_refused(before: Any, after: Any) -> None:
     kept: dict[str, Any] = {"audit_seq": before.audit_seq, "producers": before.producers}
     if isinstance(before, SessionState):
         kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch, "forgotten": before.forgotten}
+        kept |= {"fenced_beats": before.fenced_beats}
         assert len(after.refusals) <= REFUSALS_KEPT
-        if before.migration is not None and after.refusals[-1].reason == "migration_moved":  # it is counted
+        is_kept = after.refusals != before.refusals  # a heartbeat's is not
+        if before.migration is not None and is_kept and after.refusals[-1].reason == "migration_moved":  # it is counted
             counted = before.migration._replace(mismatches=before.migration.mismatches + 1)
             assert after.migration == counted
             kept["migration"] = before.migration

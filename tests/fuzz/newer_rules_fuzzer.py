@@ -66,17 +66,18 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._forge_content, 5),
             (self._use_number_twice, 2),
             (self._take_over, 3),
-            (self._ask_person, 0.4),
+            (self._beat_on, 1),
+            (self._ask_person, 0.7),
             (self._fail_for_good, 0.3),
-            (self._step_in, 0.3),
+            (self._step_in, 0.6),
             (self._migrate, 0.5),
             (self._create_by_time, 2),
             (self._overfill, 2),
             (self._make_call, 0.7),
             (self._send_agent_event, 4),
             (self._send_large_content, 2),
-            (self._resume_too_late, 0.15),
-            (self._damage_value, 30),
+            (self._resume_too_late, 0.3),
+            (self._damage_value, 38),
         ]
 
     def _pick_agent(self) -> EventFactory:
@@ -143,6 +144,13 @@ class NewerRulesFuzzer(RecordFuzzer):
         agent = self._pick_agent()
         service = self._random.choice((agent.service, "other", "billing"))
         self._send(agent, "session_taken_over", service_id=service, agent_id=f"agent-{service}")
+
+    def _beat_on(self) -> None:
+        """Send heartbeats as a client that does not know of a newer epoch."""
+        agent = self._crowd if self._random.random() < 0.5 else self._pick_agent()
+        row = self._state_of(agent)
+        for _ in range(self._random.randint(1, 3)):
+            self._send(agent, "heartbeat", epoch=1 if row is None else row.epoch - 1)
 
     def _ask_person(self) -> None:
         """Let an agent ask, mostly in the session that never ends; no answers come, and one."""
@@ -217,8 +225,11 @@ class NewerRulesFuzzer(RecordFuzzer):
         """Send an event of one of a session's agents, mostly of the session that never ends."""
         agent = self._crowd if self._random.random() < 0.7 else self._pick_agent()
         move = draw_agent_event(self._random, agent.key, self._row_of)
-        for _ in range(self._random.choice((1, 1, 1, 2))):  # a task is done once
-            self._send(agent, move.event_type, move.fields)
+        self._send(agent, move.event_type, move.fields)
+        if move.event_type == "agent_task_updated" and self._random.random() < 0.3:  # a task is done once
+            done = {**move.fields, "task": f"task-{self._made}", "completed": True, "from_snapshot_id": None}
+            for _ in range(2):
+                self._send(agent, move.event_type, done)
 
     def _overfill(self) -> None:
         """Send one more of what a session has as many of as it may."""

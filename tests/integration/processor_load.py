@@ -256,7 +256,7 @@ def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
 
 def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches have judged, without ticks."""
-    return sum(batch.applied + batch.duplicate + batch.refused for batch in read_batches(kafka))
+    return sum(batch.applied + batch.duplicate + batch.refused + batch.fenced_beats for batch in read_batches(kafka))
 
 
 def last_writers(kafka: KafkaSettings) -> dict[int, str]:
@@ -361,7 +361,7 @@ def _place(record: RejectedEvent) -> tuple[int, int, str, bytes | None]:
 
 def count_records(batch: BatchRecord) -> int:
     """Return how many records of the log a transaction folded."""
-    return batch.applied + batch.duplicate + batch.refused + batch.ticks
+    return batch.applied + batch.duplicate + batch.refused + batch.fenced_beats + batch.ticks
 
 
 def _without_gaps(log: dict[int, list[LogRecord]], audits: Sequence[AuditRecord]) -> dict[int, list[LogRecord]]:

@@ -266,6 +266,7 @@ KEPT = (
     ("SELECT count() AS n FROM v_acknowledgements", (3,)),
     ("SELECT count() AS n FROM v_waiting_runs", (0,)),
     ("SELECT count() AS n FROM v_migrations", (0,)),
+    ("SELECT count() AS n FROM v_migration_calls", (0,)),
     ("SELECT count() AS n, sum(events) AS e FROM v_foreign_writers", (1, 2)),
     ("SELECT count() AS n, countIf(until IS NULL) AS u FROM v_session_owners", (3, 3)),
     ("SELECT count() AS n FROM v_pauses", (0,)),

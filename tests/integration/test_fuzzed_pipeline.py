@@ -184,7 +184,8 @@ def test_fuzzed_records_halt_nothing_and_valid_ones_go_on(
             )
     found = stored_outcomes(kafka)
     assert found == refolded_outcomes(kafka, log)
-    assert sum(batch.applied + batch.duplicate + batch.refused for batch in batches) == judged + valid
+    judged_by_batches = sum(batch.applied + batch.duplicate + batch.refused + batch.fenced_beats for batch in batches)
+    assert judged_by_batches == judged + valid
     by_rules = Counter(batch.rules for batch in batches for _ in range(batch.applied + batch.refused))
     assert min(by_rules[1], by_rules[2]) > RECORDS / 5, "each of the rules judges a part"
     assert {reason for _, _, reason in found.rejected} >= QUICK_REASONS

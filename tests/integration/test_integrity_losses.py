@@ -29,7 +29,7 @@ from tests.support.pipelines import environment, run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record
 from tests.support.waiting import wait_until
 
-TRANSACTIONS: Final = (1, 2, 3, 4)  # of partitions 0 to 2: eight ticks, two refusals, one audit record
+TRANSACTIONS: Final = (1, 2, 3, 4)  # of partitions 0 to 2: two refusals, one audit record, eight other records
 QUIET: Final = 3  # a partition of whose transactions only Kafka knows more: they have ticks alone
 QUIET_TRANSACTIONS: Final = (1, 2)
 # A row of the second transaction of partition 1.
@@ -49,7 +49,9 @@ def encoded_records(kind: SinkKind, partition: int, numbers: Sequence[int]) -> l
     for number in numbers:
         first = (number - 1) * 10
         if kind == "batches":
-            counts = {"ticks": 10, "audited": 0} if is_quiet else {"ticks": 8, "refused": 2, "audited": 1}
+            counts = (
+                {"ticks": 10, "audited": 0} if is_quiet else {"ticks": 6, "fenced_beats": 2, "refused": 2, "audited": 1}
+            )
             times = {"started_at": at, "previous_acknowledged_at": None}
             offsets = {"first_offset": first, "last_offset": first + 9}
             found.append(encode_record(batch_record(partition, number, applied=0, **offsets, **counts, **times)))

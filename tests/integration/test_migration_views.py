@@ -125,3 +125,29 @@ def test_who_wrote_to_a_session_of_another_service(judged: JudgedRows) -> None:
     judged.insert()
     found = judged.ask("SELECT service_id, reason, events FROM v_foreign_writers ORDER BY reason")
     assert found == [("billing", "not_owner", 1), ("billing", "stale_epoch", 2)]
+
+
+def test_calls_that_ran_when_their_session_was_held(judged: JudgedRows) -> None:
+    def call(name: str, event_type: str, **fields: Any) -> str:
+        marks = {"tool_call_id": f"id-{name}", "idem_key": name, "tool_name": "book", "try_number": 1, **fields}
+        return judged.send(judged.owner, event_type, **marks)
+
+    for name, limit_ms in (("early", 60_000), ("during", 60_000), ("lost", 6_000)):
+        assert call(name, "tool_call_started", limit_ms=limit_ms) == "applied"
+    assert call("early", "tool_call_succeeded") == "applied"
+    for agent, step in ((judged.owner, "offered"), (judged.target, "loaded")):
+        assert judged.send(agent, f"session_migration_{step}", migration_id="m1") == "applied"
+    assert call("during", "tool_call_succeeded") == "applied"
+    assert call("late", "tool_call_started") == "refused illegal_transition"
+    row = judged.rig.row_of(judged.owner)
+    same = {"version": row.version, "content_hash": content_hash(row.state_json)}
+    accepted: dict[str, Any] = {"migration_id": "m1", "target_service": TARGET, **same}
+    assert judged.send(judged.target, "session_migration_accepted", **accepted) == "applied"
+    for _ in range(3):
+        assert judged.send(judged.target, "session_activity") == "applied"
+    judged.insert()
+    columns = "migration_id, idem_key, tool_name, state, ended_at IS NULL, dateDiff('second', started_at, time)"
+    assert judged.ask(f"SELECT {columns} FROM v_migration_calls ORDER BY idem_key") == [
+        ("m1", "during", "book", "succeeded", 0, 4),
+        ("m1", "lost", "book", "unknown", 0, 3),
+    ]

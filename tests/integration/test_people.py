@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import Answer, Session, SessionClient, SessionFenced, SessionGoesOn, SessionHeld
+from sessionary.producers import Answer, Refused, Session, SessionClient, SessionFenced, SessionGoesOn, SessionHeld
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
@@ -55,12 +55,12 @@ class PeopleRig:
             owned += found
         return sorted(map(int, owned)) == [*range(self.kafka.partitions)]
 
-    def client(self, name: str = "agent") -> SessionClient:
+    def client(self, name: str = "agent", service_id: str = "billing") -> SessionClient:
         settings = self._pipeline.client_settings(self._folder, name).model_copy(update={"poll_interval_s": 0.2})
         keep = self.told.append
         return SessionClient(
             tenant_id=TENANT,
-            service_id="billing",
+            service_id=service_id,
             agent_id=name,
             settings=settings,
             on_error=keep,
@@ -87,12 +87,13 @@ class PeopleRig:
         wait_until(lambda: any(isinstance(each, kind) for each in self.told), 60, f"the client to be told {kind}")
         return next(each for each in self.told if isinstance(each, kind))
 
-    def transitions(self, session: Session) -> list[tuple[str | None, str, str | None]]:
+    def audits(self, session: Session, kind: str) -> list[AuditRecord]:
         found = [each for each in read_records(self.kafka, self.kafka.topics.audit) if isinstance(each, AuditRecord)]
-        mine = [each for each in found if each.session_id == session.session_id and each.kind == "transition"]
-        return [
-            (each.transition, each.reason_code, each.actor) for each in sorted(mine, key=lambda each: each.audit_seq)
-        ]
+        mine = [each for each in found if each.session_id == session.session_id and each.kind == kind]
+        return sorted(mine, key=lambda each: each.audit_seq)
+
+    def transitions(self, session: Session) -> list[tuple[str | None, str, str | None]]:
+        return [(each.transition, each.reason_code, each.actor) for each in self.audits(session, "transition")]
 
 
 @pytest.mark.long
@@ -136,6 +137,35 @@ def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
         ("T05", "expired", None),
         ("T13", "completed", None),
     ]
+
+
+@pytest.mark.long
+def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = PeopleRig(kafka, processes, tmp_path)
+    limits = Limits(model_ms=60_000, tool_ms=60_000, network_ms=60_000, override=True)
+    with rig.client() as owner, rig.client("other", "shipping") as shipping:
+        session = owner.session(user_id="u", state={"n": 1}, limits=limits)
+        session.sync()
+        with pytest.raises(Refused, match="owner_alive"):
+            shipping.claim(session.session_id)
+        [claimed] = rig.act("claim", session, "--for", "shipping", "--reason", "billing sends nonsense")
+        assert (claimed["owner_service"], claimed["state"], claimed["epoch"]) == ("shipping", "Active", 2)
+        assert rig.wait_told(SessionFenced).session_id == session.session_id
+        taken = shipping.claim(session.session_id)
+        assert (taken.epoch, taken.state) == (3, {"n": 1})
+        assert taken.update_state({"n": 2}) == 2
+        assert taken.sync().owner_service == "shipping"
+        session.activity("still here")
+        owner.flush()
+        taken.complete()
+        taken.sync()
+        rig.act("claim", session, "--for", "billing", "--reason", "again", code=5)
+    told = [(each.owner_service, each.epoch, each.actor) for each in rig.audits(session, "take_over")]
+    assert told == [("shipping", 2, "alice"), ("shipping", 3, None)]
+    refused = [each.reason_code for each in rig.audits(session, "refusal")]
+    assert refused == ["owner_alive", "stale_epoch", "illegal_transition"]
 
 
 def ask_while(session: Session, question: str, deadline_s: float, answer: Callable[[], None]) -> Answer:

@@ -67,7 +67,8 @@ NO_KAFKA = {
     ),
     *("migrate", "migrations", "drain"),
     *("artifacts", "partition", "rules"),
-    *("pause", "resume", "cancel", "approve", "refuse", "waiting"),  # they ask ClickHouse, or the control API
+    # They ask ClickHouse, or the control API.
+    *("pause", "resume", "cancel", "claim", "approve", "refuse", "waiting"),
 }
 
 

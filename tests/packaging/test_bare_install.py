@@ -87,6 +87,7 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
     assert any(name.startswith("sessionary/sinks/clickhouse/migrations/") and name.endswith(".sql") for name in names)
     assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
     assert {f"sessionary/infra/workflow_demo/example/{name}.py" for name in ("services", "workflow")} <= set(names)
+    assert "sessionary/infra/migration_demo/example/services.py" in names
 
 
 def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_path: Path) -> None:

@@ -105,10 +105,11 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
     if sorted(line[1:] for _, line in outputs.quotas) != sorted(oracle.notices):
         found.append("the quotas were told something else")
     verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
-    for name, field in (("applied", "applied"), ("duplicate", "duplicate"), ("refused", "refused"), ("tick", "ticks")):
+    for field in ("applied", "duplicate", "refused", "ticks", "fenced_beats"):
+        name = {"ticks": "tick", "fenced_beats": "fenced"}.get(field, field)  # the oracle's word
         ours = sum(getattr(outcome.counts, field) for outcome in outputs.outcomes)
         if ours != verdicts[name]:
-            found.append(f"{ours} records {name}, {verdicts[name]} by the oracle")
+            found.append(f"{ours} {field}, {verdicts[name]} by the oracle")
     fold = world.cluster.owner(partition).fold
     timers = sum(outcome.counts.timers for outcome in outputs.outcomes)
     told = sum("fired_at" in line for line in oracle.audits)
@@ -126,10 +127,12 @@ def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iter
     totals = [sum(outcome.counts[n] for outcome in outputs.outcomes) for n in range(6)]
     applied, duplicate, refused, audit_lines, timers, ticks = totals
     skipped = sum(line.reason == "skipped" for _, line in outputs.rejected)  # by rules 1 they are not rejected
-    if applied + duplicate + refused - skipped + ticks != folded_count or skipped > logged_count - folded_count:
+    fenced = sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
+    counted = applied + duplicate + refused - skipped + fenced + ticks
+    if counted != folded_count or skipped > logged_count - folded_count:
         yield (
-            f"{applied} applied + {duplicate} duplicate + {refused} refused ({skipped} skipped) + {ticks} ticks of "
-            f"{folded_count} records, and {logged_count - folded_count} unfolded ones"
+            f"{applied} applied + {duplicate} duplicate + {refused} refused ({skipped} skipped) + {fenced} fenced + "
+            f"{ticks} ticks of {folded_count} records, and {logged_count - folded_count} unfolded ones"
         )
     if audit_lines != len(outputs.audits) or refused != len(outputs.rejected):
         yield f"counted {audit_lines} audited, {refused} refused; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
@@ -236,9 +239,8 @@ def count_outputs(world: World, outputs: Written) -> None:
             seen["turn: in the row of an older one"] += 1
     for _, rejected in outputs.rejected:
         seen[f"refused: {rejected.reason}"] += 1
-    seen["records"] += sum(
-        o.counts.applied + o.counts.duplicate + o.counts.refused + o.counts.ticks for o in outputs.outcomes
-    )
+    seen["records"] += sum(outcome.counts.records for outcome in outputs.outcomes)
+    seen["fenced beats"] += sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
     seen["duplicate"] += sum(outcome.counts.duplicate for outcome in outputs.outcomes)
     seen["hole"] += any(outcome.position.quiet_until_ms for outcome in outputs.outcomes)
     seen["gravestones packed"] += sum(chunks_in(outcome) for outcome in outputs.outcomes)

@@ -261,8 +261,10 @@ class Movers:
     def let_former_speak(self) -> None:
         """Let the source speak that may not have heard that the session is another's."""
         row = self.look()
-        if row is not None and row.owner_service != self.source:
+        if self.session is not None and row is not None and row.owner_service != self.source:
             self.world.mark("migration: a former owner speaks")
+            for _ in range(2):
+                self.process(self.source).queue_event(self.session, "heartbeat", {})
             self.speak(self.process(self.source), asks=False)
             self.speak(self.process(row.owner_service), asks=True)
 

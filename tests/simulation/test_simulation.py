@@ -85,7 +85,7 @@ MIGRATIONS = {
     *(f"migration: an event {what}" for what in ("is lost", "is late", "comes twice")),
     *(f"migration: a former owner {what}" for what in ("speaks", "is refused")),
     *(f"refused: {reason}" for reason in ("migration_moved", "migration_open", "unknown_migration")),
-    "migration: claimed by another service",
+    *("migration: claimed by another service", "fenced beats"),
 }
 A_FEW = 3
 EXPECTED = {

@@ -78,9 +78,10 @@ def _signs_of_life(
 ) -> dict[bytes, list[tuple[int, int]]]:
     """Return by session the (offset, time) of events that were not refused or duplicate.
 
-    A step of a migration is none.
+    A step of a migration is none, nor is a beat of an epoch in which its sender was refused before.
     """
-    refused = {line.source_offset for _, line in outputs.rejected}
+    refused = {line.source_offset: line.reason for _, line in outputs.rejected}
+    fenced: dict[tuple[bytes, str], int] = {}  # the last epoch in which a client was refused a beat
     heard: dict[bytes, set[tuple[str, int]]] = {}
     signs: dict[bytes, list[tuple[int, int]]] = {}
     for record in log:
@@ -92,10 +93,15 @@ def _signs_of_life(
             continue
         if record.offset in births:
             heard[record.key] = set()
+            fenced = {client: epoch for client, epoch in fenced.items() if client[0] != record.key}
         mark = (fields["envelope"]["producer_id"], fields["envelope"]["producer_seq"])
         known = heard.setdefault(record.key, set())
-        is_step = event_type.startswith("session_migration_")
-        if record.offset not in refused and not is_step and (event_type == "heartbeat" or mark not in known):
+        is_none, client = event_type.startswith("session_migration_"), (record.key, mark[0])
+        if event_type == "heartbeat":
+            is_none = fields["envelope"]["epoch"] <= fenced.get(client, 0)
+            if refused.get(record.offset) == "stale_epoch":
+                fenced[client] = max(fenced.get(client, 0), fields["envelope"]["epoch"])
+        if record.offset not in refused and not is_none and (event_type == "heartbeat" or mark not in known):
             signs.setdefault(record.key, []).append((record.offset, clocks[record.offset]))
         if event_type != "heartbeat":
             known.add(mark)

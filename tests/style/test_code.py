@@ -47,6 +47,7 @@ PURE: dict[str, frozenset[str]] = {
     "infra/local/schedule.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),
     "infra/demo/plan.py": frozenset({"random"}),  # seeded
+    "infra/migration_demo/trail.py": frozenset(),
 }
 
 

@@ -21,6 +21,7 @@ ACROSS_TENANTS = {
     "sessionary/infra/governance/artifact_sweep.py": "tenants share a body that has the same hash",
     "sessionary/infra/kpi/key_figures.py": "figures of the whole pipeline, for operators",
     "sessionary/infra/kpi/overdue_artifacts.py": "a number for operators",
+    "sessionary/infra/migration_demo/queries.py": "counts faults of all rows, for the demo's operator",
     "sessionary/infra/workflow_demo/report.py": "reads the demo's own session by its id",
 }
 _NAMES_TENANT = re.compile(r"tenant|\{_?of_session\}", re.IGNORECASE)

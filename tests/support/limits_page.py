@@ -36,6 +36,7 @@ _BOUNDS = (
     ("runs at once of a tenant, if runs ask for quotas; runs of it that wait", f"{HOLDERS_MAX:,}; {WAITING_MAX:,}"),
     ("steps, reserved calls, artifacts and turns of a run, or of a session itself", f"{limits.CHILDREN_MAX:,}"),
     ("recoveries of a session", f"{RECOVERY_ATTEMPTS_MAX}"),
+    ("the time to live of a migration", f"{limits.MIGRATION_TTL_MS_MIN:,} to {limits.MIGRATION_TTL_MS_MAX:,} ms"),
 )
 
 

@@ -5,6 +5,7 @@
     metrics_targets      where the stack's parts serve metrics, for Prometheus
     local/               a real Kafka broker, the real ClickHouse engine and a supervisor
     demo/                runs recorded agent runs as sessions, and accounts for every event
+    migration_demo/      moves one session through three services, and kills one of them
     workflow_demo/       kills the workflow example in the middle, and shows how it goes on
     story/               the story of one session, in words and as a picture
     lag/                 how far consumer groups are behind: samples, rules, the exporter

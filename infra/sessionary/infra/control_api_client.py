@@ -102,7 +102,7 @@ class ControlApiClient:
     def act_on_session(
         self, session_id: str, tenant_id: str, action: str, body: Mapping[str, Json], key: str
     ) -> dict[str, Json]:
-        """Let an operator `pause`, `resume`, `cancel`, `approve`, `refuse` or `migrate` a session.
+        """Let an operator `pause`, `resume`, `cancel`, `claim`, `migrate` and so on a session.
 
         Returns the `JudgedEvent`. Repeats the request while there is no verdict, with its `key`: so
         it is judged once. Raises `UnknownSession`, and `Invalid` if the event was refused.

@@ -70,6 +70,8 @@ RUN_SILENCE_MS: Final = 86_400_000  # without an event a detached or queued run 
 FINISHED_RUN_DAYS: Final = 30  # for so long a finished run can be read, if nothing else was activated
 FINISHED_RUN_DAYS_MAX: Final = 3_650
 RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed
+MIGRATION_TTL_MS_MIN: Final = 1_000  # from its offer until it is aborted
+MIGRATION_TTL_MS_MAX: Final = 86_400_000
 HEARTBEATS_PER_BUDGET: Final = 6  # a client beats at least every sixth of the inactivity budget
 
 

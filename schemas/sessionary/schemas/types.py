@@ -29,6 +29,7 @@ from sessionary.schemas.enums import (
     ToolOutcome,
 )
 from sessionary.schemas.parts.agent import AgentHandover, SessionAgent, SharedResult
+from sessionary.schemas.parts.fencing import FencedBeats
 from sessionary.schemas.parts.migration import Migration, MigrationStep
 from sessionary.schemas.parts.partition import ClockRepair, PartitionDecision
 from sessionary.schemas.parts.question import Answer, Question
@@ -275,6 +276,7 @@ __all__ = [
     "Envelope",
     "ErrorClass",
     "ErrorInfo",
+    "FencedBeats",
     "ForgottenProducer",
     "Limits",
     "Migration",

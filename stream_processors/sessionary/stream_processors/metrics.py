@@ -288,12 +288,12 @@ class Metrics:
         for name, number in (
             ("applied", counts.applied),
             ("duplicate", counts.duplicate),
-            ("refused", counts.refused),
+            ("refused", counts.refused + counts.fenced_beats),
             ("tick", counts.ticks),
         ):
             self.records.labels(name).inc(number)
         self.batches.inc()
-        self.batch_records.observe(counts.applied + counts.duplicate + counts.refused + counts.ticks)
+        self.batch_records.observe(counts.records)
         self.transaction_bytes.observe(costs.written_bytes)
         self.changelog_bytes.inc(costs.changelog_bytes)
         self.commit_s.observe(costs.elapsed_s)

@@ -39,6 +39,7 @@ COMMANDS: Final = (
     LateCommand("pause", "operators.people", "pause_command", "Hold a session."),
     LateCommand("resume", "operators.people", "resume_command", "Let a held session go on."),
     LateCommand("cancel", "operators.people", "cancel_command", "End a session that is called off."),
+    LateCommand("claim", "operators.people", "claim_command", "Let a service own a session at once."),
     LateCommand("approve", "operators.people", "approve_command", "Answer a session's question: yes."),
     LateCommand("refuse", "operators.people", "refuse_command", "Answer a session's question: no."),
     LateCommand("waiting", "operators.people", "waiting_command", "List the questions that wait for a person."),

@@ -7,7 +7,8 @@ from pathlib import Path
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.wait import PipelineStatus, wait_until_done
 from sessionary.infra.environment import tenant_tokens
-from sessionary.infra.workflow_demo.programs import HELD_ANSWERS, Programs, lines_of, wait_for_line
+from sessionary.infra.local.printed_lines import lines_of, wait_for_line
+from sessionary.infra.workflow_demo.programs import HELD_ANSWERS, Programs
 from sessionary.infra.workflow_demo.report import RUN, WorkflowReport, make_report
 from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.ids import new_session_id

@@ -2,20 +2,16 @@
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from sessionary.infra.local.errors import StartFailed
-from sessionary.infra.local.process import Child, tail
-from sessionary.schemas.errors import Unavailable
+from sessionary.infra.local.process import Child
 
 # The step in which the agent is killed, and the kind of the answer that it waits for then.
 HELD_ANSWERS: Final = {"fetch_issue": "issues", "search_kb": "articles", "notify_team": "messages"}
-_PATIENCE_S = 60.0
-_PAUSE_S = 0.05
 _STOP_S = 5.0
 
 
@@ -56,26 +52,4 @@ class Programs:
         return Child([sys.executable, str(program), *arguments], self._folder / f"{log or module}.log", self._environ)
 
 
-def lines_of(child: Child) -> list[str]:
-    """Return what a process has printed so far, in whole lines."""
-    text = child.log.read_text("utf-8") if child.log.exists() else ""
-    return text[: text.rfind("\n") + 1].splitlines()
-
-
-def wait_for_line(child: Child, is_it: Callable[[str], bool], purpose: str) -> str:
-    """Return the first line of a process for which `is_it` holds. Blocks for a minute at most.
-
-    Raises `Unavailable` if none comes.
-    """
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        ended = child.exit_code is not None
-        for line in lines_of(child):
-            if is_it(line):
-                return line
-        if ended or time.monotonic() > deadline:
-            raise Unavailable(f"{purpose} did not come; the log ends with: {tail(child.log, 3)}", 1.0)
-        time.sleep(_PAUSE_S)
-
-
-__all__ = ["HELD_ANSWERS", "Programs", "example_folder", "lines_of", "wait_for_line"]
+__all__ = ["HELD_ANSWERS", "Programs", "example_folder"]

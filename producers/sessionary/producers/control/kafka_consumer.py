@@ -1,7 +1,7 @@
 """The Kafka consumer of clean-up requests: its configuration, and what the loop needs of it."""
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
@@ -59,6 +59,9 @@ class RequestConsumer(Protocol):
         ...
 
 
+_SESSION_TIMEOUT_MS: Final = 10_000
+
+
 def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
     """Return a consumer in a group; it connects in the background."""
     return Consumer(
@@ -67,6 +70,8 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
             **settings.reader_config_of(group_id),
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 100,
+            # What a killed process was to answer is another's after so long, and not after 45 s.
+            "session.timeout.ms": _SESSION_TIMEOUT_MS,
         }
     )
 

@@ -138,7 +138,7 @@ class AsyncSession(AsyncSessionAgents):
             The answer. Raises as `Session.ask` does, which says more.
         """
         session = self.sync_session
-        return await run_flow_async(session._ask_person(question, deadline, marks), session._asking_waits.pause)
+        return await run_flow_async(session._ask_person(question, deadline, marks), session._waits.pause)
 
     async def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Waits for the processor's verdict.

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sessionary.producers.context.marks import complete_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, Emitter, EnvelopeFields
+from sessionary.producers.durable.recorder import REAL_WAITS
 from sessionary.producers.errors import (
     AuthenticationFailed,
     DeliveryFailed,
     Invalid,
     Refused,
+    RulesTooOld,
     SessionEnded,
     SessionFenced,
     SessionLost,
@@ -56,13 +58,14 @@ if TYPE_CHECKING:  # most clients have no library
 
 _EPOCH_PAUSE_S = 0.1
 _RUN_BEGINS = (RunStarted, RunQueued)
+# Waiting longer does not help.
 FINAL_ERRORS = (
     AuthenticationFailed,
     DeliveryFailed,
     SessionLost,
     Invalid,
     SettingsError,
-)  # waiting longer does not help
+)
 
 
 class SharedServices(NamedTuple):
@@ -159,6 +162,10 @@ class SessionHandle(BeatingHandle):
 
     # For verbs
 
+    @property
+    def _waits(self) -> Waits:
+        return self._services.waits or REAL_WAITS
+
     def _send_event(
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
@@ -183,6 +190,14 @@ class SessionHandle(BeatingHandle):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
             self._require_passing(payload, bar)
+
+    def _require_rules(self, what: str, version: int) -> None:
+        """Raise `RulesTooOld` if the session is judged by older rules, as far as is known."""
+        if self._rules < version:
+            raise RulesTooOld(
+                f"{what} needs rules {version}, but session {self.session_id} is judged by rules {self._rules}; "
+                "activate them with `sessionary rules activate` once all processors are upgraded"
+            )
 
     def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
         """Return whether an event may be one of a run that goes on without its session."""

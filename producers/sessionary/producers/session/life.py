@@ -9,7 +9,6 @@ from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import (
-    RulesTooOld,
     SessionaryError,
     SessionEnded,
 )
@@ -288,11 +287,7 @@ class Session(MigratingSession):
         """Begin to take the session over, as `SessionClient.attach` describes it."""
         if self._local_state == "Terminated":
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
-        if self._rules < _TAKE_OVER_RULES:
-            raise RulesTooOld(
-                f"attach(take_over=True) needs rules {_TAKE_OVER_RULES}, but session {self.session_id} is judged by "
-                f"rules {self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
-            )
+        self._require_rules("attach(take_over=True)", _TAKE_OVER_RULES)
         return self._ask_verdict("attach", [SessionTakenOver()], envelope_fields(marks))
 
     def _await_take_over(self, pending: PendingVerdict) -> None:

@@ -15,7 +15,7 @@ from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, 
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
-from sessionary.producers.durable.recorder import REAL_WAITS, Recorder
+from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, Unavailable
 from sessionary.producers.ports import Json
@@ -384,7 +384,7 @@ class SessionWork(LateVerdicts):
             services.control,
             services.runs,
             services.verdict_timeout_s,
-            services.waits or REAL_WAITS,
+            self._waits,
             services.on_error,
             lambda: self._rules,
             lambda: with_defaults(self._limits),

@@ -14,7 +14,14 @@ from sessionary.producers.errors import Refused
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
 from sessionary.producers.testing.judged_event import JudgedEvent, NamedSession, id_of
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.events import EVENT_TYPES, Payload, SessionPaused, SessionResumed, SessionTerminated
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    SessionPaused,
+    SessionResumed,
+    SessionTakenOver,
+    SessionTerminated,
+)
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
@@ -45,7 +52,7 @@ class JudgedMemory(Protocol):
 
 
 class OperatorHand:
-    """Pauses, resumes and cancels sessions of a memory, and answers their questions.
+    """Pauses, resumes, cancels and claims sessions of a memory, and answers their questions.
 
     Every verb returns the event with its verdict, and raises `Refused` if it was refused. Clients
     learn of it with the next `memory.advance`.
@@ -68,6 +75,10 @@ class OperatorHand:
     def cancel(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
         """End a session that is called off."""
         return self._act(session, SessionTerminated("cancelled", reason, as_operator=True))
+
+    def claim(self, session: NamedSession | str, service_id: str, reason: str | None = None) -> JudgedEvent:
+        """Let a service own a session, also if its owner is alive; the holder is fenced off."""
+        return self._act(session, SessionTakenOver(reason, as_operator=True), service_id)
 
     def approve(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
         """Answer the question that a session waits with: yes."""
@@ -93,7 +104,7 @@ class OperatorHand:
             if approved is not None:
                 (self.approve if approved else self.refuse)(session_id)
 
-    def _act(self, session: NamedSession | str, payload: Payload) -> JudgedEvent:
+    def _act(self, session: NamedSession | str, payload: Payload, service_id: str = "control-api") -> JudgedEvent:
         row = self._memory.find_row(id_of(session))
         producer_id, event_type = str(uuid.uuid4()), EVENT_TYPES[type(payload)]
         envelope = Envelope(
@@ -105,7 +116,7 @@ class OperatorHand:
             user_id=None,
             agent_id=row.agent_id,
             agent_role=None,
-            service_id="control-api",
+            service_id=service_id,
             actor=self.principal,
             epoch=row.epoch,
             producer_id=producer_id,

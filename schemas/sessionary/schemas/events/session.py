@@ -157,9 +157,11 @@ class SessionTakenOver(NamedTuple):
     Judges by rules 1 do not know this event.
 
     Attributes:
+        reason: Why, for people.
         as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
     """
 
+    reason: str | None = None
     as_operator: bool = False
 
 

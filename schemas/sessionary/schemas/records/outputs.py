@@ -110,6 +110,7 @@ class BatchRecord(NamedTuple):
     previous_acknowledged_at: int | None  # When the batch before it was acknowledged, if known
     instance: str
     rules: int = 1  # Version of the rules that its records were judged by
+    fenced_beats: int = 0  # Refused heartbeats of fenced clients that were not rejected; `refused` leaves them out
 
 
 class BatchAcknowledged(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.parts.agent import SessionAgent
+from sessionary.schemas.parts.fencing import FencedBeats
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
@@ -75,6 +76,7 @@ class SessionState(NamedTuple):
     answer: Answer | None = None  # How its last question ended
     agents: Sequence[SessionAgent] = ()  # In the order in which they were registered; none by rules 1
     shared_results: int = 0  # How many results the agents have shared; 0 by rules 1
+    fenced_beats: FencedBeats | None = None  # None if there were none, and by rules 1
 
 
 class SessionContent(NamedTuple):

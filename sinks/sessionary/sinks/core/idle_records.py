@@ -41,7 +41,9 @@ def _is_idle_batch(value: bytes | None) -> bool:
     except DecodeError:
         return False
     assert isinstance(batch, BatchRecord)
-    return not (batch.applied or batch.duplicate or batch.refused or batch.audited or batch.timers)
+    return not (
+        batch.applied or batch.duplicate or batch.refused or batch.fenced_beats or batch.audited or batch.timers
+    )
 
 
 IDLE_RECORDS: Final[Mapping[SinkTopic, IsIdle]] = {"events": _is_idle_event, "batches": _is_idle_batch}

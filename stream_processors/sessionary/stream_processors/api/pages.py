@@ -53,6 +53,7 @@ def serve_pages(
         router.add_post(f"/v1/sessions/{{session_id}}/{action}", getattr(people, action))
     router.add_post("/v1/sessions/{session_id}/migrate", migrations.migrate)
     router.add_post("/v1/sessions/{session_id}/abort-migration", migrations.abort)
+    router.add_post("/v1/sessions/{session_id}/claim", migrations.claim)
     router.add_get("/v1/sessions/{session_id:(?!poll$)[^{}/]+}", api.session)  # else GET of the poll would be a session
     router.add_get("/v1/sessions/{session_id}/follow", api.following.follow, allow_head=False)
     router.add_get("/v1/sessions/{session_id}/runs", api.runs.open_runs)

@@ -6,7 +6,7 @@ meanwhile, because every deadline is looked up there; see `PartitionState.begin`
 
 import heapq
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import MessageAppended
@@ -25,6 +25,15 @@ from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 # The row under a key before and after, whether its deadline moves or it only vanishes from now on,
 # when, its estimated bytes, and the label of the row before.
 RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
+
+
+class RowChange(NamedTuple):
+    """What a row is before and after a record or a deadline, and its machine."""
+
+    machine: AnyMachine
+    before: Any
+    after: Any
+
 
 _with_run = make_replacer(Arrival, "run")
 _with_named_rows = make_replacer(Arrival, "run", "child_key", "child", "siblings")
@@ -248,4 +257,4 @@ class BatchRows:
             self.is_output_full = True
 
 
-__all__ = ["BatchRows", "RowPlan"]
+__all__ = ["BatchRows", "RowChange", "RowPlan"]

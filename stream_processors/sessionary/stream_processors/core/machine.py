@@ -107,11 +107,15 @@ class ForRow(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a record comes to: facts in order; whether it is refused, or a duplicate."""
+    """What a record comes to: facts in order; whether it is refused, or a duplicate.
+
+    `only_counted`: it is refused, and leaves no record.
+    """
 
     facts: Sequence[Any]
     refusal: RefusalReason | None = None
     duplicate: bool = False
+    only_counted: bool = False
 
 
 class RowParts(NamedTuple):

@@ -155,10 +155,11 @@ class DueRows(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What became of a batch's records; applied + duplicate + refused + ticks = records.
+    """What became of a batch's records.
 
     `ticks` counts the records of processors: those that begin other rules, and verdicts on quotas,
-    are among them.
+    are among them. `refused` counts rejected records; heartbeats that were refused and only counted
+    are the `fenced_beats`.
     """
 
     applied: int
@@ -169,6 +170,12 @@ class Counts(NamedTuple):
     ticks: int
     first_offset: int
     last_offset: int
+    fenced_beats: int = 0
+
+    @property
+    def records(self) -> int:
+        """The number of records of the batch."""
+        return self.applied + self.duplicate + self.refused + self.fenced_beats + self.ticks
 
 
 class Outcome(NamedTuple):

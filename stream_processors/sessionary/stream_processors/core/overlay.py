@@ -10,17 +10,16 @@ touched. What events add to rows, and what outputs repeat of events, is bounded 
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
-from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
+from sessionary.stream_processors.core.batch_rows import BatchRows, RowChange, RowPlan
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState
 from sessionary.stream_processors.core.dependants.child_naming import PAYLOADS_OF_SESSIONS
-from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival, ForRow, apply_facts, split_facts
+from sessionary.stream_processors.core.machine import REMAINS, Arrival, ForRow, apply_facts, split_facts
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -45,14 +44,6 @@ from sessionary.stream_processors.core.verdict import begins_rules, unread_arriv
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
 
-class _Change(NamedTuple):
-    """What a row is before and after a record or a deadline, and its machine."""
-
-    machine: AnyMachine
-    before: Any
-    after: Any
-
-
 class Overlay(BatchRows):
     """A batch; forget it, and nothing happened."""
 
@@ -68,7 +59,7 @@ class Overlay(BatchRows):
         self._outcome_n = position.outcome_n
         self._announced = position.announced
         self._decoder = committed.decoder.as_of(position.rules.version)
-        self._applied = self._duplicate = self._ticks = 0
+        self._applied = self._duplicate = self._fenced_beats = self._ticks = 0
         self._refusals: list[RefusalReason] = []
         self._judged = JudgedRecords()
         self._add_offset, self._add_key = self._judged.offsets.append, self._judged.key_hashes.append
@@ -215,10 +206,11 @@ class Overlay(BatchRows):
         counts = Counts(
             applied=self._applied,
             duplicate=self._duplicate,
-            refused=len(self._refusals),
+            refused=len(self._refusals) - self._fenced_beats,
             audited=sum(1 for stream, _, _ in self._emitted if stream == "audit"),
             timers=len(self._lateness_ms),
             ticks=self._ticks,
+            fenced_beats=self._fenced_beats,
             first_offset=first,
             last_offset=max(first, self._next_offset - 1),
         )
@@ -287,7 +279,7 @@ class Overlay(BatchRows):
         own, others = split_facts(facts)
         after, emitted = apply_facts(machine, key, row, own, None, self._next_place)
         if others:
-            plans = self._plan_rows(_Change(machine, row, after), key, others, emitted, None)
+            plans = self._plan_rows(RowChange(machine, row, after), key, others, emitted, None)
         else:
             plans = [self._plan_row(machine, key, row, after)]
         self._lateness_ms.append(now_ms - due_ms)
@@ -298,7 +290,7 @@ class Overlay(BatchRows):
             self._keep_row(*plan)
 
     def _plan_rows(
-        self, own: _Change, key: bytes, others: Sequence[ForRow], emitted: list[Emitted], arrival: Arrival | None
+        self, own: RowChange, key: bytes, others: Sequence[ForRow], emitted: list[Emitted], arrival: Arrival | None
     ) -> list[RowPlan]:
         """Let facts reach other rows, and return what all rows come to; changes no row yet.
 
@@ -312,11 +304,11 @@ class Overlay(BatchRows):
             change = changes.get(other_key)
             if change is None:
                 row = self._row(other_key)
-                change = _Change(self._families.by_row_class[row_class], row, row)
+                change = RowChange(self._families.by_row_class[row_class], row, row)
             machine, before, former = change
             facts, further = split_facts(machine.receive_fact(former, fact))
             after, records = apply_facts(machine, other_key, former, facts, arrival, self._next_place)
-            changes[other_key] = _Change(machine, before, after)
+            changes[other_key] = RowChange(machine, before, after)
             emitted += records
             waiting += further
         return [
@@ -345,9 +337,14 @@ class Overlay(BatchRows):
         row = self._judged_row(key) if key else None
         if type(row) in families.foreign_classes or is_run_key(key):
             row = None  # a record's key is never that of another family's row
-        known = None if row is REMAINS else row
         arrival = committed.read_arrival(
-            record, known, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
+            record,
+            None if row is REMAINS else row,
+            self._decoder,
+            committed.log,
+            self._clock.now_ms,
+            self._rules,
+            self._hole_end_ms,
         )
         if arrival is None:
             self._ticks += 1
@@ -378,7 +375,7 @@ class Overlay(BatchRows):
         own, others = split_facts(decision.facts)
         after, emitted = apply_facts(machine, key, row, own, arrival, self._next_place)
         if others:
-            for plan in self._plan_rows(_Change(machine, row, after), key, others, emitted, arrival):
+            for plan in self._plan_rows(RowChange(machine, row, after), key, others, emitted, arrival):
                 self._keep_row(*plan)
         elif after is not row:
             self._put_row(machine, key, row, after)
@@ -391,6 +388,7 @@ class Overlay(BatchRows):
         else:
             self._refusals.append(decision.refusal)
             self._judged.refusals[record.offset] = decision.refusal
+            self._fenced_beats += decision.only_counted
             self._count_output(record.whole_bytes)
         if emitted:
             self._emitted += emitted

@@ -198,6 +198,7 @@ def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outc
         previous_acknowledged_at=position.previous_acknowledged_at,
         instance=settings.worker_name,
         rules=position.rules.version,
+        fenced_beats=counts.fenced_beats,
     )
 
 

@@ -17,6 +17,7 @@ from sessionary.producers import (
 )
 from sessionary.producers.ports import KnownSession, SessionChanges, SessionView, Verdict
 from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
+from sessionary.schemas.events import SessionTakenOver
 from sessionary.stream_processors.core.sequencing import IDS_KEPT
 from tests.core.producers.judged_memory import JudgedMemory
 
@@ -102,6 +103,43 @@ def test_another_service_is_refused_while_the_owner_is_alive() -> None:
     assert taken.sync().owner_service == "shop"
     assert taken.update_state({"n": 1}) == 2
     assert kafka.outcomes[-1] == "applied"
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_service_takes_at_once_what_an_operator_claimed_for_it(*, takes: bool) -> None:
+    told: list[object] = []
+    owner, memory = memory_client(service_id="billing", on_fenced=told.append)
+    shop, _ = memory_client(memory=memory, service_id="shop")
+    session = owner.session(user_id="u", state={"n": 1})
+    with pytest.raises(Refused):
+        shop.claim(session.session_id)
+    claimed = memory.operator.claim(session, "shop", "billing sends nonsense")
+    assert isinstance(claimed.event.payload, SessionTakenOver)
+    assert claimed.event.payload.reason == "billing sends nonsense"
+    memory.advance(1)
+    assert [type(each) for each in told] == [SessionFenced]
+    with pytest.raises(SessionFenced):
+        session.sync()
+    taken = shop.claim(session.session_id) if takes else shop.attach(session.session_id)
+    assert (taken.epoch, taken.state, taken.local_state) == (3 if takes else 2, {"n": 1}, "Active")
+    memory.advance(120)  # it beats
+    view = memory.view_session(session)
+    assert (view.owner_service, view.state, view.holder == shop.producer_id) == ("shop", "Active", takes)
+    assert taken.update_state({"n": 2}) == 2
+    taken.close()
+    assert memory.view_session(session).reason_code == "closed"
+
+
+def test_a_claimed_session_times_out_unless_a_process_of_its_service_takes_it() -> None:
+    owner, memory = memory_client(service_id="billing")
+    shop, _ = memory_client(memory=memory, service_id="shop")
+    session = owner.session(user_id="u")
+    memory.operator.claim(session, "shop")
+    memory.advance(61)
+    assert memory.view_session(session).state == "Timeout"
+    taken = shop.claim(session.session_id)
+    taken.resume()
+    assert memory.view_session(session).state == "Active"
 
 
 def test_a_refused_take_over_sends_no_heartbeat() -> None:

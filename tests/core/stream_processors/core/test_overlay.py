@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.schemas.records import Gravestone, Position, SessionState
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
+from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
@@ -81,7 +81,7 @@ def test_an_empty_batch_has_a_position() -> None:
     fold = open_fold()
     fold.load_position(Position(17, START_MS, START_MS + 5, 3, 0))
     outcome = fold.begin().finish()
-    assert outcome.counts == (0, 0, 0, 0, 0, 0, 17, 17)
+    assert outcome.counts == Counts(0, 0, 0, 0, 0, 0, 17, 17)
     assert outcome.position == Position(17, START_MS, START_MS + 5, 4, 0)
     assert (
         outcome.rows,
@@ -120,7 +120,7 @@ def test_counts_name_the_first_and_the_last_offset() -> None:
     for record in (tick(4, START_MS), LogRecord(5, START_MS, None, b"x"), tick(9, START_MS)):
         assert batch.apply(record)
     outcome = batch.finish()
-    assert outcome.counts == (0, 0, 1, 1, 0, 2, 4, 9)
+    assert outcome.counts == Counts(0, 0, 1, 1, 0, 2, 4, 9)
     assert outcome.position == Position(10, START_MS, 0, 1, 0)
 
 

@@ -1,12 +1,14 @@
 """`sessionary demo` and `sessionary load`: recorded agent runs become sessions of a pipeline.
 
 Both account for every event afterwards, from the rows in ClickHouse. `sessionary demo --workflow`
-kills an agent instead, and shows how another process goes on.
+kills an agent instead, and shows how another process goes on; `sessionary demo --migration` lets
+one session move through three services.
 """
 
+import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from pathlib import Path
@@ -21,15 +23,29 @@ from sessionary.infra.cli.options import DataOption, JsonOption
 from sessionary.infra.cli.output import command_name, print_message, wants_json
 from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import Json, show_object, show_rows
+from sessionary.schemas.errors import Invalid
 
 if TYPE_CHECKING:
     from sessionary.infra.demo.report import Report
+    from sessionary.infra.migration_demo.report import MigrationReport
     from sessionary.infra.stack import Stack
     from sessionary.infra.workflow_demo.report import WorkflowReport
 
 # Longest pause between two starts, in recorded seconds: recordings have pauses of hours.
 _GAP_S = 12.0
 _SAMPLE_RUNS = 60
+# Of each table of a `MigrationReport` but its trail: what it is called, and its columns.
+_MIGRATION_TABLES: dict[str, tuple[str, Sequence[str] | None]] = {
+    "owners": ("owners", ("epoch", "service_id", "how", "since", "until")),
+    "migrations": (
+        "migrations",
+        ("from_service", "to_service", "step", "freeze_ms", "held_ms", "epoch", "released_at"),
+    ),
+    "waits": ("waits for people", ("question", "answer", "answered_by", "said", "wait_s")),
+    "handovers": ("hand-overs", ("time", "from_agent_id", "to_agent_id", "sync_type")),
+    "tasks": ("tasks", ("agent_id", "role", "service_id", "task", "times_done", "result")),
+    "integrity": ("v_integrity", None),
+}
 
 NEXT = """
 Try next, with a stack that stays:
@@ -45,6 +61,13 @@ Where to look, {with_stack}:
   {command} sql "SELECT name, state, attempt, output FROM v_steps WHERE run_id = '{run_id}'"
   {command} sql "SELECT * FROM v_causes WHERE run_id = '{run_id}' ORDER BY time, source_offset"
 docs/examples.md says how to run the workflow on a stack, and how to kill it yourself."""
+
+NEXT_MIGRATION = """
+Where to look, {with_stack}:
+  {command} timeline {session_id} --html story.html --data {folder}
+  {command} migrations --service payments --data {folder}
+  {command} sql --data {folder} "SELECT * FROM v_session_owners WHERE session_id = '{session_id}' ORDER BY epoch"
+docs/examples.md says how to run the three services on a stack, and how to kill one yourself."""
 
 
 class WorkflowStep(StrEnum):
@@ -84,6 +107,9 @@ def demo_command(
     kill_at: Annotated[
         WorkflowStep, typer.Option("--kill-at", help="With --workflow: the step in which the agent is killed.")
     ] = WorkflowStep.NOTIFY_TEAM,
+    migration: Annotated[
+        bool, typer.Option("--migration", help="Instead, move a session through three services, and kill one of them.")
+    ] = False,
     data: Annotated[
         Path | None, typer.Option("--data", help="Keep the stack's data in this folder.", file_okay=False)
     ] = None,
@@ -92,8 +118,14 @@ def demo_command(
     """Start a temporary stack, run agent runs as sessions, account for every event, stop.
 
     The exit code is 1 if an event is missing or doubled, or if a session did not end as planned;
-    with --workflow, if something was done twice.
+    with --workflow, if something was done twice; with --migration, if an epoch had two owners, or
+    an event of a former owner was accepted.
     """
+    if workflow and migration:
+        raise Invalid("invalid_value", "--workflow and --migration are two demos: give one of them")
+    if migration:
+        _play_migration(data, open_page=open_page, as_json=as_json)
+        return
     if workflow:
         _play_workflow(kill_at, data, as_json=as_json)
         return
@@ -170,13 +202,58 @@ def _show_workflow(report: "WorkflowReport", page: str, data: Path | None, *, as
         show_rows(report.steps, as_json=False)
         print_message("")
         show_object(_spaced_names(report.figures), as_json=False)
-        run_id, up = report.figures["run_id"], f"{command_name()} up --data"
-        kept = f"with {up} {data}" if data is not None else f"if you add --data FOLDER, and then run {up} FOLDER"
+        run_id, kept = report.figures["run_id"], _kept_stack(data)
         print_message(
             NEXT_WORKFLOW.format(command=command_name(), page=f"{page}/{run_id}", run_id=run_id, with_stack=kept)
         )
-    if report.faults:
-        raise CheckFailed(", ".join(f"{name}: {value}" for name, value in report.faults.items()))
+    _check_faults(report.faults)
+
+
+def _play_migration(data: Path | None, *, open_page: bool, as_json: bool) -> None:
+    from sessionary.infra.migration_demo.play import play_migration
+
+    began = time.monotonic()
+    progress = Progress()
+    with _demo_stack(progress, data) as stack:
+        started_s = time.monotonic() - began
+        report = play_migration(stack.environ, stack.data / "migration", progress)
+        page = write_story(stack.environ, report.figures["session_id"]) if open_page else None
+    progress.clear()
+    report.figures["stack_start_s"] = round(started_s, 1)
+    report.figures["elapsed_s"] = round(time.monotonic() - began, 1)
+    if page is not None:
+        open_story(page)
+    _show_migration(report, data, as_json=as_json)
+
+
+def _show_migration(report: "MigrationReport", data: Path | None, *, as_json: bool) -> None:
+    from sessionary.infra.migration_demo.trail import describe_line
+
+    if wants_json(as_json):
+        tables = {name: rows for name, rows in report._asdict().items() if name != "figures"}
+        show_object({**report.figures, **tables}, as_json=True)
+    else:
+        trail = [{**line, "epoch": line["owner_epoch"], "what": describe_line(line)} for line in report.trail]
+        show_rows(trail, as_json=False, columns=("time", "service", "agent", "epoch", "what", "times"))
+        for name, (title, columns) in _MIGRATION_TABLES.items():
+            print_message(f"\n{title}:")
+            show_rows(getattr(report, name), as_json=False, columns=columns)
+        print_message("")
+        show_object(_spaced_names(report.figures), as_json=False)
+        places = {"session_id": report.figures["session_id"], "folder": shlex.quote(str(data or "FOLDER"))}
+        print_message(NEXT_MIGRATION.format(command=command_name(), with_stack=_kept_stack(data), **places))
+    _check_faults(report.faults)
+
+
+def _kept_stack(data: Path | None) -> str:
+    """Say how a demo's stack comes to be there."""
+    up = f"{command_name()} up --data"
+    return f"with {up} {data}" if data is not None else f"if you add --data FOLDER, and then run {up} FOLDER"
+
+
+def _check_faults(faults: Mapping[str, Json]) -> None:
+    if faults:
+        raise CheckFailed(", ".join(f"{name}: {value}" for name, value in faults.items()))
 
 
 def load_command(
@@ -238,11 +315,11 @@ def _show_report(report: "Report", *, as_json: bool) -> None:
         for row in report.unexpected:
             session = f"{row['outcome']} {row['tenant_id']} {row['session_id']}"
             print_message(f"  {session}: expected {row['expected']}, saw {row['seen']}")
-        raise CheckFailed(", ".join(f"{name}: {count}" for name, count in report.faults.items()))
+    _check_faults(report.faults)
 
 
 def _spaced_names(figures: Mapping[str, Json]) -> dict[str, Json]:
     return {name.replace("_", " "): value for name, value in figures.items()}
 
 
-__all__ = ["NEXT", "NEXT_WORKFLOW", "demo_command", "load_command", "open_story"]
+__all__ = ["NEXT", "NEXT_MIGRATION", "NEXT_WORKFLOW", "demo_command", "load_command", "open_story"]

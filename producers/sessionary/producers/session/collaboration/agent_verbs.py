@@ -15,7 +15,7 @@ from sessionary.producers.agents.errors import VersionConflict
 from sessionary.producers.agents.results import store_result
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.durable.recorder import wait_recorded
-from sessionary.producers.errors import Invalid, Refused, RulesTooOld, SessionLost, Unavailable
+from sessionary.producers.errors import Invalid, Refused, SessionLost, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.producers.session.collaboration.asking import SessionAsking
@@ -169,11 +169,7 @@ class SessionAgents(SessionAsking):
 
     def _adopt_for_agents(self) -> SessionView:
         view = self._sync_unless_left(self._departures)
-        if self._rules < _RULES:
-            raise RulesTooOld(
-                f"session {self.session_id} is judged by rules that know no agents; activate newer ones with "
-                "`sessionary rules activate`"
-            )
+        self._require_rules("work with agents", _RULES)
         return view
 
     def _tell_agents(self, payload: AgentRegistered | AgentTaskUpdated | ContextSynced, marks: Marks) -> None:

@@ -7,10 +7,8 @@ from typing import Any, Final, NamedTuple, Unpack
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
-from sessionary.producers.durable.recorder import REAL_WAITS
-from sessionary.producers.errors import Invalid, NotAllowed, Refused, RulesTooOld, SessionEnded, Unavailable
+from sessionary.producers.errors import Invalid, NotAllowed, Refused, SessionEnded, Unavailable
 from sessionary.producers.ports import SessionView
-from sessionary.producers.run_ports import Waits
 from sessionary.producers.session.conversation import SessionConversation
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import SessionPaused
@@ -66,13 +64,9 @@ class SessionAsking(SessionConversation):
         Otherwise raises as `emit` and `sync` do.
         """
         flow = self._ask_person(question, deadline, marks)
-        return run_flow(flow, self._asking_waits.pause)
+        return run_flow(flow, self._waits.pause)
 
     # For `Session` and `AsyncSession`
-
-    @property
-    def _asking_waits(self) -> Waits:
-        return self._services.waits or REAL_WAITS
 
     def _ask_take_over(self, marks: Marks) -> PendingVerdict:
         raise NotImplementedError
@@ -85,7 +79,7 @@ class SessionAsking(SessionConversation):
         answer_ms = _deadline_ms(deadline)
         fields = envelope_fields(marks)
         asked: _Asked = yield Do(partial(self._open_question, question, answer_ms, marks, fields))
-        waits, pause_s = self._asking_waits, _PAUSE_S
+        waits, pause_s = self._waits, _PAUSE_S
         limit_ms = with_defaults(self._limits).hold_ms if answer_ms is None else answer_ms
         give_up_s = waits.now_s() + limit_ms / 1_000 + self._services.verdict_timeout_s
         while True:
@@ -106,10 +100,7 @@ class SessionAsking(SessionConversation):
         if self._rules < _ASK_RULES:  # they may have been activated since the client was made
             known = self._fetch_judged(self._services.control.fetch_session).rules
             self._rules = max(self._rules, known or 0)
-        if self._rules < _ASK_RULES:
-            raise RulesTooOld(
-                f"ask() needs rules {_ASK_RULES}, but session {self.session_id} is judged by rules {self._rules}"
-            )
+        self._require_rules("ask()", _ASK_RULES)
         if self._local_state == "Paused" and (found := self._find_open(question)) is not None:
             if not self._is_holder:
                 self._await_take_over(self._ask_take_over(marks))

@@ -5,19 +5,19 @@ from typing import NamedTuple, Unpack
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow
-from sessionary.producers.durable.recorder import REAL_WAITS
-from sessionary.producers.errors import Invalid, Refused, RulesTooOld, Unavailable
-from sessionary.producers.run_ports import LogPosition, Waits
+from sessionary.producers.errors import Invalid, Refused, Unavailable
+from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session.collaboration.agent_verbs import SessionAgents
 from sessionary.producers.session.collaboration.errors import MigrationAborted
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session_ports import SessionView
 from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded, SessionMigrationOffered
 from sessionary.schemas.ids import checked_name, content_hash, new_session_id
+from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
 MIGRATION_RULES = 2  # the first ones that know it
 TTL_S_DEFAULT = 60.0
-_TTL_S_MIN, _TTL_S_MAX = 1.0, 86_400.0
+_TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000
 _MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
 _LOOK_S, _LOOK_S_MAX = 0.05, 0.5
 
@@ -82,10 +82,6 @@ class MigratingSession(SessionAgents):
 
     # The source
 
-    @property
-    def _waits(self) -> Waits:
-        return self._services.waits or REAL_WAITS
-
     def _learn_rules(self) -> None:
         """Ask by which rules the session is judged, if the client does not know of new ones."""
         if self._rules < MIGRATION_RULES:
@@ -103,11 +99,7 @@ class MigratingSession(SessionAgents):
         if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
             raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
         self._services.control.check_configured()
-        if self._rules < MIGRATION_RULES:
-            raise RulesTooOld(
-                f"migrate() needs rules {MIGRATION_RULES}, but session {self.session_id} is judged by rules "
-                f"{self._rules}; activate them with `sessionary rules activate` once all processors are upgraded"
-            )
+        self._require_rules("migrate()", MIGRATION_RULES)
         migration_id = new_session_id()
         payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
         with self._lock:

@@ -4,7 +4,7 @@
     rules             the rules in force, and newer ones' activation
     worker_facts      what a worker tells of itself: release, clock, disk
     people            people step in: pause, resume, cancel; answers to questions
-    migrations        people let sessions migrate
+    migrations        people let sessions change their service: migrations, claims
     session_events    an event of a person: sent, judged, answered
     event_sender      appends it to the events topic
     openapi           what the API's document says of people's pages

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.stream_processors.api.openapi_parts import (
     NO_OPERATOR,
     NUMBER,
@@ -62,17 +63,25 @@ def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
     }
 
 
+_SERVICE: Final = {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that is to own the session"}
 _TARGET: Final = {
-    "to": {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that is to own the session"},
-    "ttl_ms": {**NUMBER, "minimum": 1_000, "maximum": 86_400_000, "description": "aborted after it; default 60,000"},
+    "to": _SERVICE,
+    "ttl_ms": {
+        **NUMBER,
+        "minimum": MIGRATION_TTL_MS_MIN,
+        "maximum": MIGRATION_TTL_MS_MAX,
+        "description": "aborted after it; default 60,000",
+    },
+    "reason": _REASON,
 }
+_CLAIM: Final = {"for": _SERVICE, "reason": {**_REASON, "description": "for people; the history of events keeps it"}}
 
 
-def _migration(summary: str, fields: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
+def _move(summary: str, fields: Mapping[str, Any], required: list[str], answer: str) -> dict[str, Any]:
     found = _operation(summary, is_answer=False)
-    body = {**object_schema(**fields, reason=_REASON), "required": [*required, "reason"]}
+    body = {**object_schema(**fields), "required": [*required, "reason"]}
     found["post"]["requestBody"]["content"] = {"application/json": {"schema": body}}
-    found["post"]["responses"]["200"] = json_answer("the event was applied", "JudgedMigration")
+    found["post"]["responses"]["200"] = json_answer("the event was applied", answer)
     return found
 
 
@@ -81,8 +90,15 @@ PEOPLE_PATHS: Final[dict[str, Any]] = {
         f"/v1/sessions/{{session_id}}/{action}": _operation(summary, is_answer=is_answer)
         for action, (summary, is_answer) in _ACTIONS.items()
     },
-    "/v1/sessions/{session_id}/migrate": _migration("Offer a session to another service", _TARGET, ["to"]),
-    "/v1/sessions/{session_id}/abort-migration": _migration("Call a migration off", {}, []),
+    "/v1/sessions/{session_id}/migrate": _move(
+        "Offer a session to another service", _TARGET, ["to"], "JudgedMigration"
+    ),
+    "/v1/sessions/{session_id}/abort-migration": _move(
+        "Call a migration off", {"reason": _REASON}, [], "JudgedMigration"
+    ),
+    "/v1/sessions/{session_id}/claim": _move(
+        "Let a service own a session at once; its holder is fenced off", _CLAIM, ["for"], "JudgedClaim"
+    ),
 }
 _JUDGED: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
@@ -97,6 +113,11 @@ _JUDGED: Final = object_schema(
 )
 PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
     "JudgedEvent": _JUDGED,
+    "JudgedClaim": {
+        **_JUDGED,
+        "properties": {**_JUDGED["properties"], "owner_service": TEXT},
+        "required": [*_JUDGED["required"], "owner_service"],
+    },
     "JudgedMigration": {
         **_JUDGED,
         "properties": {**_JUDGED["properties"], "migration_id": TEXT, "to": TEXT, "step": TEXT},

@@ -1,13 +1,14 @@
 """Events that a session accepts without a change of state: what each of them comes to.
 
-A replayed record that fills a gap is one of them.
+A replayed record that fills a gap is one of them. Here is also what becomes of a heartbeat that is
+refused.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from sessionary.schemas.codec import Event
-from sessionary.schemas.events import MessageAppended, SnapshotCreated, StateUpdated
+from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
@@ -15,15 +16,17 @@ from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
-from sessionary.stream_processors.core.sequencing import fill_gap
+from sessionary.stream_processors.core.sequencing import fill_gap, hash_producer
 from sessionary.stream_processors.core.session.dependants import take_turn
 from sessionary.stream_processors.core.session.facts import (
+    BeatFenced,
     CleanupReleased,
     ContentUpdated,
     DataClassified,
     GapFilled,
     HeartbeatSeen,
     PhaseMoved,
+    Refused,
     SessionFact,
     SnapshotTaken,
     TakenOver,
@@ -34,6 +37,7 @@ from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGE
 from sessionary.stream_processors.core.session.values import invalid_payload
 
 STATE_BYTES_MAX = VALUE_BYTES_MAX
+FENCED_KEPT = 16  # producers
 _BEATS_MISSED = 2
 _FILLING = WORK - RUN_EVENTS - CONTENT_CHANGES  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
@@ -84,6 +88,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
     wants it.
     """
     envelope = event.envelope
+    assert isinstance(event.payload, SessionTakenOver)
     if envelope.service_id != state.owner_service and not is_by_operator(event):
         # The row of a session that rules 1 judged does not say whose its last event was.
         heard_ms = max(state.owner_heard_at or state.last_event_at, arrival.hole_end_ms)
@@ -92,7 +97,8 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
             owner, limit = state.owner_service, format_seconds(limit_ms)
             detail = f"{owner} may be alive; {envelope.service_id} may take over once {owner} is silent for {limit}"
             return Objection("owner_alive", detail)
-    return TakenOver(envelope.service_id, envelope.agent_id, envelope.producer_id, arrival.now_ms)
+    sender = envelope.service_id, envelope.agent_id, envelope.producer_id
+    return TakenOver(*sender, arrival.now_ms, event.payload.reason)
 
 
 def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
@@ -128,6 +134,24 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
     return Decision(facts)
 
 
+def refuse_beat(row: SessionState, event: Event, arrival: Arrival, why: Objection) -> Decision:
+    """Refuse a heartbeat; it leaves no audit record, and nothing in the row for clients that ask.
+
+    By rules 2, a fenced client's heartbeats are rejected once in an epoch; further ones are only
+    counted. So a process that never learns of it leaves one record, and not one a second. The row
+    has room for a few such clients; of others each heartbeat is rejected.
+    """
+    refused = Refused(why.reason, why.detail, None, audited=False)
+    if why.reason != "stale_epoch" or arrival.rules.version < 2:
+        return Decision((refused,), refusal=why.reason)
+    id_hash, fenced = hash_producer(event.envelope.producer_id), row.fenced_beats
+    known = fenced.id_hashes if fenced is not None and fenced.epoch == row.epoch else ()
+    if id_hash in known:
+        return Decision((), refusal=why.reason, only_counted=True)
+    facts = (refused, BeatFenced(id_hash)) if len(known) < FENCED_KEPT else (refused,)
+    return Decision(facts, refusal=why.reason)
+
+
 _SPECIAL_RULES: dict[str, AcceptRule] = {
     "session_phase_changed": _move_phase,
     "state_updated": _update_content,
@@ -142,4 +166,12 @@ def rule_for(event_type: str) -> AcceptRule:
     return _SPECIAL_RULES.get(event_type, _do_work)
 
 
-__all__ = ["STATE_BYTES_MAX", "AcceptRule", "decide_replayed", "rule_for", "take_over_session"]
+__all__ = [
+    "FENCED_KEPT",
+    "STATE_BYTES_MAX",
+    "AcceptRule",
+    "decide_replayed",
+    "refuse_beat",
+    "rule_for",
+    "take_over_session",
+]

@@ -164,6 +164,16 @@ def _repaired_migration(migration: Migration, clock_ms: int, shift_ms: int) -> M
     return migration._replace(offered_at=min(migration.offered_at + shift_ms, clock_ms))
 
 
+def stop_duration(state: SessionState, now_ms: int) -> SessionState:
+    """Keep what is left of the maximum duration, at `now_ms`."""
+    return state._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
+
+
+def continue_duration(state: SessionState, now_ms: int) -> SessionState:
+    """Let the maximum duration go on at `now_ms` with what was left of it."""
+    return state._replace(max_due_at=now_ms + (state.max_due_at or 0))
+
+
 __all__ = [
     "ANSWER",
     "ARCHIVE",
@@ -175,5 +185,7 @@ __all__ = [
     "MAX_DURATION",
     "RECOVERY",
     "SessionClock",
+    "continue_duration",
     "repair_times",
+    "stop_duration",
 ]

@@ -28,7 +28,7 @@ from sessionary.stream_processors.core.sequencing import (
     hash_event_id,
 )
 from sessionary.stream_processors.core.session import dependants
-from sessionary.stream_processors.core.session.accepted import decide_replayed, rule_for, take_over_session
+from sessionary.stream_processors.core.session.accepted import decide_replayed, refuse_beat, rule_for, take_over_session
 from sessionary.stream_processors.core.session.facts import (
     Created,
     DataClassified,
@@ -334,7 +334,7 @@ def _refuse_kept(
     """
     reason, detail = why
     if event is not None and event.envelope.event_type == "heartbeat":
-        return Decision((*facts, Refused(reason, detail, None, audited=False)), refusal=reason)
+        return refuse_beat(row, event, arrival, why)
     kept = kept_refusal(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
     return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)

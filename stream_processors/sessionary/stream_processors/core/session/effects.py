@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 from sessionary.schemas.fast_replace import make_replacer
-from sessionary.schemas.ids import derived_id
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Cleanup
+from sessionary.schemas.types import FencedBeats
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.run.transitions import FINISHED
 from sessionary.stream_processors.core.session.facts import (
     AgentKept,
+    BeatFenced,
     Buried,
     CleanupReleased,
     ContentUpdated,
@@ -46,7 +46,7 @@ from sessionary.stream_processors.core.session.facts import (
     WorkDone,
 )
 from sessionary.stream_processors.core.session.migration import effects as migration_effects
-from sessionary.stream_processors.core.session.migration.effects import CLEANUPS_KEPT
+from sessionary.stream_processors.core.session.migration.ownership import CLEANUPS_KEPT, add_cleanup, change_owner
 from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import next_number
 
@@ -126,18 +126,14 @@ def _hear_owner(row: SessionState, fact: OwnerHeard) -> SessionState:
     return _replace_owner_heard(row, fact.at_ms)
 
 
+def _fence_beat(row: SessionState, fact: BeatFenced) -> SessionState:
+    former = row.fenced_beats
+    known = former.id_hashes if former is not None and former.epoch == row.epoch else ()
+    return row._replace(fenced_beats=FencedBeats(row.epoch, (*known, fact.id_hash)))
+
+
 def _take_over(row: SessionState, fact: TakenOver) -> SessionState:
-    after = row._replace(
-        epoch=row.epoch + 1,
-        owner_service=fact.service_id,
-        agent_id=fact.agent_id,
-        holder=fact.producer_id,
-        holder_epoch=row.epoch + 1,
-        owner_heard_at=fact.at_ms,
-        last_event_at=fact.at_ms,
-        last_work_at=fact.at_ms,
-    )
-    return next_number(after)
+    return next_number(change_owner(row, fact.service_id, fact.agent_id, fact.producer_id, fact.at_ms))
 
 
 def _move_phase(row: SessionState, fact: PhaseMoved) -> SessionState:
@@ -177,8 +173,7 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
         after = after._replace(holder_epoch=after.epoch)
     if not requested_actions(after, fact):
         return after
-    cleanup = Cleanup(derived_id(after.tenant_id, after.session_id, after.audit_seq), now_ms, released=False)
-    return after._replace(cleanups=(*after.cleanups, cleanup)[-CLEANUPS_KEPT:])
+    return add_cleanup(after, now_ms)
 
 
 def requested_actions(after: SessionState, fact: Transitioned) -> tuple[str, ...]:
@@ -248,6 +243,7 @@ def _reject_run(row: SessionState, fact: RunRejected) -> SessionState:
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     AgentKept: _keep_agent,
+    BeatFenced: _fence_beat,
     Buried: _bury_session,
     CallBecameUnknown: _number_only,
     StepTimedOut: _number_only,

@@ -41,6 +41,12 @@ class Refused(NamedTuple):
     audited: bool
 
 
+class BeatFenced(NamedTuple):
+    """A client's first heartbeat of a past epoch was refused; those after it are only counted."""
+
+    id_hash: int  # of the producer
+
+
 class Created(NamedTuple):
     """The session exists from now on."""
 
@@ -155,6 +161,7 @@ class TakenOver(NamedTuple):
     agent_id: str
     producer_id: str
     at_ms: int
+    reason: str | None  # for people
 
 
 class RunOpened(NamedTuple):
@@ -261,6 +268,7 @@ class MigrationAborted(NamedTuple):
 
 SessionFact = (
     Refused
+    | BeatFenced
     | Created
     | LimitsOverridden
     | SequenceMoved
@@ -298,6 +306,7 @@ SessionFact = (
 __all__ = [
     "AbortReason",
     "AgentKept",
+    "BeatFenced",
     "Buried",
     "CleanupReleased",
     "ContentUpdated",

@@ -197,6 +197,8 @@ def _report_take_over(
     if row.holder:
         former += f" (process {row.holder})"
     reason = f"{fact.agent_id} of {fact.service_id} (process {fact.producer_id}) took over from {former}"
+    if fact.reason:
+        reason += f": {fact.reason}"
     return [record._replace(reason_code="taken_over", reason=reason)]
 
 

@@ -179,12 +179,8 @@ def _begin_duration(state: SessionState, now_ms: int) -> SessionState:
     return state._replace(max_due_at=now_ms + state.limits.max_duration_ms)
 
 
-def _stop_duration(state: SessionState, now_ms: int) -> SessionState:
-    return state._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
-
-
-def _continue_duration(state: SessionState, now_ms: int) -> SessionState:
-    return state._replace(max_due_at=now_ms + (state.max_due_at or 0), epoch=state.epoch + 1)
+def _resume_held(state: SessionState, now_ms: int) -> SessionState:
+    return clocks.continue_duration(state, now_ms)._replace(epoch=state.epoch + 1)
 
 
 def _revive(state: SessionState, now_ms: int) -> SessionState:
@@ -212,7 +208,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         clocks=(clocks.INITIALISATION,),
         cleanup=CleanupPlan(_PLAIN_END),
     ),
-    Transition("T04", "Active", "session_paused", "Paused", None, "client", guard=_pause, effect=_stop_duration),
+    Transition("T04", "Active", "session_paused", "Paused", None, "client", guard=_pause, effect=clocks.stop_duration),
     Transition(
         "T05",
         "Paused",
@@ -221,7 +217,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         "processing",
         "either",
         guard=_resume,
-        effect=_continue_duration,
+        effect=_resume_held,
         clocks=(clocks.ANSWER,),
     ),
     Transition(

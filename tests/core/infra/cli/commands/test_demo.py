@@ -2,13 +2,17 @@
 
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.command_tree import load_command
 from sessionary.infra.cli.commands import demo
+from sessionary.infra.migration_demo import play
+from sessionary.infra.migration_demo.report import RIGHT, MigrationReport
 
 
 def suggested(text: str) -> list[list[str]]:
@@ -17,16 +21,25 @@ def suggested(text: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("CMD ")]
 
 
-_PLACES = {"page": "http://localhost:1/v1/sessions/s/runs/r", "run_id": "r", "with_stack": "if it runs"}
+_ID = "183108ed-8784-4091-97dd-1ac993fda554"
+_PLACES = {
+    "page": "http://localhost:1/v1/sessions/s/runs/r",
+    "run_id": "r",
+    "session_id": _ID,
+    "folder": "stack",
+    "with_stack": "if it runs",
+}
 
 
-@pytest.mark.parametrize("text", [demo.NEXT, demo.NEXT_WORKFLOW], ids=["demo", "workflow"])
+@pytest.mark.parametrize(
+    "text", [demo.NEXT, demo.NEXT_WORKFLOW, demo.NEXT_MIGRATION], ids=["demo", "workflow", "migration"]
+)
 def test_each_command_that_the_demo_suggests_can_be_read(text: str) -> None:
     commands = suggested(text)
     assert len(commands) >= 2
     for name, *arguments in commands:
         if name != "sessions":  # within a sentence
-            words = ["183108ed-8784-4091-97dd-1ac993fda554" if word == "SESSION" else word for word in arguments]
+            words = [_ID if word == "SESSION" else word for word in arguments]
             load_command(name).make_context(name, words)
 
 
@@ -53,6 +66,27 @@ def test_the_page_is_opened_and_its_place_is_said(
     said = capsys.readouterr().err
     assert f"{page}" in said
     assert ("no browser was found" in said) != has_browser
+
+
+def test_two_demos_at_once_are_refused_by_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--migration", "--workflow"]) == 5
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "sessionary: --workflow and --migration are two demos: give one of them\n")
+
+
+@pytest.mark.parametrize(("stale", "code"), [(0, 0), (1, 1)])
+def test_a_stale_event_that_was_accepted_fails_the_demo(
+    stale: int, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figures = {**RIGHT, "session_id": _ID, "stale_events_accepted": stale}
+    report = MigrationReport([], [], [], [], [], [], [], figures)
+    stack = SimpleNamespace(environ={}, data=tmp_path)
+    monkeypatch.setattr(demo, "_demo_stack", lambda *_: nullcontext(stack))
+    monkeypatch.setattr(play, "play_migration", lambda *_: report)
+    assert run(["demo", "--migration", "--json"]) == code
+    out, err = capfd.readouterr()
+    assert json.loads(out)["stale_events_accepted"] == stale
+    assert ("sessionary: stale_events_accepted: 1\n" in err) == bool(code)
 
 
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

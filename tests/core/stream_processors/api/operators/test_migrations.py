@@ -1,15 +1,17 @@
-"""The pages by which people let sessions migrate."""
+"""The pages by which people let sessions change their service."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sessionary.schemas.events import SessionMigrationOffered
+from sessionary.schemas.events import SessionMigrationOffered, SessionTakenOver
 from tests.core.stream_processors.api.api_server import Server
 from tests.core.stream_processors.api.operators.test_people import Kafka, act, tell
+from tests.support.event_factory import EventFactory
 
 OFFER = {"to": "shipping", "ttl_ms": 30_000, "reason": "the host goes away"}
+CLAIM = {"for": "shipping", "reason": "billing sends nonsense"}
 
 
 def test_an_operator_offers_a_session_and_calls_it_off(tmp_path: Path) -> None:
@@ -59,9 +61,48 @@ def test_what_cannot_be_offered_is_a_bad_request(tmp_path: Path, body: dict[str,
     assert tell(tmp_path, story).sent == []
 
 
-@pytest.mark.parametrize("action", ["migrate", "abort-migration"])
-def test_only_operators_may(tmp_path: Path, action: str) -> None:
+def test_an_operator_claims_a_session_whose_owner_is_alive(tmp_path: Path) -> None:
     async def story(server: Server, kafka: Kafka) -> None:
-        assert (await act(server, kafka, action, OFFER, auth=b"Bearer token")).status in (401, 403)
+        claimed = await act(server, kafka, "claim", CLAIM, key="k1")
+        assert (claimed.status, claimed.body["owner_service"], claimed.body["epoch"]) == (200, "shipping", 2)
+        assert (claimed.body["state"], claimed.body["verdict"]["outcome"]) == ("Active", "applied")
+        assert (await act(server, kafka, "claim", CLAIM, key="k1")).body == claimed.body
+
+    kafka = tell(tmp_path, story)
+    (event,) = kafka.sent
+    assert event.payload == SessionTakenOver(CLAIM["reason"], as_operator=True)
+    assert (event.envelope.service_id, event.envelope.actor) == ("shipping", "on-call")
+    (line,) = kafka.rig.last_audits()
+    assert (line.kind, line.actor, line.owner_service) == ("take_over", "on-call", "shipping")
+    assert kafka.rig.send(kafka.agent, "message_appended", {"epoch": 1}) == "refused stale_epoch"
+    taker = EventFactory(service="shipping", producer="q")
+    taker.epoch = 2
+    assert kafka.rig.send(taker, "session_taken_over") == "applied"
+
+
+def test_a_session_that_ended_is_not_claimed(tmp_path: Path) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        assert (await act(server, kafka, "cancel")).status == 200
+        refused = await act(server, kafka, "claim", CLAIM)
+        assert (refused.status, refused.body["reason"]) == (409, "illegal_transition")
+
+    tell(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    "body", [{"for": "shipping"}, {"reason": "x"}, {"for": "no name", "reason": "x"}, {"for": ["a"], "reason": "x"}]
+)
+def test_a_claim_names_a_service_and_a_reason(tmp_path: Path, body: dict[str, Any]) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        assert (await act(server, kafka, "claim", body)).status == 400
+
+    assert tell(tmp_path, story).sent == []
+
+
+@pytest.mark.parametrize(("action", "body"), [("migrate", OFFER), ("abort-migration", OFFER), ("claim", CLAIM)])
+def test_only_operators_may(tmp_path: Path, action: str, body: dict[str, Any]) -> None:
+    async def story(server: Server, kafka: Kafka) -> None:
+        assert (await act(server, kafka, action, body, auth=b"Bearer token")).status == 403
+        assert (await act(server, kafka, action, body, auth=b"Bearer unknown")).status == 401
 
     assert tell(tmp_path, story).sent == []

@@ -60,6 +60,7 @@ class ProtocolModel:
         self.is_asking = False
         self.calls: dict[str, tuple[str, int]] = {}  # state and number of the last try, by key
         self.owner_heard_ms = now_ms
+        self.fenced: set[tuple[int, str]] = set()  # who was refused a beat of a past epoch, by epoch
 
     def judge(self, said: Said, now_ms: int) -> str:
         """Return the verdict on an event, and take it if it applies."""
@@ -67,10 +68,19 @@ class ProtocolModel:
         if not objection:
             objection = getattr(self, f"_{said.kind}")(said, now_ms)
         if objection:
-            return f"refused {objection}"
+            return "fenced beat" if self._is_known_beat(said, objection) else f"refused {objection}"
         if said.service == self.owner:
             self.owner_heard_ms = now_ms
         return "applied"
+
+    def _is_known_beat(self, said: Said, objection: str) -> bool:
+        """Return whether a service beats once more in an epoch that has fenced it off."""
+        fenced = self.epoch, said.service
+        if said.kind != "beat" or objection != "stale_epoch":
+            return False
+        is_known = fenced in self.fenced
+        self.fenced.add(fenced)
+        return is_known
 
     def hear_clock(self, clock: str, now_ms: int) -> str:
         """Take what a clock did: of a session, a call, or a migration. Returns what is wrong."""

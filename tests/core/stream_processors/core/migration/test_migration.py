@@ -286,8 +286,10 @@ def test_rules_1_know_no_migration() -> None:
 def test_an_operator_may_take_over_although_the_owner_is_alive() -> None:
     stage = Stage()
     assert stage.send(stage.target, "taken_over") == "refused owner_alive"
-    assert stage.send(stage.target, "taken_over", as_operator=True) == "applied"
+    assert stage.send(stage.target, "taken_over", as_operator=True, reason="it sends nonsense") == "applied"
     assert stage.rig.row_of(stage.owner).owner_service == TARGET
+    (record,) = stage.rig.last_audits()
+    assert record.reason.endswith(": it sends nonsense")
 
 
 def test_a_session_whose_snapshot_would_not_fit_into_its_row_is_not_held() -> None:

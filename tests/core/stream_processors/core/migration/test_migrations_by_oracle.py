@@ -115,7 +115,8 @@ def test_a_thousand_schedules_accept_nothing_of_a_former_owner() -> None:
         for _ in range(rng.randint(1, 4)):
             late, before = rng.choice(LATE), rig.row_of(owner)
             stale = owner.event_bytes(late, {"epoch": 1})
-            assert rig.append(owner.key.encoded(), stale) == "refused stale_epoch", (seed, late)
+            outcome = rig.append(owner.key.encoded(), stale)
+            assert outcome in ("refused stale_epoch", "fenced beat" if late == "heartbeat" else ""), (seed, late)
             tried[late] += 1
             after = rig.row_of(owner)
             assert [getattr(after, name) for name in KEPT] == [getattr(before, name) for name in KEPT], (seed, late)

@@ -25,10 +25,19 @@ from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.control_api_client import ControlApiClient, UnknownSession
 from sessionary.schemas.errors import Invalid, SessionaryError
+from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
 ToOption = Annotated[str, typer.Option("--to", help="The service that is to own it.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; the audit trail keeps it, with your principal.")]
-TtlOption = Annotated[float, typer.Option("--ttl", help="Seconds after which it is called off.", min=1, max=86_400)]
+TtlOption = Annotated[
+    float,
+    typer.Option(
+        "--ttl",
+        help="Seconds after which it is called off.",
+        min=MIGRATION_TTL_MS_MIN // 1_000,
+        max=MIGRATION_TTL_MS_MAX // 1_000,
+    ),
+]
 _COLUMNS: Final = (
     "session_id",
     "from_service",

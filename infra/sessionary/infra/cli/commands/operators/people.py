@@ -1,7 +1,7 @@
-"""`sessionary pause`, `resume`, `cancel`, `approve`, `refuse`, `waiting`: people step in."""
+"""`sessionary pause`, `resume`, `cancel`, `claim`, `approve`, `refuse` and `waiting`."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -34,6 +34,7 @@ QuestionOption = Annotated[
     str | None,
     typer.Option("--question", help="Id of the question that you mean, as in `waiting`.", show_default=False),
 ]
+ForOption = Annotated[str, typer.Option("--for", help="The service that is to own it.", metavar="SERVICE")]
 _COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_service", "tenant_id", "question_id")
 
 
@@ -74,6 +75,22 @@ def cancel_command(
 ) -> None:
     """End a session that is called off: one that is Active, Paused or in Error."""
     _act("cancel", session, tenant, {"reason": reason}, data, as_json=as_json)
+
+
+def claim_command(
+    session: SessionArgument,
+    service: ForOption,
+    reason: ReasonOption,
+    tenant: OwnTenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a service own a session at once, also if its owner is alive; the holder is fenced off.
+
+    Its state stays. A client of the service has to attach to it or claim it, or it times out.
+    """
+    body = {"for": service, "reason": reason}
+    _act("claim", session, tenant, body, data, as_json=as_json, more=("owner_service",))
 
 
 def approve_command(
@@ -122,8 +139,12 @@ def _act(
     data: Path | None,
     *,
     as_json: bool,
+    more: Sequence[str] = (),
 ) -> None:
-    """Send what an operator wants of a session, and show what came of it."""
+    """Send what an operator wants of a session, and show what came of it.
+
+    `more`: names in the answer that are shown besides those of all actions.
+    """
     if tenant is None or not is_whole_id(session):
         found = find_session(clickhouse_client(data), session, tenant)
         tenant, session = found["tenant_id"], found["session_id"]
@@ -133,7 +154,7 @@ def _act(
         judged = control_api_client(data).act_on_session(session, tenant, action, wanted, str(uuid.uuid4()))
     except UnknownSession as error:
         raise NotFound(str(error)) from None
-    names = ("session_id", "tenant_id", "state", "epoch", "version", "reason_code", "snapshot_id")
+    names = ("session_id", "tenant_id", "state", "epoch", "version", "reason_code", "snapshot_id", *more)
     show_object(judged if wants_json(as_json) else {name: judged[name] for name in names}, as_json=as_json)
 
 
@@ -144,6 +165,7 @@ def _instant(at_ms: int) -> str:
 __all__ = [
     "approve_command",
     "cancel_command",
+    "claim_command",
     "pause_command",
     "refuse_command",
     "resume_command",

@@ -27,7 +27,8 @@ from sessionary.schemas.settings import ClickHouseSettings
 
 _COLUMNS: Final = ("time", "agent", "event", "what", "took")
 _MOST_EVENTFUL: Final = """
-SELECT * FROM v_sessions ORDER BY timeouts > 0 AND refusals > 0 DESC, transitions DESC, events DESC LIMIT 1
+SELECT * FROM v_sessions WHERE {session:String} IN ('', session_id)
+ORDER BY timeouts > 0 AND refusals > 0 DESC, transitions DESC, events DESC LIMIT 1
 """
 _BEATS_MAX: Final = 20_000
 # Two sinks write an event and what became of it; a line that is followed waits for both.
@@ -157,14 +158,14 @@ def _follow_story(
             print_line("  ".join(f"{text}" for text in (f"{line['time']} UTC", *map(line.get, _COLUMNS[1:])) if text))
 
 
-def write_story(environ: Mapping[str, str]) -> Path:
-    """Write the page of the session that tells most; return its path.
+def write_story(environ: Mapping[str, str], session_id: str = "") -> Path:
+    """Write the page of a session, by default of the one that tells most; return its path.
 
     `environ`: the stack's variables. Raises what `ClickHouseClient` raises, and `NotFound` if
     there is no session.
     """
     source = ClickHouseClient(ClickHouseSettings.from_env(environ))
-    found = next(iter(source.fetch_rows(_MOST_EVENTFUL)), None)
+    found = next(iter(source.fetch_rows(_MOST_EVENTFUL, session=session_id)), None)
     if found is None:
         raise NotFound("there is no session to tell of")
     path = Path(tempfile.gettempdir()) / f"sessionary-{found['session_id']}.html"

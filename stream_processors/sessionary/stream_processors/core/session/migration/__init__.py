@@ -2,6 +2,7 @@
 
     transitions   what each step does to the session, and how long an offer may stand
     judge         who may send which step, and what it comes to
+    ownership     a new owner, and the clean-up of the former one
     effects       what a fact changes in the session's row
     report        the audit records, and the requests to the target and the former owner
 

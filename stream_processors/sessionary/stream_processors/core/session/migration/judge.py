@@ -11,6 +11,7 @@ from sessionary.schemas.events import (
     SessionMigrationOffered,
 )
 from sessionary.schemas.ids import content_hash, valid_name
+from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.clock import format_seconds
@@ -32,8 +33,6 @@ from sessionary.stream_processors.core.session.migration.transitions import (
     MISMATCHES_MAX,
     OFFER_STATES,
     TAKEN,
-    TTL_MS_MAX,
-    TTL_MS_MIN,
 )
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
 
@@ -118,8 +117,9 @@ def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgem
         return _refuse("invalid_value", f"target_service: {row.owner_service} owns the session already")
     if not payload.migration_id:
         return _refuse("invalid_value", "migration_id is empty")
-    if not TTL_MS_MIN <= payload.ttl_ms <= TTL_MS_MAX:
-        return _refuse("invalid_value", f"ttl_ms is {payload.ttl_ms}; use {TTL_MS_MIN} to {TTL_MS_MAX}")
+    if not MIGRATION_TTL_MS_MIN <= payload.ttl_ms <= MIGRATION_TTL_MS_MAX:
+        detail = f"ttl_ms is {payload.ttl_ms}; use {MIGRATION_TTL_MS_MIN} to {MIGRATION_TTL_MS_MAX}"
+        return _refuse("invalid_value", detail)
     offered = Migration(
         payload.migration_id, payload.target_service, "offered", arrival.now_ms, payload.ttl_ms, row.state
     )

@@ -3,6 +3,7 @@
 from sessionary.schemas.records import AuditRecord, CleanupRequest, MigrationRequest, SessionState
 from sessionary.stream_processors.core.session.facts import MigrationAborted, MigrationCompleted, MigrationMoved
 from sessionary.stream_processors.core.session.migration.transitions import CLEANUP_ACTIONS, CLEANUP_REASON
+from sessionary.stream_processors.core.trail import at_due_time
 
 ReportedFact = MigrationMoved | MigrationCompleted | MigrationAborted
 
@@ -23,10 +24,7 @@ def migration_records(
         return [told, _migration_request(after, fact)]
     if isinstance(fact, MigrationAborted):
         told = _told(record, "aborted", fact.reason_code, fact.reason)
-        if fact.due_ms is not None:
-            due_at = fact.due_ms * 1000
-            told = told._replace(occurred_at=due_at, due_at=due_at, fired_at=fact.at_ms * 1000)
-        return [told]
+        return [told if fact.due_ms is None else at_due_time(told, fact.due_ms, fact.at_ms)]
     reason = f"{migration.target_service} owns the session, after {row.owner_service}"
     cleanup = CleanupRequest(
         cleanup_id=after.cleanups[-1].cleanup_id,

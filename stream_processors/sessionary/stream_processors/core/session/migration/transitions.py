@@ -14,10 +14,9 @@ from typing import Final
 
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import SessionStateName
+from sessionary.stream_processors.core.session.clocks import continue_duration, stop_duration
 from sessionary.stream_processors.core.session.transitions import Transition
 
-TTL_MS_MIN: Final = 1_000
-TTL_MS_MAX: Final = 86_400_000
 MISMATCHES_MAX: Final = 3
 CLEANUP_REASON: Final = "migrated"
 # What the former owner is asked to release; the session itself goes on elsewhere.
@@ -34,24 +33,14 @@ MIGRATION_EVENTS: Final = frozenset(
 )
 
 
-def _stop_duration(state: SessionState, now_ms: int) -> SessionState:
-    return state._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
-
-
-def _continue_duration(state: SessionState, now_ms: int) -> SessionState:
-    return state._replace(max_due_at=now_ms + (state.max_due_at or 0))
-
-
 def _forget_release(state: SessionState, now_ms: int) -> SessionState:
     return state._replace(released_at=None)
 
 
 # The fact that completes a migration has raised the epoch already; one that is aborted raises none.
-HELD: Final = Transition(
-    "T04", "Active", "session_migration_loaded", "Paused", None, "processor", effect=_stop_duration
-)
+HELD: Final = Transition("T04", "Active", "session_migration_loaded", "Paused", None, "processor", effect=stop_duration)
 LET_GO: Final = Transition(
-    "T05", "Paused", "session_migration_aborted", "Active", "processing", "processor", effect=_continue_duration
+    "T05", "Paused", "session_migration_aborted", "Active", "processing", "processor", effect=continue_duration
 )
 TAKEN: Final[Mapping[SessionStateName, Transition]] = MappingProxyType(
     {
@@ -62,7 +51,7 @@ TAKEN: Final[Mapping[SessionStateName, Transition]] = MappingProxyType(
             "Active",
             "processing",
             "processor",
-            effect=_continue_duration,
+            effect=continue_duration,
         ),
         "Timeout": Transition(
             "T07",
@@ -86,6 +75,4 @@ __all__ = [
     "MISMATCHES_MAX",
     "OFFER_STATES",
     "TAKEN",
-    "TTL_MS_MAX",
-    "TTL_MS_MIN",
 ]

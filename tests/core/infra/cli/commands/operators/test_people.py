@@ -52,6 +52,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlApi]:
         ("pause", ["--reason", "look"], {"reason": "look"}),
         ("resume", ["--reason", "done"], {"reason": "done"}),
         ("cancel", ["--reason", "wrong"], {"reason": "wrong"}),
+        ("claim", ["--for", "shipping", "--reason", "mute"], {"for": "shipping", "reason": "mute"}),
         ("approve", [], {}),
         ("approve", ["--reason", "fine", "--question", "q1"], {"reason": "fine", "question_id": "q1"}),
         ("refuse", ["--reason", "no"], {"reason": "no"}),
@@ -72,6 +73,23 @@ def test_who_steps_in_says_why(api: FakeControlApi, capfd: pytest.CaptureFixture
     assert run([action, SESSION, "--tenant", "acme"]) == 2
     assert "--reason" in capfd.readouterr().err
     assert api.asked == []
+
+
+def test_a_claim_shows_whose_the_session_is(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
+    monkeypatch.setattr("sessionary.infra.cli.commands.operators.people.wants_json", lambda asked: asked)
+    api.answers = {path("claim"): (200, {**JUDGED, "owner_service": "shipping"})}
+    assert run(["claim", SESSION, "--tenant", "acme", "--for", "shipping", "--reason", "mute"]) == 0
+    assert "shipping" in capfd.readouterr().out
+    for left_out in ("--for", "--reason"):
+        given = {"--for": "shipping", "--reason": "mute"}
+        del given[left_out]
+        words = [word for option in given.items() for word in option]
+        assert run(["claim", SESSION, "--tenant", "acme", *words]) == 2
+        assert left_out in capfd.readouterr().err
+    assert len(api.asked) == 1
 
 
 def test_a_refusal_says_what_to_do(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:

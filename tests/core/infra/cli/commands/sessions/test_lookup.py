@@ -77,7 +77,7 @@ def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.Capt
     """Nothing is set: what a command needs besides is asked for later."""
     why = ["--reason", "x"]
     more = {"unknown": ["--outcome", "failed", "--by", "ann"], "migrate": ["--to", "shipping", *why]}
-    more |= dict.fromkeys(("pause", "resume", "cancel"), why)
+    more |= dict.fromkeys(("pause", "resume", "cancel"), why) | {"claim": ["--for", "shipping", *why]}
     found = [*commands_of_sessions(), ["rejected", "list", "--session", "nonsense"]]
     reading = {"show", "timeline", "follow", "conversation", "run", "unknown", "rejected"}
     assert {words[0] for words in found} == reading | more.keys() | {"approve", "refuse"}
