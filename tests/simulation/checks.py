@@ -2,46 +2,22 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 from sessionary.schemas.records import ArtifactState, AuditRecord, MessageState
-from tests.auditor.decoding import SKIPS, VERDICT, Decision, LogEntry, Refusal, decisions_of, read_event
+from tests.auditor.decoding import SKIPS, LogEntry, decisions_of
 from tests.auditor.oracle import Oracle, find_differences
 from tests.core.oracle_rig import compared_children
-from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, chunks_in, compared_rows, folded
+from tests.simulation.adapter import MACHINES, chunks_in, compared_rows, folded
+from tests.simulation.migration_checks import check_migrations, count_migrations
+from tests.simulation.outputs import Life, Written, decisions_in, folded_records, lives_of, outputs_of
 from tests.simulation.tally_account import check_tallies, count_tallies
-from tests.simulation.world import HOLE_MS, QUIET_MS, World
+from tests.simulation.timeout_checks import check_timeouts
+from tests.simulation.world import World
 from tests.support.tally_machine import TALLY_SERVICE
-
-GRAVESTONE_MS = 14 * 86_400_000
-Life = tuple[bytes, int]
-
-
-class Written(NamedTuple):
-    """The outputs of one partition's transactions, in order."""
-
-    outcomes: list[Outcome]
-    audits: list[tuple[bytes, AuditRecord]]
-    rejected: list[tuple[bytes | None, Any]]
-    cleanups: list[tuple[bytes, Any]]
-    tasks: list[tuple[bytes, Any]]
-    migrations: list[tuple[bytes, Any]]
-    quotas: list[tuple[bytes, Any]]
-
-
-def outputs_of(outcomes: list[Outcome]) -> Written:
-    return Written(
-        outcomes,
-        [pair for outcome in outcomes for pair in outcome.records_on("audit")],
-        [pair for outcome in outcomes for pair in outcome.records_on("rejected")],
-        [pair for outcome in outcomes for pair in outcome.records_on("cleanup")],
-        [pair for outcome in outcomes for pair in outcome.records_on("tasks")],
-        [pair for outcome in outcomes for pair in outcome.records_on("migrations")],
-        [pair for outcome in outcomes for pair in outcome.records_on("quotas")],
-    )
 
 
 def find_faults(world: World) -> list[str]:
@@ -57,11 +33,13 @@ def find_faults(world: World) -> list[str]:
             check_numbers(outputs),
             check_chains(outputs),
             check_timeouts(log, outputs, world.machines),
+            check_migrations(log, outputs, world.cluster.owner(partition).fold.rows),
             check_tallies(world, partition, outputs.rejected, outputs.cleanups),
         )
         found += [f"partition {partition}: {fault}" for check in checks for fault in check]
         count_outputs(world, outputs)
         count_tallies(world, outputs.outcomes)
+        count_migrations(world, outputs)
     found += check_clickhouse(world)
     found += check_steady_agents(world)
     found += world.quotas.find_faults()
@@ -86,21 +64,6 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
             yield f"    {theirs[first : first + 1]}"
     fold = world.cluster.owner(partition).fold
     yield from compared_rows(fold, whole)
-
-
-def decisions_in(outputs: Written) -> list[AuditRecord]:
-    return [line for _, line in outputs.audits if line.kind == "decision" or line.event_type in SKIPS]
-
-
-def folded_records(log: list[LogRecord], outputs: Written) -> list[LogRecord]:
-    """Return the records without those that an operator had skipped."""
-    skipped = {
-        offset
-        for line in decisions_in(outputs)
-        if line.event_type in SKIPS and line.gap_first is not None and line.gap_last is not None
-        for offset in range(line.gap_first, line.gap_last + 1)
-    }
-    return [record for record in log if record.offset not in skipped] if skipped else log
 
 
 def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
@@ -164,15 +127,19 @@ def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iter
     totals = [sum(outcome.counts[n] for outcome in outputs.outcomes) for n in range(6)]
     applied, duplicate, refused, audit_lines, timers, ticks = totals
     skipped = sum(line.reason == "skipped" for _, line in outputs.rejected)  # by rules 1 they are not rejected
-    if applied + duplicate + refused - skipped + ticks != folded_count or skipped > logged_count - folded_count:
+    fenced = sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
+    counted = applied + duplicate + refused - skipped + fenced + ticks
+    if counted != folded_count or skipped > logged_count - folded_count:
         yield (
-            f"{applied} applied + {duplicate} duplicate + {refused} refused ({skipped} skipped) + {ticks} ticks of "
-            f"{folded_count} records, and {logged_count - folded_count} unfolded ones"
+            f"{applied} applied + {duplicate} duplicate + {refused} refused ({skipped} skipped) + {fenced} fenced + "
+            f"{ticks} ticks of {folded_count} records, and {logged_count - folded_count} unfolded ones"
         )
     if audit_lines != len(outputs.audits) or refused != len(outputs.rejected):
         yield f"counted {audit_lines} audited, {refused} refused; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
     closed_tallies = sum(request.service_id == TALLY_SERVICE for _, request in outputs.cleanups)
-    if timers < sum(line.due_at is not None for _, line in outputs.audits) + closed_tallies:
+    # The end of a migration and that of its hold are one timer's.
+    told = sum(line.due_at is not None and line.reason_code != "migration_aborted" for _, line in outputs.audits)
+    if timers < told + closed_tallies:
         yield f"{timers} timers by count"  # more if calls outlive their session: `check_against_oracle`
     numbers = [outcome.position.batch_number for outcome in outputs.outcomes]
     if numbers != list(range(1, len(numbers) + 1)):
@@ -186,19 +153,6 @@ def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iter
         for _, line in outcome.records_on("audit")
     ):
         yield "an audit line has another batch number than its batch"
-
-
-def lives_of(outputs: Written) -> Iterator[tuple[Life, AuditRecord]]:
-    """Yield each line with its session's life: an id can be used again after its gravestone."""
-    lives: dict[bytes, int] = {}
-    gone_us: dict[bytes, int] = {}
-    for key, line in outputs.audits:
-        if line.transition == "T01" and line.appended_at >= gone_us.get(key, 1 << 62):
-            lives[key] = lives.get(key, 0) + 1
-        if line.transition == "T14":
-            gone_us[key] = line.appended_at + GRAVESTONE_MS * 1_000
-        if line.audit_seq:
-            yield (key, lives.get(key, 0)), line
 
 
 def check_numbers(outputs: Written) -> Iterator[str]:
@@ -234,109 +188,6 @@ def check_chains(outputs: Written) -> Iterator[str]:
         if state == "Archived" and line.kind not in ("refusal", "gap"):
             yield f"{life}: {line.kind} {line.transition} after it was archived"
         before[life] = line
-
-
-def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[AnyMachine]) -> Iterator[str]:
-    """No timeout is doubled or false, computed from the log alone."""
-    fired = [(life, line) for life, line in lives_of(outputs) if line.due_at is not None]
-    once = Counter((life, line.transition, line.run_id, line.idem_key, line.epoch, line.due_at) for life, line in fired)
-    yield from (f"{timeout} fired {times} times" for timeout, times in once.items() if times > 1)
-    if not fired:
-        return
-    births = {life: line.source_offset for life, line in lives_of(outputs) if line.transition == "T01"}
-    settings = [one for one in decisions_of(line._asdict() for line in decisions_in(outputs)) if not one.version]
-    repairs = [one for one in settings if one.event_type not in SKIPS]
-    clocks, leaps = _clocks(log, settings)
-    others = frozenset().union(*(machine.event_types for machine in machines[1:]))
-    sessions_log = [record for record in log if _event_type(record) not in others]
-    signs = _signs_of_life(sessions_log, outputs, clocks, set(births.values()))
-    for life, line in fired:
-        if line.transition == "T05":  # its silence counts from here on, as from an event that resumes it
-            signs.setdefault(life[0], []).append((line.source_offset, clocks[line.source_offset]))
-    for life, line in fired:
-        offset, at = line.source_offset, clocks[line.source_offset]
-        due_ms = (line.due_at or 0) // 1_000
-        if not due_ms <= at or line.fired_at != at * 1_000:
-            yield f"{life}: due {line.due_at}, fired {line.fired_at}, at {at}"
-        # Times before a repair are of another clock: all clocks of activity count from it.
-        repaired = max((repair.offset for repair in repairs if repair.offset <= offset), default=0)
-        holes = [(place, ms) for place, ms in leaps if repaired <= place <= offset]
-        for leap_offset, leap_ms in holes:
-            if births.get(life, offset) < leap_offset and at < leap_ms + QUIET_MS:
-                yield f"{life}: {line.reason_code} at {at}, though a hole ended at {leap_ms}"
-        if line.reason_code == "inactive":
-            heard = max((ms for place, ms in signs.get(life[0], ()) if repaired <= place < offset), default=0)
-            budget = _budget(log, births[life])
-            # By rules 2 the silence counts from the end of a hole: no agent could be heard before.
-            since = {heard, *(ms for _, ms in holes if ms > heard)}
-            if due_ms - budget not in since:
-                yield f"{life}: inactive, due {due_ms}, though heard at {heard}; its budget is {budget}"
-
-
-def _clocks(log: list[LogRecord], settings: list[Decision]) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Return the log's time at each offset, and the ends of holes as (offset, time).
-
-    A repair of the clock is one. Below `until_offset` of the last one, no stamp moves the clock. A
-    skip may move it ahead.
-    """
-    clocks: dict[int, int] = {}
-    leaps: list[tuple[int, int]] = []
-    now, believed_from, waiting = 0, 0, list(settings)
-    for record in log:
-        while waiting and waiting[0].offset <= record.offset:
-            setting = waiting.pop(0)
-            if setting.event_type not in SKIPS:
-                now, believed_from = setting.clock_ms, setting.until_offset
-                leaps.append((setting.offset, now))
-                continue
-            if setting.clock_ms - now > HOLE_MS:
-                leaps.append((setting.offset, setting.clock_ms))
-            now = max(now, setting.clock_ms)
-        stamp_ms = record.timestamp_ms if record.offset >= believed_from else now
-        if stamp_ms - now > HOLE_MS:
-            leaps.append((record.offset, stamp_ms))
-        now = clocks[record.offset] = max(now, stamp_ms)
-    return clocks, leaps
-
-
-def _signs_of_life(
-    log: list[LogRecord], outputs: Written, clocks: dict[int, int], births: set[int]
-) -> dict[bytes, list[tuple[int, int]]]:
-    """Return by session the (offset, time) of events that were not refused or duplicate."""
-    refused = {line.source_offset for _, line in outputs.rejected}
-    heard: dict[bytes, set[tuple[str, int]]] = {}
-    signs: dict[bytes, list[tuple[int, int]]] = {}
-    for record in log:
-        try:
-            event_type, fields = read_event(record.value if record.key else None)
-        except Refusal:
-            continue
-        if event_type in ("tick", VERDICT) or record.key is None:
-            continue
-        if record.offset in births:
-            heard[record.key] = set()
-        mark = (fields["envelope"]["producer_id"], fields["envelope"]["producer_seq"])
-        known = heard.setdefault(record.key, set())
-        if record.offset not in refused and (event_type == "heartbeat" or mark not in known):
-            signs.setdefault(record.key, []).append((record.offset, clocks[record.offset]))
-        if event_type != "heartbeat":
-            known.add(mark)
-    return signs
-
-
-def _event_type(record: LogRecord) -> str:
-    try:
-        return read_event(record.value)[0]
-    except Refusal:
-        return ""
-
-
-def _budget(log: list[LogRecord], birth: int) -> int:
-    """Return the session's model + tool + network limits, in ms."""
-    created = next(record for record in log if record.offset == birth)
-    limits = read_event(created.value)[1]["limits"]
-    parts = (("model_ms", 30_000), ("tool_ms", 20_000), ("network_ms", 10_000))
-    return sum(default if limits[name] is None else limits[name] for name, default in parts)
 
 
 def check_clickhouse(world: World) -> Iterator[str]:

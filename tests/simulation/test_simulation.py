@@ -7,7 +7,9 @@ import pytest
 
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.model import Stream
+from sessionary.stream_processors.core.session.facts import AbortReason
 from tests.simulation.checks import find_faults
+from tests.simulation.migrations import MOVE_STAGES
 from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
 from tests.support.values import REASONS_OF_RULES_2
@@ -70,6 +72,22 @@ QUOTAS = {
     "run: queued to rejected, quota_exceeded",
 }
 PEOPLE = {*(f"refused: {reason}" for reason in ("operator_only", "question_open", "no_question")), "fired: expired"}
+CRASHED = ("source", "target", "worker")
+MIGRATIONS = {
+    *(f"migration: {step}" for step in ("offered", "prepared", "completed", "aborted")),
+    *(f"migration: prepared in {state}" for state in ("Active", "Paused", "Timeout")),
+    *(f"migration: aborted, {reason}" for reason in get_args(AbortReason)),
+    *(
+        f"migration: crash of {who}, {at}"
+        for who in ("source", "target", "worker")
+        for at in ("not offered", *MOVE_STAGES)
+    ),
+    *(f"migration: an event {what}" for what in ("is lost", "is late", "comes twice")),
+    *(f"migration: a former owner {what}" for what in ("speaks", "is refused")),
+    *(f"refused: {reason}" for reason in ("migration_moved", "migration_open", "unknown_migration")),
+    *("migration: claimed by another service", "fenced beats"),
+}
+A_FEW = 3
 EXPECTED = {
     *(PEOPLE | REASONS | TRANSITIONS | TROUBLE | RUNS | CALLS | AGENTS | ARTIFACTS_AND_TURNS | QUOTAS),
     *(f"fired: {name}" for name in FIRED),
@@ -83,6 +101,7 @@ def test_every_schedule_holds_and_together_they_meet_everything() -> None:
     for seed in range(1, SCHEDULES + 1):
         seen += check_schedule(seed)
     assert EXPECTED - seen.keys() == set()
+    assert [what for what in sorted(MIGRATIONS) if seen[what] < A_FEW] == []
     assert seen["records"] > 50 * SCHEDULES
 
 

@@ -15,6 +15,7 @@ from tests.simulation.adapter import MACHINES, AnyMachine, ChunkSizes, Partition
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
+from tests.simulation.migrations import Movers
 from tests.simulation.quotas import QuotaWorker
 from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
@@ -75,6 +76,7 @@ class World:
         self.cluster = Cluster(self, self.shape.workers)
         self.sinks = SinkGroup(self)
         self.agents = AgentPool(self)
+        self.movers = Movers(self)
         self.acts, self.weights = self._acts()
 
     # Used by all parts
@@ -277,6 +279,7 @@ class World:
         if act != self.stop_broker or self.broker.up:
             act()
         self.quotas.step()
+        self.movers.step()
 
     def run(self) -> None:
         """Do all steps; then stop all faults, deliver all queues and let everything catch up."""
@@ -289,6 +292,7 @@ class World:
         self.trace("no more faults")
         self.trouble = 0
         self.agents.deliver_all()
+        self.movers.deliver_all()
         for _ in range(self.rng.randint(0, 4)):
             self.cluster.finish()
             self.jump_to_deadline()

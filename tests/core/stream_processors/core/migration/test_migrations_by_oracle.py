@@ -5,17 +5,24 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, get_args
 
+from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.session.facts import AbortReason
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS, processor_only
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import position_under
 from tests.core.random_agents import RandomAgents
 from tests.core.stream_processors.core.test_partition import all_outputs, fold_again
-from tests.support.event_factory import EventFactory
+from tests.support.event_factory import TICK, EventFactory
 
 RUNS, STEPS = 18, 250
+# All that an owner may send; what needs no epoch, and what only a processor may say, is left out.
+LATE = sorted(
+    {*PAYLOADS} - {"session_created", "resources_released", "session_migration_completed"} - processor_only(TRANSITIONS)
+)
+KEPT = ("owner_service", "epoch", "state", "version", "state_json", "snapshot", "last_event_at", "migration")
 
 
 class MigrationAgents(RandomAgents):
@@ -66,32 +73,53 @@ def test_both_judges_agree_on_migrations() -> None:
     assert (expected | refused) - seen.keys() == set()
 
 
+def lose_session(rng: Random, rig: FoldRig, owner: EventFactory, taker: EventFactory) -> None:
+    """Let a session go from its owner, at epoch 1, to another service, in one of some ways."""
+    way = rng.choice(["migrated", "migrated", "migrated while paused", "migrated in timeout", "claimed"])
+    if way == "claimed":
+        assert rig.send(taker, "session_taken_over", as_operator=True) == "applied"
+        return
+    if way == "migrated while paused":
+        assert rig.send(owner, "session_paused") == "applied"
+    elif way == "migrated in timeout":
+        for _ in range(13):
+            rig.at += 4_999
+            rig.append(None, TICK)
+        assert rig.row_of(owner).state == "Timeout"
+    steps: list[tuple[EventFactory, str]] = [
+        (owner, "session_migration_offered"),
+        (taker, "session_migration_loaded"),
+        (taker, "session_migration_accepted"),
+    ]
+    for agent, event_type in steps:
+        row = rig.row_of(owner)
+        fields: dict[str, Any] = {}
+        agent.epoch = row.epoch
+        if event_type == "session_migration_accepted":
+            same = {"version": row.version, "content_hash": content_hash(row.state_json)}
+            fields = {"migration_id": "m1", "target_service": "shipping", **same}
+        assert rig.send(agent, event_type, **fields) == "applied"
+        for _ in range(rng.randint(0, 2)):  # the owner goes on meanwhile
+            rig.send(owner, rng.choice(["session_activity", "state_updated", "session_resumed"]), {"epoch": 1})
+
+
 def test_a_thousand_schedules_accept_nothing_of_a_former_owner() -> None:
-    tried = 0
+    tried: Counter[str] = Counter()
     for seed in range(1_000):
         rng, rig = Random(seed), FoldRig()
         rig.activate(NEWEST_RULES)
-        owner, target = EventFactory(), EventFactory(service="shipping", producer="q")
+        owner, taker = EventFactory(), EventFactory(service="shipping", producer="q")
         rig.start(owner)
-        steps: list[tuple[EventFactory, str, dict[str, Any]]] = [
-            (owner, "session_migration_offered", {}),
-            (target, "session_migration_loaded", {}),
-            (target, "session_migration_accepted", {}),
-        ]
-        for agent, event_type, fields in steps:
-            row = rig.row_of(owner)
-            agent.epoch = row.epoch
-            if event_type == "session_migration_accepted":
-                same = {"version": row.version, "content_hash": content_hash(row.state_json)}
-                fields = {"migration_id": "m1", "target_service": "shipping", **same}
-            assert rig.send(agent, event_type, **fields) == "applied"
-            for _ in range(rng.randint(0, 2)):  # the owner goes on meanwhile
-                rig.send(owner, rng.choice(["session_activity", "state_updated", "session_resumed"]), {"epoch": 1})
+        owner.head = rig.row_of(owner).snapshot.snapshot_id
+        lose_session(rng, rig, owner, taker)
         for _ in range(rng.randint(1, 4)):
-            tried += 1
-            late = rng.choice(["session_activity", "state_updated", "session_paused", "heartbeat", "snapshot_created"])
+            late, before = rng.choice(LATE), rig.row_of(owner)
             stale = owner.event_bytes(late, {"epoch": 1})
             outcome = rig.append(owner.key.encoded(), stale)
-            assert outcome in ("refused stale_epoch", "fenced beat" if late == "heartbeat" else "")
+            assert outcome in ("refused stale_epoch", "fenced beat" if late == "heartbeat" else ""), (seed, late)
+            tried[late] += 1
+            after = rig.row_of(owner)
+            assert [getattr(after, name) for name in KEPT] == [getattr(before, name) for name in KEPT], (seed, late)
         assert rig.row_of(owner).owner_service == "shipping"
-    assert tried >= 1_000
+    assert tried.total() >= 1_000
+    assert {*tried} == {*LATE}
