@@ -19,6 +19,16 @@ def open_migration(row: Row) -> Row | None:
     return migration if migration is not None and migration["step"] in ("offered", "prepared") else None
 
 
+def is_prepared(row: Row) -> bool:
+    """Return whether a target proves that it has the session's state."""
+    return (open_migration(row) or {}).get("step") == "prepared"
+
+
+def is_held_for_migration(row: Row) -> bool:
+    """Return whether a session was Active, and is Paused while a target takes it."""
+    return is_prepared(row) and bool(row["migration"]["from"] == "Active")
+
+
 def _digest(row: Row) -> str:
     return hashlib.sha256(row["state_json"].encode("utf-8")).hexdigest()
 
@@ -86,12 +96,14 @@ class MigrationModel:
     def _offer(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
         if row["state"] not in _STATES:
             raise Refusal("illegal_transition")
+        if row["state"] == "Timeout" and self.now >= row["max_due_at"]:
+            raise Refusal("max_duration_exceeded")
         if open_migration(row) is not None:
             raise Refusal("migration_open")
         target, ttl = fields["target_service"], fields["ttl_ms"]
         if not NAME.fullmatch(target) or target == row["owner"] or not fields["migration_id"]:
             raise Refusal("invalid_value")
-        if not 1_000 <= ttl <= 86_400_000:
+        if not 1_000 <= ttl <= 86_400_000 or (row["migration"] or {}).get("id") == fields["migration_id"]:
             raise Refusal("invalid_value")
         offer = {"id": fields["migration_id"], "target": target, "step": "offered", "ttl": ttl, "misses": 0, "why": ""}
         row["migration"] = {**offer, "at": self.now, "from": row["state"]}

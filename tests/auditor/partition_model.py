@@ -15,7 +15,7 @@ from tests.auditor.decoding import (
     key_parts,
     producer_hash,
 )
-from tests.auditor.migration_model import MigrationModel, open_migration
+from tests.auditor.migration_model import MigrationModel, is_held_for_migration, open_migration
 from tests.auditor.people_model import take_answer
 from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
@@ -74,6 +74,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             return at + limits["release_limit_ms"], "archived"
         if row["question"] is not None:
             return at + row["question"][1], "expired"
+        if is_held_for_migration(row):
+            return NEVER, "timeout_cleanup"
         field = {"Paused": "hold_ms", "Timeout": "grace_ms", "Error": "recovery_ms"}[state]
         return at + limits[field], {"Error": "recovery_failed"}.get(state, "timeout_cleanup")
 

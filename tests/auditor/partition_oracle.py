@@ -13,7 +13,7 @@ from tests.auditor.decoding import (
     partition_of,
     read_event,
 )
-from tests.auditor.migration_model import MIGRATION_TYPES, is_fenced_again
+from tests.auditor.migration_model import MIGRATION_TYPES, is_fenced_again, is_prepared
 from tests.auditor.pause_model import PauseModel
 from tests.auditor.people_model import by_operator
 from tests.auditor.rules import (
@@ -286,6 +286,9 @@ class PartitionOracle(PauseModel):
         of_detached = self.is_of_detached(key, kind, envelope)
         if self.rules >= 2 and is_stranger(row, kind, envelope, fields) and not of_detached:
             raise Refusal("not_member")
+        is_content = self.rules >= 2 and kind in ("snapshot_created", "checkpoint_saved")
+        if is_content and is_prepared(row) and not self.goes_on_alone(key, row, kind, envelope):
+            raise Refusal("illegal_transition")
         if not is_legal(row["state"], kind) and not self.goes_on_alone(key, row, kind, envelope):
             if row["state"] == "Timeout" and is_legal("Active", kind):
                 self.late_reported = row["late_epoch"] == row["epoch"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WITHOUT_EPOCH = {"session_created", "resources_released", "heartbeat"}
 POSSIBLE_WHILE_HELD = {
     *("tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"),
-    *("snapshot_created", "checkpoint_saved", "resources_released", "heartbeat", "session_taken_over"),
+    *("resources_released", "heartbeat", "session_taken_over"),
     *("session_migration_accepted", "session_migration_aborted", "session_terminated"),
 }
 ENDS = ("completed", "aborted")

@@ -48,6 +48,7 @@ from sessionary.stream_processors.core.session.migration.judge import (
     MigrationJudgement,
     facts_of_change,
     judge_migration,
+    object_to_content,
     object_to_migration_sender,
 )
 from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
@@ -73,7 +74,6 @@ from sessionary.stream_processors.core.session.values import (
 )
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
-
 
 DUPLICATE = Decision((), duplicate=True)
 _NO_FACTS: Sequence[SessionFact] = ()
@@ -385,10 +385,11 @@ def _judge_in_state(
     if arrival.run is not None and dependants.outlives_state(row, event, arrival.run):
         return RunEventTaken()
     rule = rules.by_event.get((row.state, event_type))
-    if rule is not None and event_type == "session_taken_over":
-        return take_over_session(row, event, arrival)
     if rule is not None:
-        return rule(row, event.payload, arrival.now_ms)
+        if event_type == "session_taken_over":
+            return take_over_session(row, event, arrival)
+        held = None if row.migration is None else object_to_content(row, event_type)
+        return held or rule(row, event.payload, arrival.now_ms)
     if event_type in MIGRATION_EVENTS and arrival.rules.version >= 2:
         return judge_migration(row, event, arrival)
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:

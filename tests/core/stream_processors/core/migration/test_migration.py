@@ -303,3 +303,40 @@ def test_a_session_whose_snapshot_would_not_fit_into_its_row_is_not_held() -> No
         stage.send(stage.target, "migration_loaded")
     row = stage.rig.row_of(stage.owner)
     assert (row.state, stage.migration and stage.migration.step) == ("Active", "offered")
+
+
+@pytest.mark.parametrize("event_type", ["snapshot_created", "checkpoint_saved"])
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_prepared_session_takes_no_content(event_type: str, is_paused: bool) -> None:
+    stage = Stage()
+    if is_paused:
+        assert stage.send(stage.owner, "paused") == "applied"
+    stage.prepare()
+    head = stage.rig.row_of(stage.owner).snapshot
+    assert stage.rig.send(stage.owner, event_type) == "refused illegal_transition"
+    assert stage.accept() == "applied"
+    assert stage.rig.row_of(stage.owner).snapshot == head, "it is what the target has read"
+
+
+def test_the_hold_limit_does_not_end_a_session_that_is_held_for_its_migration() -> None:
+    stage = Stage(hold_ms=10_000)
+    assert stage.offer(ttl_ms=60_000) == "applied"
+    assert stage.send(stage.target, "migration_loaded") == "applied"
+    stage.rig.advance(60_000)
+    row = stage.rig.row_of(stage.owner)
+    assert (row.state, row.migration and row.migration.reason_code) == ("Active", "expired")
+
+
+def test_a_session_whose_maximum_duration_is_over_cannot_be_offered() -> None:
+    stage = Stage(max_duration_ms=60_000)
+    stage.rig.advance(60_000)
+    assert stage.rig.row_of(stage.owner).state == "Timeout"
+    assert stage.offer() == "refused max_duration_exceeded"
+
+
+def test_the_id_of_a_migration_is_not_used_twice() -> None:
+    stage = Stage()
+    stage.prepare()
+    assert stage.send(stage.owner, "migration_aborted", migration_id="m1") == "applied"
+    assert stage.offer() == "refused invalid_value"
+    assert stage.offer(migration_id="m2") == "applied"

@@ -16,6 +16,7 @@ from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Objection
+from sessionary.stream_processors.core.model import CONTENT
 from sessionary.stream_processors.core.session.facts import (
     AbortReason,
     MigrationAborted,
@@ -78,6 +79,14 @@ def open_migration(row: SessionState) -> Migration | None:
     return migration if migration is not None and migration.is_open else None
 
 
+def object_to_content(row: SessionState, event_type: str) -> Objection | None:
+    """Object to content while the target proves that it has the same: its head must not move."""
+    migration = open_migration(row)
+    if event_type not in CONTENT or migration is None or migration.step != "prepared":
+        return None
+    return Objection("illegal_transition", f"{event_type} is not possible while a migration is prepared")
+
+
 def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequence[SessionFact]:
     """Return what a change of the session is for its open migration: its end, or nothing."""
     migration = open_migration(row)
@@ -108,6 +117,8 @@ def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgem
     assert isinstance(payload, SessionMigrationOffered)
     if row.state not in OFFER_STATES:
         return _refuse("illegal_transition", f"{event.envelope.event_type} is not possible in {row.state}")
+    if row.state == "Timeout" and (too_late := _object_to_duration(row, arrival.now_ms)):
+        return MigrationJudgement(too_late)  # it could be prepared, and never accepted
     if (migration := open_migration(row)) is not None:
         detail = f"migration {migration.migration_id} to {migration.target_service} is not over"
         return _refuse("migration_open", detail)
@@ -117,6 +128,8 @@ def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgem
         return _refuse("invalid_value", f"target_service: {row.owner_service} owns the session already")
     if not payload.migration_id:
         return _refuse("invalid_value", "migration_id is empty")
+    if row.migration is not None and row.migration.migration_id == payload.migration_id:
+        return _refuse("invalid_value", f"migration {payload.migration_id} is over: give each an id of its own")
     if not MIGRATION_TTL_MS_MIN <= payload.ttl_ms <= MIGRATION_TTL_MS_MAX:
         detail = f"ttl_ms is {payload.ttl_ms}; use {MIGRATION_TTL_MS_MIN} to {MIGRATION_TTL_MS_MAX}"
         return _refuse("invalid_value", detail)
@@ -153,9 +166,8 @@ def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudge
         return _refuse_unknown(payload.migration_id)
     if migration.step != "prepared" or envelope.service_id != payload.target_service:
         return _refuse("illegal_transition", f"migration {migration.migration_id} is {migration.step}")
-    if migration.from_state == "Timeout" and row.max_due_at is not None and now_ms >= row.max_due_at:
-        limit = format_seconds(row.limits.max_duration_ms)
-        return _refuse("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
+    if migration.from_state == "Timeout" and (too_late := _object_to_duration(row, now_ms)):
+        return MigrationJudgement(too_late)
     if payload.version != row.version or payload.content_hash != content_hash(row.state_json):
         return _refuse_state(row, migration, payload, now_ms)
     completed = MigrationCompleted(now_ms, migration, envelope.agent_id, envelope.producer_id)
@@ -164,6 +176,13 @@ def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudge
         return MigrationJudgement(completed)
     reason = f"migrated from {row.owner_service} to {migration.target_service}"
     return MigrationJudgement(completed, (Transitioned(transition, now_ms, CLEANUP_REASON, reason),))
+
+
+def _object_to_duration(row: SessionState, now_ms: int) -> Objection | None:
+    if row.max_due_at is None or now_ms < row.max_due_at:
+        return None
+    limit = format_seconds(row.limits.max_duration_ms)
+    return Objection("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
 
 
 def _refuse_state(
@@ -223,6 +242,7 @@ __all__ = [
     "facts_of_change",
     "facts_of_expiry",
     "judge_migration",
+    "object_to_content",
     "object_to_migration_sender",
     "open_migration",
 ]
