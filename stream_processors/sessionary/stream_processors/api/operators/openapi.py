@@ -74,7 +74,7 @@ _TARGET: Final = {
     },
     "reason": _REASON,
 }
-_CLAIM: Final = {"for": _SERVICE, "reason": {**_REASON, "description": "for people; the history of events keeps it"}}
+_CLAIM: Final = {"for": _SERVICE, "reason": _REASON}
 
 
 def _move(summary: str, fields: Mapping[str, Any], required: list[str], answer: str) -> dict[str, Any]:
