@@ -93,6 +93,7 @@ SeedOption = Annotated[
 
 
 def demo_command(
+    context: typer.Context,
     sessions: Annotated[
         int, typer.Option("--sessions", min=1, max=10_000, help="Number of agent runs.")
     ] = _SAMPLE_RUNS,
@@ -123,11 +124,12 @@ def demo_command(
     """
     if workflow and migration:
         raise Invalid("invalid_value", "--workflow and --migration are two demos: give one of them")
+    _check_options(context, "--workflow" if workflow else "--migration" if migration else "")
     if migration:
         _play_migration(data, open_page=open_page, as_json=as_json)
         return
     if workflow:
-        _play_workflow(kill_at, data, as_json=as_json)
+        _play_workflow(kill_at, data, open_page=open_page, as_json=as_json)
         return
     from sessionary.infra.demo.demo_run import run_demo, warm_up
     from sessionary.infra.demo.runs import sample_runs
@@ -175,7 +177,19 @@ def _demo_stack(progress: Progress, data: Path | None) -> Iterator["Stack"]:
             progress("stopping the stack")
 
 
-def _play_workflow(kill_at: WorkflowStep, data: Path | None, *, as_json: bool) -> None:
+def _check_options(context: typer.Context, demo: str) -> None:
+    """Raise `Invalid` for an option that a demo does not know; `demo`: its option, '' for none."""
+    foreign = {"kill_at": "--kill-at"} if demo != "--workflow" else {}
+    if demo:
+        foreign |= {"sessions": "--sessions", "speed": "--speed", "seed": "--seed"}
+    for name, option in foreign.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            where = f"{demo} takes no {option}" if demo else f"{option} goes with --workflow"
+            raise Invalid("invalid_value", where)
+
+
+def _play_workflow(kill_at: WorkflowStep, data: Path | None, *, open_page: bool, as_json: bool) -> None:
     from sessionary.infra.workflow_demo.play import play_workflow
 
     began = time.monotonic()
@@ -183,8 +197,12 @@ def _play_workflow(kill_at: WorkflowStep, data: Path | None, *, as_json: bool) -
     with _demo_stack(progress, data) as stack:
         started_s = time.monotonic() - began
         report = play_workflow(stack.environ, stack.data / "workflow", kill_at.value, progress)
-        page = f"{stack.environ['SESSIONARY_CONTROL_URL']}/v1/sessions/{report.figures['session_id']}/runs"
+        session_id = report.figures["session_id"]
+        page = f"{stack.environ['SESSIONARY_CONTROL_URL']}/v1/sessions/{session_id}/runs"
+        story = write_story(stack.environ, session_id) if open_page else None
     progress.clear()
+    if story is not None:
+        open_story(story)
     report.figures["killed_in"] = kill_at.value
     report.figures["stack_start_s"] = round(started_s, 1)
     report.figures["elapsed_s"] = round(time.monotonic() - began, 1)

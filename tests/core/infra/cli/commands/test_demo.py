@@ -68,6 +68,22 @@ def test_the_page_is_opened_and_its_place_is_said(
     assert ("no browser was found" in said) != has_browser
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--kill-at", "search_kb"], "--kill-at goes with --workflow"),
+        (["--migration", "--kill-at", "search_kb"], "--migration takes no --kill-at"),
+        (["--migration", "--seed", "3"], "--migration takes no --seed"),
+        (["--workflow", "--sessions", "60"], "--workflow takes no --sessions"),
+    ],
+)
+def test_an_option_that_a_demo_does_not_know_is_refused_by_one_line(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["demo", *words]) == 5
+    assert capfd.readouterr() == ("", f"sessionary: {said}\n")
+
+
 def test_two_demos_at_once_are_refused_by_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--migration", "--workflow"]) == 5
     out, err = capfd.readouterr()
