@@ -58,8 +58,8 @@ Try next, with a stack that stays:
 NEXT_WORKFLOW = """
 Where to look, {with_stack}:
   GET {page}
-  {command} sql "SELECT name, state, attempt, output FROM v_steps WHERE run_id = '{run_id}'"
-  {command} sql "SELECT * FROM v_causes WHERE run_id = '{run_id}' ORDER BY time, source_offset"
+  {command} sql --data {folder} "SELECT name, state, attempt, output FROM v_steps WHERE run_id = '{run_id}'"
+  {command} sql --data {folder} "SELECT * FROM v_causes WHERE run_id = '{run_id}' ORDER BY time, source_offset"
 docs/examples.md says how to run the workflow on a stack, and how to kill it yourself."""
 
 NEXT_MIGRATION = """
@@ -221,9 +221,8 @@ def _show_workflow(report: "WorkflowReport", page: str, data: Path | None, *, as
         print_message("")
         show_object(_spaced_names(report.figures), as_json=False)
         run_id, kept = report.figures["run_id"], _kept_stack(data)
-        print_message(
-            NEXT_WORKFLOW.format(command=command_name(), page=f"{page}/{run_id}", run_id=run_id, with_stack=kept)
-        )
+        places = {"page": f"{page}/{run_id}", "run_id": run_id, "folder": shlex.quote(str(data or "FOLDER"))}
+        print_message(NEXT_WORKFLOW.format(command=command_name(), with_stack=kept, **places))
     _check_faults(report.faults)
 
 
