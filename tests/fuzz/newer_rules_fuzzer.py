@@ -70,7 +70,7 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._ask_person, 0.7),
             (self._fail_for_good, 0.3),
             (self._step_in, 0.6),
-            (self._migrate, 0.5),
+            (self._migrate, 0.7),
             (self._create_by_time, 2),
             (self._overfill, 2),
             (self._make_call, 0.7),
@@ -182,7 +182,7 @@ class NewerRulesFuzzer(RecordFuzzer):
 
         The session that never ends stays with its owner.
         """
-        agent = self._crowd if self._random.random() < 0.6 else self._pick_agent()
+        agent = self._crowd if self._random.random() < 0.6 else self._begin_agent()
         row = self._state_of(agent)
         version, text = (1, "{}") if row is None else (row.version, row.state_json)
         named = {"migration_id": f"m{self._made}"}
@@ -198,6 +198,13 @@ class NewerRulesFuzzer(RecordFuzzer):
             self._send(agent, "session_migration_accepted", {**target, **same}, service_id="shipping")
         service = self._random.choice((agent.service, "shipping"))
         self._send(agent, "session_migration_aborted", named, service_id=service)
+
+    def _begin_agent(self) -> EventFactory:
+        """Return the agent of a new session, which is Active when it is judged."""
+        agent = self._agents[self._random.randrange(len(self._agents))] = self._new_agent()
+        self._send(agent, "session_created", {"limits": SHORT})
+        self._start_created(agent)
+        return agent
 
     def _create_by_time(self) -> None:
         """Create a session whose id tells its time; it may be long ago."""
