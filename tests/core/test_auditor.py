@@ -49,6 +49,7 @@ def recorded_rig() -> tuple[OracleRig, list[EventFactory]]:
 
 def evidence_of(rig: OracleRig) -> Evidence:
     """Return topics, tables and journals as if a processor had written the fold's output."""
+    rules = rig.first_position.rules.version
     log = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
     outputs: dict[str, list[tuple[LogEntry, Row]]] = {name: [] for name in OUTPUTS}
     for number, outcome in enumerate(rig.outcomes, 1):
@@ -66,7 +67,8 @@ def evidence_of(rig: OracleRig) -> Evidence:
         }
         for name, records in (*written.items(), ("batches", [(None, batch)])):
             for key, record in records:
-                value = encode_record(record)
+                # Of the older rules a transaction's record has fewer fields.
+                value = encode_record(record, rules) if name == "batches" else encode_record(record)
                 entry = LogEntry(0, len(outputs[name]), START_MS, key, value)
                 outputs[name].append((entry, decode_record(value)[1]))
     changes = [
