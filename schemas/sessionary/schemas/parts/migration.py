@@ -34,6 +34,16 @@ class Migration(NamedTuple):
         return self.step in ("offered", "prepared")
 
     @property
+    def is_prepared(self) -> bool:
+        """Whether the target has loaded the session, and proves that it has the same state."""
+        return self.step == "prepared"
+
+    @property
+    def holds_session(self) -> bool:
+        """Whether the session is Paused for it alone: it was Active before."""
+        return self.is_prepared and self.from_state == "Active"
+
+    @property
     def expires_at(self) -> int:
         """When it is aborted, ms of log time."""
         return self.offered_at + self.ttl_ms

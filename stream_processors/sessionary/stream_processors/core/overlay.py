@@ -337,14 +337,9 @@ class Overlay(BatchRows):
         row = self._judged_row(key) if key else None
         if type(row) in families.foreign_classes or is_run_key(key):
             row = None  # a record's key is never that of another family's row
+        known = None if row is REMAINS else row
         arrival = committed.read_arrival(
-            record,
-            None if row is REMAINS else row,
-            self._decoder,
-            committed.log,
-            self._clock.now_ms,
-            self._rules,
-            self._hole_end_ms,
+            record, known, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
         )
         if arrival is None:
             self._ticks += 1
@@ -388,8 +383,10 @@ class Overlay(BatchRows):
         else:
             self._refusals.append(decision.refusal)
             self._judged.refusals[record.offset] = decision.refusal
-            self._fenced_beats += decision.only_counted
-            self._count_output(record.whole_bytes)
+            if decision.only_counted:
+                self._fenced_beats += 1
+            else:
+                self._count_output(record.whole_bytes)
         if emitted:
             self._emitted += emitted
             self._count_output(EMITTED_BYTES * len(emitted))

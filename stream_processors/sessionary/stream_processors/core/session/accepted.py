@@ -13,6 +13,7 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import FencedBeats
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
@@ -148,8 +149,9 @@ def refuse_beat(row: SessionState, event: Event, arrival: Arrival, why: Objectio
     known = fenced.id_hashes if fenced is not None and fenced.epoch == row.epoch else ()
     if id_hash in known:
         return Decision((), refusal=why.reason, only_counted=True)
-    facts = (refused, BeatFenced(id_hash)) if len(known) < FENCED_KEPT else (refused,)
-    return Decision(facts, refusal=why.reason)
+    if len(known) == FENCED_KEPT:
+        return Decision((refused,), refusal=why.reason)
+    return Decision((refused, BeatFenced(FencedBeats(row.epoch, (*known, id_hash)))), refusal=why.reason)
 
 
 _SPECIAL_RULES: dict[str, AcceptRule] = {

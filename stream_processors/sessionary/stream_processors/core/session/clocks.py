@@ -59,8 +59,7 @@ def _grace_due(state: SessionState) -> int:
 
 
 def _hold_due(state: SessionState) -> int | None:
-    migration = state.migration
-    if migration is not None and migration.step == "prepared" and migration.from_state == "Active":
+    if state.migration is not None and state.migration.holds_session:
         return NEVER_MS  # the agent did not pause: the migration's time lets it go on
     return None if state.question is not None else state.entered_at + state.limits.hold_ms
 

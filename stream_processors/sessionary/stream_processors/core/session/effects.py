@@ -8,7 +8,6 @@ from typing import Any
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import FencedBeats
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
@@ -127,9 +126,7 @@ def _hear_owner(row: SessionState, fact: OwnerHeard) -> SessionState:
 
 
 def _fence_beat(row: SessionState, fact: BeatFenced) -> SessionState:
-    former = row.fenced_beats
-    known = former.id_hashes if former is not None and former.epoch == row.epoch else ()
-    return row._replace(fenced_beats=FencedBeats(row.epoch, (*known, fact.id_hash)))
+    return row._replace(fenced_beats=fact.beats)
 
 
 def _take_over(row: SessionState, fact: TakenOver) -> SessionState:

@@ -13,6 +13,7 @@ from sessionary.schemas.types import (
     Answer,
     DataClass,
     ErrorClass,
+    FencedBeats,
     ForgottenProducer,
     OpenRun,
     Phase,
@@ -44,7 +45,7 @@ class Refused(NamedTuple):
 class BeatFenced(NamedTuple):
     """A client's first heartbeat of a past epoch was refused; those after it are only counted."""
 
-    id_hash: int  # of the producer
+    beats: FencedBeats  # with that client
 
 
 class Created(NamedTuple):

@@ -128,7 +128,7 @@ def _is_not_head(state: SessionState, payload: SessionResumed) -> Objection | No
 
 def _is_migrating(state: SessionState) -> Objection | None:
     migration = state.migration
-    if migration is None or migration.step != "prepared":
+    if migration is None or not migration.is_prepared:
         return None
     return Objection("migration_open", f"migration {migration.migration_id} to {migration.target_service} is prepared")
 
@@ -143,13 +143,22 @@ def _resume(state: SessionState, payload: SessionResumed, now_ms: int) -> Ground
     )
 
 
+def object_to_duration(state: SessionState, now_ms: int) -> Objection | None:
+    """Object if the maximum duration of a session in Timeout is over: it cannot go on."""
+    if state.max_due_at is None or now_ms < state.max_due_at:
+        return None
+    limit = format_seconds(state.limits.max_duration_ms)
+    return Objection("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
+
+
 def _resume_in_grace(state: SessionState, payload: SessionResumed, now_ms: int) -> Grounds | Objection:
-    if objection := _is_migrating(state) or _is_not_head(state, payload) or object_to_answer(state, payload):
-        return objection
-    if state.max_due_at is not None and now_ms >= state.max_due_at:
-        limit = format_seconds(state.limits.max_duration_ms)
-        return Objection("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
-    return Grounds("resumed", payload.message or "resumed within its grace period")
+    return (
+        _is_migrating(state)
+        or _is_not_head(state, payload)
+        or object_to_answer(state, payload)
+        or object_to_duration(state, now_ms)
+        or Grounds("resumed", payload.message or "resumed within its grace period")
+    )
 
 
 def _fail(state: SessionState, payload: SessionErrored, now_ms: int) -> Grounds | Objection:
@@ -386,5 +395,6 @@ __all__ = [
     "Objection",
     "Transition",
     "clock_reasons",
+    "object_to_duration",
     "processor_only",
 ]

@@ -36,6 +36,7 @@ from sessionary.stream_processors.core.session.migration.transitions import (
     TAKEN,
 )
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
+from sessionary.stream_processors.core.session.transitions import object_to_duration
 
 
 class MigrationJudgement(NamedTuple):
@@ -81,8 +82,7 @@ def open_migration(row: SessionState) -> Migration | None:
 
 def object_to_content(row: SessionState, event_type: str) -> Objection | None:
     """Object to content while the target proves that it has the same: its head must not move."""
-    migration = open_migration(row)
-    if event_type not in CONTENT or migration is None or migration.step != "prepared":
+    if event_type not in CONTENT or row.migration is None or not row.migration.is_prepared:
         return None
     return Objection("illegal_transition", f"{event_type} is not possible while a migration is prepared")
 
@@ -98,7 +98,7 @@ def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequen
         return ()
     if fact.transition.target == "Terminated":
         return (MigrationAborted(now_ms, migration, "session_ended", f"the session ended: {fact.reason_code}"),)
-    if migration.step == "prepared":  # a clock of the session ended the hold
+    if migration.is_prepared:  # a clock of the session ended the hold
         return (MigrationAborted(now_ms, migration, "session_resumed", f"the session went on: {fact.reason_code}"),)
     return ()
 
@@ -117,7 +117,7 @@ def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgem
     assert isinstance(payload, SessionMigrationOffered)
     if row.state not in OFFER_STATES:
         return _refuse("illegal_transition", f"{event.envelope.event_type} is not possible in {row.state}")
-    if row.state == "Timeout" and (too_late := _object_to_duration(row, arrival.now_ms)):
+    if row.state == "Timeout" and (too_late := object_to_duration(row, arrival.now_ms)):
         return MigrationJudgement(too_late)  # it could be prepared, and never accepted
     if (migration := open_migration(row)) is not None:
         detail = f"migration {migration.migration_id} to {migration.target_service} is not over"
@@ -164,9 +164,9 @@ def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudge
     migration = open_migration(row)
     if migration is None or migration.migration_id != payload.migration_id:
         return _refuse_unknown(payload.migration_id)
-    if migration.step != "prepared" or envelope.service_id != payload.target_service:
+    if not migration.is_prepared or envelope.service_id != payload.target_service:
         return _refuse("illegal_transition", f"migration {migration.migration_id} is {migration.step}")
-    if migration.from_state == "Timeout" and (too_late := _object_to_duration(row, now_ms)):
+    if migration.from_state == "Timeout" and (too_late := object_to_duration(row, now_ms)):
         return MigrationJudgement(too_late)
     if payload.version != row.version or payload.content_hash != content_hash(row.state_json):
         return _refuse_state(row, migration, payload, now_ms)
@@ -176,13 +176,6 @@ def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudge
         return MigrationJudgement(completed)
     reason = f"migrated from {row.owner_service} to {migration.target_service}"
     return MigrationJudgement(completed, (Transitioned(transition, now_ms, CLEANUP_REASON, reason),))
-
-
-def _object_to_duration(row: SessionState, now_ms: int) -> Objection | None:
-    if row.max_due_at is None or now_ms < row.max_due_at:
-        return None
-    limit = format_seconds(row.limits.max_duration_ms)
-    return Objection("max_duration_exceeded", f"the session's maximum duration of {limit} is over")
 
 
 def _refuse_state(
@@ -216,7 +209,7 @@ def _abort(
 ) -> Sequence[SessionFact]:
     """Return the end of a migration, and that of the hold it caused."""
     aborted = MigrationAborted(now_ms, migration, code, reason, due_ms)
-    if migration.step != "prepared" or migration.from_state != "Active":
+    if not migration.holds_session:
         return (aborted,)
     told = f"its migration to {migration.target_service} was aborted: {code}"
     return aborted, Transitioned(LET_GO, now_ms, "migration_aborted", told, due_ms=due_ms)
