@@ -137,9 +137,8 @@ def drain_results(found: Sequence[tuple[Drain, Drain]]) -> list[Result]:
         "Python's start included, until ClickHouse has the last end; its stages by the broker's stamps on audits",
         f"at the command's default rate; then all of them back with --rate {RATE_MAX}",
     )
-    details = {"runs": [[each._asdict() for each in pair] for pair in found]}
     results = [
-        Result("drain", "s", [one.seconds for one in there], Target("<=", SECONDS_MAX), notes, details),
+        Result("drain", "s", [one.seconds for one in there], Target("<=", SECONDS_MAX), notes),
         Result("sessions moved per second", "sessions/s", [one.sessions / one.seconds for one in there]),
         *(Result(name, "s", [one.stages[place] for one in there]) for place, name in enumerate(STAGES)),
     ]

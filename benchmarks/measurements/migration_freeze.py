@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, environment, running_stack
 from benchmarks.harness.verdict_times import VerdictTimes
+from benchmarks.machine import Json
 from benchmarks.measurements.call_latency import judged_pipeline
 from benchmarks.measurements.latency import warm_broker
 from benchmarks.programs.migrating import SOURCE, TARGET
@@ -136,7 +137,7 @@ def freeze_results(found: Sequence[Freezes]) -> list[Result]:
     def shares(values: Sequence[Sequence[float]], share: float) -> list[float]:
         return [quantile(sorted(each), share) for each in values]
 
-    details = {"runs": [one._asdict() for one in found]}
+    details: dict[str, Json] = {"unknown": [one.unknown for one in found]}
     freezes = [one.freezes for one in found]
     results = [
         Result("freeze, p50", "ms", shares(freezes, 0.5), Target("<=", P50_MS_MAX), notes, details),

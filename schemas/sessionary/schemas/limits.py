@@ -72,6 +72,7 @@ FINISHED_RUN_DAYS_MAX: Final = 3_650
 RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed
 MIGRATION_TTL_MS_MIN: Final = 1_000  # from its offer until it is aborted
 MIGRATION_TTL_MS_MAX: Final = 86_400_000
+MIGRATION_TTL_MS_DEFAULT: Final = 60_000  # if its offer names none
 HEARTBEATS_PER_BUDGET: Final = 6  # a client beats at least every sixth of the inactivity budget
 
 

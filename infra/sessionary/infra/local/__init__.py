@@ -9,6 +9,7 @@ a Kafka and a ClickHouse by address.
     schedule       pure: order, restarts and back-off of supervised processes
     supervisor     runs processes by a schedule, and restarts those that end
     process        child processes that cannot outlive their parent
+    examples       where the examples are that a demo runs
     printed_lines  what a child process has printed, and a wait for a line of it
     ports          free loopback ports
     errors         errors of this package

@@ -5,17 +5,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from sessionary.infra.local.errors import StartFailed
+from sessionary.infra.local.examples import example_folder
 from sessionary.infra.local.process import Child
 from sessionary.schemas.settings import ENV_PREFIX
 
-
-def example_folder() -> Path:
-    """Return the folder of the example: in the package, or in the repository beside it."""
-    here = Path(__file__).parent
-    packed = here / "example"
-    return packed if packed.is_dir() else here.parents[3] / "examples" / "moving_session"
+EXAMPLE: Final = example_folder(Path(__file__), "moving_session")
 
 
 class Services:
@@ -32,7 +29,7 @@ class Services:
 
         Raises `StartFailed` if the example is not there.
         """
-        program = example_folder() / "services.py"
+        program = EXAMPLE / "services.py"
         if not program.is_file():
             raise StartFailed(f"the example of a moving session is not there: {program}")
         argv = [sys.executable, str(program), service, *arguments]
@@ -44,4 +41,4 @@ class Services:
             child.kill()
 
 
-__all__ = ["Services", "example_folder"]
+__all__ = ["EXAMPLE", "Services"]

@@ -8,18 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from sessionary.infra.local.errors import StartFailed
+from sessionary.infra.local.examples import example_folder
 from sessionary.infra.local.process import Child
 
 # The step in which the agent is killed, and the kind of the answer that it waits for then.
 HELD_ANSWERS: Final = {"fetch_issue": "issues", "search_kb": "articles", "notify_team": "messages"}
+EXAMPLE: Final = example_folder(Path(__file__), "workflow")
 _STOP_S = 5.0
-
-
-def example_folder() -> Path:
-    """Return the folder of the example: in the package, or in the repository beside it."""
-    here = Path(__file__).parent
-    packed = here / "example"
-    return packed if packed.is_dir() else here.parents[3] / "examples" / "workflow"
 
 
 class Programs:
@@ -46,10 +41,10 @@ class Programs:
         return self._start("workflow", url, session_id, issue, log=name)
 
     def _start(self, module: str, *arguments: str, log: str | None = None) -> Child:
-        program = example_folder() / f"{module}.py"
+        program = EXAMPLE / f"{module}.py"
         if not program.is_file():
             raise StartFailed(f"the workflow example is not there: {program}")
         return Child([sys.executable, str(program), *arguments], self._folder / f"{log or module}.log", self._environ)
 
 
-__all__ = ["HELD_ANSWERS", "Programs", "example_folder"]
+__all__ = ["EXAMPLE", "HELD_ANSWERS", "Programs"]

@@ -1,4 +1,4 @@
-"""The Kafka consumer of clean-up requests: its configuration, and what the loop needs of it."""
+"""The Kafka consumer of requests to clean up or to migrate: its configuration and its port."""
 
 from collections.abc import Callable
 from typing import Any, Final, Literal, Protocol
@@ -6,6 +6,8 @@ from typing import Any, Final, Literal, Protocol
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from sessionary.producers.settings import ProducerSettings
+
+_SESSION_TIMEOUT_MS: Final = 10_000
 
 RebalanceCallback = Callable[[Any, list[TopicPartition]], None]
 
@@ -57,9 +59,6 @@ class RequestConsumer(Protocol):
     def close(self) -> None:
         """Leave the group; revokes what is assigned."""
         ...
-
-
-_SESSION_TIMEOUT_MS: Final = 10_000
 
 
 def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from sessionary.infra.migration_demo.report import MigrationReport
-from sessionary.infra.migration_demo.services import example_folder
+from sessionary.infra.migration_demo.services import EXAMPLE
 from sessionary.infra.migration_demo.trail import count_stale_events, describe_line, owners_in_turn, tell_trail
 
 GOOD: dict[str, Any] = {
@@ -118,5 +118,5 @@ def test_no_figure_has_the_name_of_a_table() -> None:
 
 
 def test_the_services_of_the_example_are_those_of_the_report() -> None:
-    text = (example_folder() / "services.py").read_text("utf-8")
+    text = (EXAMPLE / "services.py").read_text("utf-8")
     assert all(f'"{service}"' in text for service in GOOD["owned_by"])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sessionary.infra.workflow_demo.programs import HELD_ANSWERS, example_folder
+from sessionary.infra.workflow_demo.programs import EXAMPLE, HELD_ANSWERS
 from sessionary.infra.workflow_demo.report import WorkflowReport, step_table
 
 STORED = "succeeded in attempt 1: its stored output is used"
@@ -60,6 +60,6 @@ def test_a_second_message_is_a_fault() -> None:
 
 
 def test_an_answer_can_be_held_in_each_step_of_the_example() -> None:
-    text = (example_folder() / "services.py").read_text("utf-8")
+    text = (EXAMPLE / "services.py").read_text("utf-8")
     assert all(f'"{kind}"' in text for kind in HELD_ANSWERS.values())
-    assert all(f'"{name}"' in (example_folder() / "workflow.py").read_text("utf-8") for name in HELD_ANSWERS)
+    assert all(f'"{name}"' in (EXAMPLE / "workflow.py").read_text("utf-8") for name in HELD_ANSWERS)

@@ -13,10 +13,10 @@ from sessionary.producers.session.pending_verdict import PendingVerdict, wait_ac
 from sessionary.producers.session_ports import SessionView
 from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded, SessionMigrationOffered
 from sessionary.schemas.ids import checked_name, content_hash, new_session_id
-from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
+from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
 MIGRATION_RULES = 2  # the first ones that know it
-TTL_S_DEFAULT = 60.0
+TTL_S_DEFAULT = MIGRATION_TTL_MS_DEFAULT / 1_000
 _TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000
 _MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
 _LOOK_S, _LOOK_S_MAX = 0.05, 0.5

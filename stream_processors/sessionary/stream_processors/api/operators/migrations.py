@@ -11,20 +11,18 @@ claimed is the service's at once, whatever its owner does.
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from aiohttp.web import Request, Response
 
 from sessionary.schemas.events import Payload, SessionMigrationAborted, SessionMigrationOffered, SessionTakenOver
 from sessionary.schemas.ids import valid_name
-from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
+from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.operators.people import require_text
 from sessionary.stream_processors.api.operators.session_events import PersonsEvent, SessionEvents, judged_document
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_object
-
-TTL_MS_DEFAULT: Final = 60_000
 
 
 class MigrationPages:
@@ -37,7 +35,7 @@ class MigrationPages:
         """Answer `POST …/migrate` with a `JudgedMigration`. Raises `Problem`."""
         caller = self._events.require_operator(request)
         body = await parse_object(request)
-        target, ttl_ms = _require_service("to", body), body.get("ttl_ms", TTL_MS_DEFAULT)
+        target, ttl_ms = _require_service("to", body), body.get("ttl_ms", MIGRATION_TTL_MS_DEFAULT)
         if type(ttl_ms) is not int or not MIGRATION_TTL_MS_MIN <= ttl_ms <= MIGRATION_TTL_MS_MAX:
             detail = f"ttl_ms must be a number from {MIGRATION_TTL_MS_MIN} to {MIGRATION_TTL_MS_MAX}"
             raise Problem(400, "invalid_value", "Bad ttl_ms", detail)
@@ -93,4 +91,4 @@ def _require_service(name: str, body: Mapping[str, Any]) -> str:
     return service_id
 
 
-__all__ = ["TTL_MS_DEFAULT", "MigrationPages"]
+__all__ = ["MigrationPages"]

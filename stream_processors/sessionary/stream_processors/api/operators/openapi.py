@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
+from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.stream_processors.api.openapi_parts import (
     NO_OPERATOR,
     NUMBER,
@@ -70,7 +70,7 @@ _TARGET: Final = {
         **NUMBER,
         "minimum": MIGRATION_TTL_MS_MIN,
         "maximum": MIGRATION_TTL_MS_MAX,
-        "description": "aborted after it; default 60,000",
+        "description": f"aborted after it; default {MIGRATION_TTL_MS_DEFAULT:,}",
     },
     "reason": _REASON,
 }

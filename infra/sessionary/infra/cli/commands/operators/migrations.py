@@ -25,7 +25,7 @@ from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.control_api_client import ControlApiClient, UnknownSession
 from sessionary.schemas.errors import Invalid, SessionaryError
-from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
+from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
 ToOption = Annotated[str, typer.Option("--to", help="The service that is to own it.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; the audit trail keeps it, with your principal.")]
@@ -74,7 +74,7 @@ def migrate_command(
     session: SessionArgument,
     to: ToOption,
     reason: ReasonOption,
-    ttl: TtlOption = 60.0,
+    ttl: TtlOption = MIGRATION_TTL_MS_DEFAULT / 1_000,
     tenant: TenantOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
@@ -118,7 +118,7 @@ def drain_command(
     to: ToOption,
     reason: ReasonOption = "drained",
     rate: Annotated[float, typer.Option("--rate", help="Sessions offered per second.", min=0.1, max=1_000)] = 50.0,
-    ttl: TtlOption = 60.0,
+    ttl: TtlOption = MIGRATION_TTL_MS_DEFAULT / 1_000,
     tenant: TenantOption = None,
     data: DataOption = None,
     as_json: JsonOption = False,
