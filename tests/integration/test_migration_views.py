@@ -89,7 +89,9 @@ def test_a_migration_is_one_row_with_its_freeze_and_its_clean_up(judged: JudgedR
     ]
     times = "dateDiff('second', offered_at, prepared_at), dateDiff('second', prepared_at, ended_at)"
     assert judged.ask(f"SELECT {times}, dateDiff('second', ended_at, released_at) FROM v_migrations") == [(1, 1, 3)]
-    assert judged.ask("SELECT count() FROM v_uncleaned") == [(0,)]
+    for view in ("v_uncleaned", "v_cleanups", "v_timeouts"):  # no clock asked for this clean-up
+        assert judged.ask(f"SELECT count() FROM {view}") == [(0,)], view
+    assert judged.ask("SELECT timed_out, reclaimed, reclaim_rate FROM v_kpi") == [(0, 0, None)]
 
 
 def test_a_command_that_waits_finds_the_ends_of_its_migrations(judged: JudgedRows) -> None:
