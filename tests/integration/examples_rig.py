@@ -41,7 +41,7 @@ class ExamplesRig:
         if rules is not None:
             begin_with(kafka, rules)
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
-        self.pipeline.start_processor(**settings)
+        self.processor = self.pipeline.start_processor(**settings)
         own = {"control_url": self.pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
         own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
         self.variables = environment(kafka, **own)  # with which a program finds the pipeline

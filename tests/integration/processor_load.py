@@ -326,6 +326,7 @@ def check_everything(
     machines: Sequence[AnyMachine] = MACHINES,
     hole_ms: int = HOLE_MS,
     quiet_ms: int = QUIET_MS,
+    rules: RuleSet | None = None,
 ) -> list[AuditRecord]:
     """Assert that all outputs are exactly the machines' fold of the log; return the audit trail.
 
@@ -344,7 +345,7 @@ def check_everything(
     assert stored_partitions == [audit.source_partition for audit in told]
     audits = [audit for audit in told if audit.kind != "access"]  # what the API was asked for is in no log
     settings = PartitionSettings(kafka.topics.events, kafka.partitions, hole_ms, quiet_ms)
-    expected = refold(log, settings, machines, audits)
+    expected = refold(log, settings, machines, audits, rules)
     assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]

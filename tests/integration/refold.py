@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
+from sessionary.schemas.records import AuditRecord, CleanupRequest, Position, RejectedEvent
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
@@ -43,11 +43,12 @@ def refold(
     settings: PartitionSettings,
     machines: Sequence[AnyMachine] = MACHINES,
     audits: Iterable[AuditRecord] = (),
+    rules: RuleSet | None = None,
 ) -> RefoldResult:
     """Fold each partition's records, with a batch size that no processor uses.
 
     `audits`: the audit trail, for what operators decided, each at its place, and on which records a
-    machine failed; no log has that.
+    machine failed; no log has that. `rules`: those of the first record; default: the first ones.
     """
     trail = list(audits)
     failures = {
@@ -63,6 +64,8 @@ def refold(
     timers = 0
     for partition, records in sorted(log.items()):
         fold = PartitionState(partition, odd, Decoder(), machines)
+        if rules is not None:
+            fold.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         fold.finish_loading()
         waiting = list(reversed(records))
         decided = [decision for decision in decisions if decision.source_partition == partition]

@@ -1,6 +1,9 @@
 """Agents of one session in several processes: what they see, and that no update is lost."""
 
 import ast
+import itertools
+import json
+import signal
 from pathlib import Path
 from threading import Thread
 
@@ -11,15 +14,40 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.stream_processors.core.committed import PartitionSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
+from tests.integration.processor_load import check_everything
 from tests.support import Processes, read_events, wait_until
 
-_TIMES = 15
+# One query for all that services, agents and the processor did, in one order.
+_TRAIL = """
+SELECT agent_id, service_id, event_type, place FROM
+(
+    SELECT source_offset AS place, 0 AS part, agent_id, service_id, event_type FROM {db}.history FINAL
+    WHERE session_id = '%s' AND event_type NOT IN ('heartbeat', 'tick')
+    UNION ALL
+    SELECT source_offset, 1 + source_n, ifNull(agent_id, ''), ifNull(service_id, ''), event_type FROM {db}.audit FINAL
+    WHERE session_id = '%s'
+) ORDER BY place, part"""
 
 
 @pytest.fixture
 def rig(kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
     return ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES, clickhouse=clickhouse)
+
+
+def check_trail(rig: ExamplesRig, session_id: str) -> None:
+    """Assert that one query tells what all agents of the example did, in their order."""
+    trail = rig.pipeline.sql(_TRAIL % (session_id, session_id))
+    assert [agent_id for agent_id, _ in itertools.groupby(line[0] for line in trail)] == [
+        "editor",
+        "researcher_1",
+        "analyzer_1",
+        "writer_1",
+        "editor",
+    ]
+    assert {line[1] for line in trail} == {"press", "research", "analysis", "writing"}
+    assert sum(line[2] == "session_terminated" for line in trail) == 2  # the event, and its audit record
 
 
 def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: ExamplesRig) -> None:
@@ -44,6 +72,7 @@ def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: Ex
     assert rig.refusals() == []
     rig.pipeline.wait_landed(END_S)
     of_session = f"WHERE session_id = '{session_id}'"
+    check_trail(rig, session_id)
     agents = rig.pipeline.sql(
         "SELECT agent_id, role, service_id, completed_tasks, mapKeys(shared_context) FROM {db}.v_agents "
         f"{of_session} ORDER BY registered_at"
@@ -86,10 +115,12 @@ def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: Ex
     ]
 
 
-def test_three_agents_in_three_processes_lose_no_update_and_no_version_falls(
-    rig: ExamplesRig, kafka: KafkaSettings, tmp_path: Path
+@pytest.mark.parametrize(("agents", "times"), [(3, 15), pytest.param(4, 25, marks=pytest.mark.long)])
+def test_agents_in_processes_of_their_own_lose_no_update_and_no_version_falls(
+    rig: ExamplesRig, kafka: KafkaSettings, tmp_path: Path, agents: int, times: int
 ) -> None:
-    names = ("a1", "a2", "a3")
+    names = [f"a{number}" for number in range(agents)]
+    last_version = 1 + agents * times
     settings = rig.pipeline.client_settings(tmp_path, "owner").model_copy(update={"verdict_timeout_s": 120.0})
     with SessionClient(tenant_id="acme", service_id="counting", agent_id="owner", settings=settings) as client:
         session = client.session(user_id="u", state={})
@@ -99,16 +130,18 @@ def test_three_agents_in_three_processes_lose_no_update_and_no_version_falls(
         reading = Thread(target=lambda: told.extend(view.version for view in follower))
         reading.start()
         children = [
-            rig.start_program("tests.support.counting_agent", session.session_id, name, _TIMES) for name in names
+            rig.start_program("tests.support.counting_agent", session.session_id, name, times, last_version)
+            for name in names
         ]
-        late = []
+        seen = []
         for child in children:
             output, _ = child.communicate(timeout=END_S)
             assert child.returncode == 0, output
-            late.append(int(output))
+            seen.append(json.loads(output))
         view = session.sync()
-        assert session.state == dict.fromkeys(names, _TIMES)
-        assert view.version == 1 + len(names) * _TIMES
+        assert session.state == dict.fromkeys(names, times)
+        assert view.version == last_version
+        assert [(each["version"], each["content"]) for each in seen] == [(last_version, session.state)] * agents
         wait_until(lambda: bool(told) and told[-1] == view.version, 60, "the last version to be told")
         session.close()
         follower.close()
@@ -116,8 +149,13 @@ def test_three_agents_in_three_processes_lose_no_update_and_no_version_falls(
     assert told == sorted(told)
     events = [event for event in read_events(kafka) if isinstance(event, Event)]
     sent = sum(isinstance(event.payload, StateUpdated) for event in events)
-    refused = sent - len(names) * _TIMES
+    refused = sent - agents * times
     assert rig.refusals() == [("state_updated", "version_conflict")] * refused
     # Each refused one was told, and made again. A client that hears of another agent looks before
     # its next update, so it may be told without having sent one.
-    assert 0 <= sum(late) - refused <= len(names) * (len(names) - 1)
+    assert 0 <= sum(each["late"] for each in seen) - refused <= agents * (agents - 1)
+    rig.processor.signal(signal.SIGTERM)
+    assert rig.processor.wait(180)
+    # The rows are the fold of the log, whatever the agents were told.
+    defaults = PartitionSettings(kafka.topics.events, kafka.partitions)
+    check_everything(kafka, hole_ms=defaults.hole_ms, quiet_ms=defaults.quiet_ms, rules=NEWEST_RULES)

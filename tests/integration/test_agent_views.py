@@ -7,6 +7,7 @@ import pytest
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import Runs
+from tests.support.sink_records import session_id
 
 _ROLES = {"researcher_1": "researcher", "analyzer_1": "analyzer", "writer_1": "writer", "critic_1": "critic"}
 _RESULTS = {"researcher_1": '["p1"]', "analyzer_1": '["insight1"]', "writer_1": '"report"'}
@@ -39,8 +40,14 @@ def test_an_agent_is_one_row_with_its_tasks_once_it_is_registered(runs: Runs) ->
         AgentRegistered("writer", "w", "guests"),  # said again
         run=None,
     )
-    (row,) = runs.ask(f"SELECT {columns}, snapshot_id FROM v_agents WHERE agent_id = 'w'")
-    assert row == ("w", "writer", "guests", "draft", ["plan", "side"], {"w_side": "1", "w_draft": "2"}, "s4")
+    changed = runs.ask("SELECT max(time) FROM v_agent_tasks")[0]
+    (row,) = runs.ask(f"SELECT {columns}, snapshot_id, time FROM v_agents WHERE agent_id = 'w'")
+    shared = {"w_side": "1", "w_draft": "2"}
+    assert row == ("w", "writer", "guests", "draft", ["plan", "side"], shared, "s4", *changed)
+    runs.send(AgentRegistered("critic", "late"), run=None)
+    made = runs.ask("SELECT max(time) FROM v_agent_events")[0]
+    (row,) = runs.ask(f"SELECT {columns}, time FROM v_agents WHERE agent_id = 'late'")
+    assert row == ("late", "critic", "billing", None, [], shared, *made)
 
 
 def test_each_change_tells_from_which_snapshot_to_which_it_led(runs: Runs) -> None:
@@ -78,6 +85,29 @@ def test_each_role_sees_what_the_api_shows_it(runs: Runs) -> None:
         *(("critic_1", *each) for each in everything),
         *(("writer_1", *each) for each in everything),
     ]
+
+
+def test_the_authors_role_decides_and_not_the_name_of_the_key(runs: Runs) -> None:
+    register_all(runs)
+    runs.send(
+        task("writer_1", "researcher_notes", completed=True, shared_key="researcher_1", result_json="1"), run=None
+    )
+    runs.send(task("researcher_1", "writer_notes", completed=True, result_json="2"), run=None)
+    seen = runs.ask("SELECT author_id, shared_key FROM v_agent_views WHERE agent_id = 'analyzer_1'")
+    assert seen == [("researcher_1", "researcher_1_writer_notes")]
+
+
+def test_agents_of_one_id_in_other_sessions_and_tenants_are_others(runs: Runs) -> None:
+    places = [("acme", session_id(1)), ("acme", session_id(2)), ("globex", session_id(1))]
+    for number, (tenant_id, session) in enumerate(places):
+        named = {"tenant_id": tenant_id, "session_id": session}
+        runs.send(AgentRegistered("writer", "w"), AgentRegistered("critic", "c"), run=None, **named)
+        runs.send(task("w", "write", completed=True, result_json=f"{number}"), run=None, **named)
+    order = "ORDER BY tenant_id, session_id"
+    agents = f"SELECT tenant_id, session_id, completed_tasks, shared_context FROM v_agents WHERE agent_id = 'w' {order}"
+    assert runs.ask(agents) == [(*place, ["write"], {"w_write": f"{n}"}) for n, place in enumerate(places)]
+    views = f"SELECT tenant_id, session_id, result FROM v_agent_views WHERE agent_id = 'c' {order}"
+    assert runs.ask(views) == [(*place, f"{n}") for n, place in enumerate(places)]
 
 
 def test_a_hand_over_has_the_givers_snapshot(runs: Runs) -> None:

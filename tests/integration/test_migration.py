@@ -83,6 +83,9 @@ def test_a_session_moves_to_another_service_and_works_on_there(
     with rig.source() as source:
         session = source.session(user_id="u", state={"steps": 0})
         session.update_state({"steps": 1, "cart": ["ü", 3.5]})
+        session.message("user", "and the other shoe?")
+        session.snapshot()
+        head = session.sync().snapshot_id
         done = session.migrate(to=TARGET, ttl_s=180.0, reason="rebalanced")
         assert (done.from_service, done.to_service, done.epoch) == ("billing", TARGET, 2)
         for verb in (lambda: session.activity("x"), session.sync, session.close):
@@ -92,6 +95,7 @@ def test_a_session_moves_to_another_service_and_works_on_there(
         (arrived,) = lines_of(target, "arrived")
         assert arrived["before"] == {"steps": 1, "cart": ["ü", 3.5]}
         assert arrived["state"] == {"steps": 2, "cart": ["ü", 3.5]}
+        assert (arrived["head"], arrived["turns"]) == (head, [1])
         wait_until(lambda: rig.cleanups, 60, "the source to be asked to clean up")
         assert [(each.reason_code, each.service_id, each.epoch) for each in rig.cleanups] == [
             ("migrated", "billing", 1)
@@ -101,7 +105,11 @@ def test_a_session_moves_to_another_service_and_works_on_there(
         view = shared.sync()
         assert (view.owner_service, view.epoch, view.version) == (TARGET, 2, 3)
     assert rig.errors == []
-    assert not any(line.kind == "refusal" for line in rig.audits(session))
+    trail = rig.audits(session)
+    assert not any(line.kind == "refusal" for line in trail)
+    assert [
+        (line.migration_step, line.from_service, line.to_service) for line in trail if line.kind == "migration"
+    ] == [(step, "billing", TARGET) for step in ("offered", "prepared", "completed")]
 
 
 def test_a_migration_to_a_service_that_nobody_runs_is_aborted_and_the_session_goes_on(

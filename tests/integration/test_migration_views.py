@@ -1,9 +1,12 @@
 """What analysts see of sessions that move between services."""
 
+import time
 from typing import Any
 
 import pytest
 
+from sessionary.infra.cli.commands.operators.migrations import _await_ends
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings
@@ -58,9 +61,9 @@ class JudgedRows:
         fields: dict[str, Any] = {"migration_id": name, "target_service": TARGET, **same}
         assert self.send(self.target, "session_migration_accepted", **fields) == "applied"
 
-    def insert(self) -> None:
+    def insert(self, token: str = "judged") -> None:
         for kind in ("history", "audit", "rejected"):
-            insert_block(self.rows.clickhouse, kind, self.records[kind], f"judged {kind}")
+            insert_block(self.rows.clickhouse, kind, self.records[kind], f"{token} {kind}")
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         return self.rows.fetch_values(sql)
@@ -86,7 +89,27 @@ def test_a_migration_is_one_row_with_its_freeze_and_its_clean_up(judged: JudgedR
     ]
     times = "dateDiff('second', offered_at, prepared_at), dateDiff('second', prepared_at, ended_at)"
     assert judged.ask(f"SELECT {times}, dateDiff('second', ended_at, released_at) FROM v_migrations") == [(1, 1, 3)]
-    assert judged.ask("SELECT count() FROM v_uncleaned") == [(0,)]
+    for view in ("v_uncleaned", "v_cleanups", "v_timeouts"):  # no clock asked for this clean-up
+        assert judged.ask(f"SELECT count() FROM {view}") == [(0,)], view
+    assert judged.ask("SELECT timed_out, reclaimed, reclaim_rate FROM v_kpi") == [(0, 0, None)]
+
+
+def test_a_command_that_waits_finds_the_ends_of_its_migrations(judged: JudgedRows) -> None:
+    assert judged.send(judged.owner, "session_migration_offered", migration_id="m0") == "applied"
+    assert judged.send(judged.owner, "session_migration_aborted", migration_id="m0") == "applied"
+    judged.migrate("m1")
+    judged.send(judged.target, "session_migration_offered", migration_id="m2", target_service="billing")
+    judged.insert()
+    judged.insert("again")  # a row that is stored twice is one
+    told: list[int] = []
+    two_days_ago_s = time.monotonic() - 2 * 86_400
+    source = ClickHouseClient(judged.rows.clickhouse)
+    found = _await_ends(source, TARGET, ["m1", "m0"], two_days_ago_s, 0.0, told.append)
+    assert [(row["migration_id"], row["step"], row["reason_code"]) for row in found] == [
+        ("m1", "completed", "migrated"),
+        ("m0", "aborted", "called_off"),
+    ]
+    assert told == []
 
 
 def test_owners_follow_each_other_without_a_hole(judged: JudgedRows) -> None:

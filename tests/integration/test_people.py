@@ -159,11 +159,13 @@ def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
         assert taken.sync().owner_service == "shipping"
         session.activity("still here")
         owner.flush()
-        taken.complete()
-        taken.sync()
+        [cancelled] = rig.act("cancel", session, "--reason", "wrong customer")
+        assert (cancelled["state"], cancelled["reason_code"]) == ("Terminated", "cancelled")
+        wait_until(lambda: taken.lost, 60, "the new owner to be told")
         rig.act("claim", session, "--for", "billing", "--reason", "again", code=5)
     told = [(each.owner_service, each.epoch, each.actor) for each in rig.audits(session, "take_over")]
     assert told == [("shipping", 2, "alice"), ("shipping", 3, None)]
+    assert rig.transitions(session)[-1] == ("T13", "cancelled", "alice")
     refused = [each.reason_code for each in rig.audits(session, "refusal")]
     assert refused == ["owner_alive", "stale_epoch", "illegal_transition"]
 

@@ -1,13 +1,18 @@
 """An agent in a process of its own: it counts in the content of a session that others count in."""
 
+import json
 import sys
 
 from sessionary.producers import SessionClient, VersionConflict
 
 
 def main() -> None:
-    """Count in the session of the arguments, under the agent's id; print how often it was late."""
-    session_id, agent_id, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    """Count in the session of the arguments, under the agent's id; print what it saw as JSON.
+
+    That is how often it was late, and the content in the version of the last argument, which all
+    agents together reach.
+    """
+    session_id, agent_id, times, last_version = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     late = 0
     with SessionClient(tenant_id="acme", service_id="counting", agent_id=agent_id) as client:
         session = client.attach(session_id)
@@ -19,8 +24,9 @@ def main() -> None:
                     break
                 except VersionConflict:  # `session.state` is the newest content now
                     late += 1
+        seen = next(view for view in client.follow(session) if view.version >= last_version)
         session.detach()
-    sys.stdout.write(f"{late}\n")
+    sys.stdout.write(json.dumps({"late": late, "version": seen.version, "content": json.loads(seen.state_json)}) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,8 +40,9 @@ def main() -> None:
             kept.append(session)
             state = session.state
             session.activity("arrived")
+            head, turns = session.sync().snapshot_id, [turn.turn for turn in session.conversation()]
             session.update_state({**state, "steps": state["steps"] + 1})
-            _print_line("arrived", session, before=state, at_s=time.time())
+            _print_line("arrived", session, before=state, head=head, turns=turns, at_s=time.time())
 
 
 if __name__ == "__main__":

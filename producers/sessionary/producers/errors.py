@@ -17,7 +17,7 @@ SessionaryError
     ├── SessionLost                the session does not exist, or is archived
     │   └── RunGone                the run or task finished, and is no longer kept
     ├── SessionEnded               a verb on a session that this object has ended
-    ├── SessionFenced(holder)      another process took the session over
+    ├── SessionFenced(epoch)       another process took the session over
     ├── SessionHeld(reason_code)   others paused the session: for `on_paused`
     ├── StateMismatch              the state that the caller knows is not the processor's
     ├── RulesTooOld                a call that the rules in force do not know
@@ -169,15 +169,17 @@ class SessionFenced(ProducerError):
     Attributes:
         session_id: The session.
         holder: The producer id of the other client.
+        epoch: That of the session when this client learned of it; its own was lower.
     """
 
-    def __init__(self, session_id: str, holder: str) -> None:
+    def __init__(self, session_id: str, holder: str, epoch: int) -> None:
         super().__init__(
-            f"session {session_id} was taken over by the client {holder}; "
+            f"session {session_id} was taken over by the client {holder} in epoch {epoch}; "
             "attach(session_id, take_over=True) takes it back"
         )
         self.session_id = session_id
         self.holder = holder
+        self.epoch = epoch
 
 
 class SessionHeld(ProducerError):

@@ -148,9 +148,9 @@ class JudgedHandle:
         """Let `_lock_then_tell` tell a finding. If it is `raised` by a verb, not to `on_error`."""
         self._untold.append((finding, raised))
 
-    def _note_fenced(self, holder: str) -> SessionFenced:
+    def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
         """Let `on_fenced` be told, unless that was done; return what a verb is to raise."""
-        fenced = SessionFenced(self.session_id, holder)
+        fenced = SessionFenced(self.session_id, holder, epoch)
         if not self._lost:
             self._note_finding(fenced, raised=True)
         self._lost = True
@@ -231,7 +231,7 @@ class JudgedHandle:
             epoch = known if change.epoch is None else change.epoch
             if epoch > known and self._is_holder and change.holder not in (None, own_id):
                 self._lose_session()
-                return SessionFenced(self.session_id, f"{change.holder}")
+                return SessionFenced(self.session_id, f"{change.holder}", epoch)
             if epoch == known and change.state == "Paused" and self._is_holder and self._local_state in _HELD_FROM:
                 # That of a migration is short: the session is another's, or ours again, at once.
                 return None if change.reason_code == _MIGRATION else self._adopt_pause(change)

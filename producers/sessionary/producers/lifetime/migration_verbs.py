@@ -33,8 +33,9 @@ class MigrationVerbs(ProcessBoundClient):
         Args:
             function: Takes the `Session`. What it raises goes to `on_error`.
             concurrency: How many sessions are taken at once, from the first request until
-                `function` returns; others wait until then, or until their time is over. At most
-                half of them are only being loaded; a session that is held has the other half.
+                `function` returns; others wait until then, or until their time is over: first those
+                that are held, then the others as they were offered. At most half of the sessions
+                that are taken are only being loaded; those that are held have the other half.
 
         Raises:
             ProducerError: The client takes migrations already, or its ports serve none.

@@ -1,11 +1,15 @@
 """Answers the requests for one service to take sessions: loads them, accepts them, passes them on.
 
+Requests wait here for a thread: a reader tries what it is given back in any order. Sessions that
+are held come first, because their agents stand still; offers in the order of their arrival.
+
 A request whose answer has its place in the log is never asked for again. Others are, and may be for
 a migration that is over, or that has gone on: they are dropped quietly.
 """
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
@@ -16,6 +20,7 @@ from sessionary.producers.session.life import Session
 from sessionary.schemas.records import MigrationRequest
 
 CONCURRENCY = 16
+_WAITING_MAX: Final = 1_000  # of each step; a reader has as many open requests at most
 _DONE: Final = Receipt(None, None)
 _TRIES = 4  # the third other state ends a migration
 _LOOKS, _LOOK_S = 5, 0.2
@@ -40,7 +45,8 @@ class MigrationAcceptor:
 
     A thread is busy until the program's function has returned: no more than `concurrency` are. Of
     these, no more than half load sessions that still work elsewhere. So one that is held, which is
-    the next step of each of them, finds a thread, however many are offered.
+    the next step of each of them, finds a thread, however many are offered. Other requests wait; a
+    request that waits when the client stops is not answered, and so is asked for again elsewhere.
     """
 
     def __init__(
@@ -54,36 +60,56 @@ class MigrationAcceptor:
         self._changed = threading.Condition()
         self._busy = 0
         self._stopped = False
-        self._at_work: dict[_Key, list[OnReceipt]] = {}  # requests without an answer
+        self._receipts: dict[_Key, list[OnReceipt]] = {}  # of all requests without an answer
+        self._at_work: set[_Key] = set()  # those of them that have a thread
+        self._held, self._offers = deque[MigrationRequest](), deque[MigrationRequest]()  # the others
         self._unclear: set[str] = set()  # migrations that were accepted here, without a known verdict
 
     def __call__(self, request: MigrationRequest, on_receipt: OnReceipt) -> None:
-        """Begin to answer a request. Raises `QueueFull` if all threads are busy."""
-        key = request.migration_id, request.step
+        """Take a request; answer it once a thread is free.
+
+        Raises `QueueFull` if too many wait. One that is answered in place does not wait.
+        """
+        key = _key_of(request)
         with self._changed:
-            if (waiting := self._at_work.get(key)) is not None:
-                waiting.append(on_receipt)  # delivered again after a rebalance: one answer is for all
+            if (receipts := self._receipts.get(key)) is not None:
+                receipts.append(on_receipt)  # delivered again after a rebalance: one answer is for all
                 return
-            if self._stopped or not self._has_thread(request):
-                raise QueueFull(f"{self._busy} sessions that migrate here are at work")
-            self._busy += 1
-            self._at_work[key] = [on_receipt]
-        if self._in_place:
-            self._work(request, key)
-            return
-        name = f"sessionary-migration-{request.session_id}"
-        try:
-            threading.Thread(target=self._work, args=(request, key), name=name, daemon=True).start()
-        except RuntimeError:  # no thread can be had: the request comes again
-            with self._changed:
-                self._busy -= 1
-                del self._at_work[key]
-            raise
+            waiting = self._held if request.step == "prepared" else self._offers
+            has_room = self._has_thread(request) if self._in_place else len(waiting) < _WAITING_MAX
+            if self._stopped or not has_room:
+                raise QueueFull(f"{self._busy} sessions that migrate here are at work, {len(waiting)} wait")
+            self._receipts[key] = [on_receipt]
+            waiting.append(request)
+        self._start_waiting()
+
+    def _start_waiting(self) -> None:
+        """Let waiting requests have the threads that are free."""
+        while (request := self._take_next()) is not None:
+            if self._in_place:
+                self._work(request)
+                continue
+            name = f"sessionary-migration-{request.session_id}"
+            try:
+                threading.Thread(target=self._work, args=(request,), name=name, daemon=True).start()
+            except RuntimeError as error:  # no thread can be had: the request comes again
+                self._on_error(error)
+                self._end_answer(request, Receipt(None, None, str(error)), is_free=True)
+
+    def _take_next(self) -> MigrationRequest | None:
+        """Return the request that is answered next; None if none waits, or no thread is free."""
+        with self._changed:
+            for waiting in (self._held, self._offers):
+                if waiting and not self._stopped and self._has_thread(waiting[0]):
+                    self._busy += 1
+                    self._at_work.add(_key_of(waiting[0]))
+                    return waiting.popleft()
+        return None
 
     def _has_thread(self, request: MigrationRequest) -> bool:
         """Return whether a thread is free for a request. Hold the lock."""
-        if request.step == "offered":
-            loading = sum(step == "offered" for _, step in self._at_work)
+        if request.step != "prepared":
+            loading = sum(step != "prepared" for _, step in self._at_work)
             if loading >= max(1, self._concurrency // 2):
                 return False
         return self._busy < self._concurrency
@@ -94,7 +120,7 @@ class MigrationAcceptor:
             self._stopped = True
 
     def close(self, timeout_s: float) -> None:
-        """Wait until what was asked for is answered, for at most `timeout_s`.
+        """Wait until the requests at work are answered, for at most `timeout_s`.
 
         The program's function is not waited for: it may work with its session for long.
         """
@@ -102,7 +128,7 @@ class MigrationAcceptor:
         with self._changed:
             self._changed.wait_for(lambda: not self._at_work, timeout_s)
 
-    def _work(self, request: MigrationRequest, key: _Key) -> None:
+    def _work(self, request: MigrationRequest) -> None:
         session, receipt = None, _DONE
         try:
             session = self._answer(request)
@@ -111,19 +137,25 @@ class MigrationAcceptor:
                 self._on_error(error)
             if time.time_ns() // 1_000 < request.expires_at + _OVER_US:
                 receipt = Receipt(None, None, str(error))
-        with self._changed:
-            waiting = self._at_work.pop(key)
-            self._changed.notify_all()
-        for on_receipt in waiting:
-            on_receipt(receipt)
-        if session is None:
-            self._release()
-        else:
+        self._end_answer(request, receipt, is_free=session is None)
+        self._start_waiting()
+        if session is not None:
             self._hand_over(session, self._release)
+
+    def _end_answer(self, request: MigrationRequest, receipt: Receipt, *, is_free: bool) -> None:
+        """Tell the answer to a request; `is_free`: its thread has nothing more to do."""
+        with self._changed:
+            self._at_work.discard(_key_of(request))
+            receipts = self._receipts.pop(_key_of(request))
+            self._busy -= is_free
+            self._changed.notify_all()
+        for on_receipt in receipts:
+            on_receipt(receipt)
 
     def _release(self) -> None:
         with self._changed:
             self._busy -= 1
+        self._start_waiting()
 
     def _answer(self, request: MigrationRequest) -> Session | None:
         """Answer a request; return the session if it is this process's from now on.
@@ -193,6 +225,10 @@ class MigrationAcceptor:
         if last.step == request.step:
             return "ready"
         return "behind" if (last.step, request.step) == ("offered", "prepared") else "over"
+
+
+def _key_of(request: MigrationRequest) -> _Key:
+    return request.migration_id, request.step
 
 
 __all__ = ["CONCURRENCY", "AcceptingClient", "MigrationAcceptor"]

@@ -118,7 +118,7 @@ class SessionHandle(BeatingHandle):
         self._detached = False
         self._detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
         self._is_holder = False  # this client created the session, or took it over
-        self._fenced_by: str | None = None
+        self._fenced_by: tuple[str, int] | None = None  # who holds the session, and its epoch
         self._agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
         self._agent_count = 0  # a poll tells only that
         self._is_update_open = False  # the verdict on the last update did not come
@@ -185,7 +185,7 @@ class SessionHandle(BeatingHandle):
         if self._pending is not None:
             raise VerdictPending(self._pending.verb)
         if self._fenced_by is not None:
-            raise SessionFenced(self.session_id, self._fenced_by)
+            raise SessionFenced(self.session_id, *self._fenced_by)
         if self._local_state == "Terminated" and not self._told_lost and not self._may_outlive(payload, fields.run_id):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
@@ -313,9 +313,9 @@ class SessionHandle(BeatingHandle):
         """Take over what the processor knows. In `_lock_then_tell` only. Raises `SessionFenced`."""
         self._leave_shared_producer(view)
         if self._is_holder and view.holder not in (None, self._emitter.producer_id):
-            self._fenced_by, self._detached = view.holder, True
+            self._fenced_by, self._detached = (f"{view.holder}", view.epoch), True
             self._stop_heartbeats()
-            raise self._note_fenced(f"{view.holder}")
+            raise self._note_fenced(*self._fenced_by)
         self._fenced_by = self._followed = None
         self._note_view(view)
         self._emitter.epoch = view.epoch

@@ -67,6 +67,36 @@ def test_each_role_sees_what_it_may_and_depends_on_whom_it_must() -> None:
         assert seen["writer_1"].authors == {name: name.rsplit("_", 2)[0] for name in everything}
 
 
+def test_dependencies_name_each_agent_of_a_role() -> None:
+    client, _ = memory_client()
+    with client, client.session(user_id="u") as session:
+        roles = {"r1": "researcher", "r2": "researcher", "a1": "analyzer", "w1": "writer"}
+        found = {name: session.agent(name, role) for name, role in roles.items()}
+        assert {name: [*agent.view().dependencies] for name, agent in found.items()} == {
+            "r1": [],
+            "r2": [],
+            "a1": ["r1", "r2"],
+            "w1": ["r1", "r2", "a1"],
+        }
+
+
+def test_sessions_of_one_process_share_nothing_also_if_their_agents_have_one_id() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u", state={"n": 1}) as one, client.session(user_id="u", state={"n": 2}) as two:
+        agents = [session.agent("w", "writer") for session in (one, two)]
+        agents[0].finish("of the first", task="write")
+        one.update_state({"n": 10})
+        one.message("user", "hello")
+        one.snapshot()
+        assert [agent.view().visible_context for agent in agents] == [{"w_write": "of the first"}, {}]
+        views = [session.sync() for session in (one, two)]
+        assert [(view.version, view.state_json) for view in views] == [(2, '{"n":10}'), (1, '{"n":2}')]
+        assert [view.snapshot_state_json for view in views] == ['{"n":10}', '{"n":2}']
+        assert [len(session.conversation()) for session in (one, two)] == [1, 0]
+        agents[1].finish("of the second", task="write")  # each task is done once in each session
+    assert memory.refusals() == []
+
+
 def test_the_authors_role_decides_and_not_the_name_of_the_key() -> None:
     client, _ = memory_client()
     with client, client.session(user_id="u") as session:

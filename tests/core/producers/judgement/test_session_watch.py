@@ -171,7 +171,7 @@ def test_a_take_over_is_told_and_stops_the_heartbeats() -> None:
     scene.poll()
     scene.poll()
     (fenced,) = scene.told.fenced
-    assert (fenced.session_id, fenced.holder) == (session.session_id, second.producer_id)
+    assert (fenced.session_id, fenced.holder, fenced.epoch) == (session.session_id, second.producer_id, 2)
     assert session.lost
     assert not session._send_heartbeat()
     session.activity("goes on")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessionary.producers import Session, SessionClient, Unavailable
+from sessionary.producers.control.request_backlog import RequestBacklog
 from sessionary.producers.errors import QueueFull
 from sessionary.producers.migration.acceptor import MigrationAcceptor
 from sessionary.producers.migration.hand_over import hand_over_in_place
@@ -181,37 +182,117 @@ def test_without_a_thread_the_request_comes_again(monkeypatch: pytest.MonkeyPatc
     offered = rig.offer()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            acceptor(offered, rig.receipts.append)
+        acceptor(offered, rig.receipts.append)
+    assert [receipt.error for receipt in rig.receipts] == ["can't start new thread"]
+    assert [f"{error}" for error in rig.told] == ["can't start new thread"]
     acceptor(offered, rig.receipts.append)
-    wait_until(lambda: rig.receipts, 60, "the session to be loaded")
+    wait_until(lambda: len(rig.receipts) == 2, 60, "the session to be loaded")
     assert rig.memory.migrations()[-1].step == "prepared"
+
+
+class Gated:
+    """An acceptor whose offers wait before they read their session; `begun` has all that began."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch, concurrency: int) -> None:
+        self.begun: list[str] = []
+        self.going_on = threading.Event()
+        self.acceptor = rig.acceptor(concurrency=concurrency, in_place=False)
+        read_session = self.acceptor._read_session
+
+        def read_late(session: Session, request: MigrationRequest) -> object:
+            self.begun.append(request.migration_id)
+            assert request.step == "prepared" or self.going_on.wait(60)
+            return read_session(session, request)
+
+        monkeypatch.setattr(self.acceptor, "_read_session", read_late)
+
+    def wait_begun(self, count: int) -> None:
+        wait_until(lambda: len(self.begun) == count, 60, f"{count} requests to begin")
+
+    def wait_free(self) -> None:
+        wait_until(lambda: self.acceptor._busy == 0, 60, "all threads to be free")
+
+
+def offer_others(rig: Rig, count: int) -> list[MigrationRequest]:
+    return [rig.offer(rig.source.session(user_id="u", state={}), f"offered-{n}") for n in range(count)]
 
 
 def test_a_session_that_is_held_finds_a_thread_while_others_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
-    acceptor = rig.acceptor(concurrency=4, in_place=False)
+    gated = Gated(rig, monkeypatch, concurrency=4)
     prepared = rig.prepare(rig.acceptor())
-    going_on = threading.Event()
-    offers = [rig.offer(rig.source.session(user_id="u", state={}), f"offered-{n}") for n in range(3)]
-    read_session = acceptor._read_session
-
-    def read_late(session: Session, request: MigrationRequest) -> object:
-        assert request.step == "prepared" or going_on.wait(60)
-        return read_session(session, request)
-
-    monkeypatch.setattr(acceptor, "_read_session", read_late)
-    for offered in offers[:2]:
-        acceptor(offered, rig.receipts.append)
-    with pytest.raises(QueueFull):  # two threads are free, and not for offers
-        acceptor(offers[2], rig.receipts.append)
-    acceptor(prepared, rig.receipts.append)
+    for offered in offer_others(rig, 3):  # two threads are free at the third one, and not for offers
+        gated.acceptor(offered, rig.receipts.append)
+    gated.acceptor(prepared, rig.receipts.append)
     wait_until(lambda: rig.arrived, 60, "the session that is held")
-    going_on.set()
-    wait_until(lambda: acceptor._busy == 0, 60, "the offers")
-    acceptor(offers[2], rig.receipts.append)
-    acceptor.close(60)
+    assert sorted(gated.begun) == ["m1", "offered-0", "offered-1"]
+    gated.going_on.set()
+    gated.wait_free()
+    gated.acceptor.close(60)
+    assert gated.begun[-1] == "offered-2"
     assert ([receipt.error for receipt in rig.receipts], rig.told) == ([None] * 5, [])
+
+
+def test_held_sessions_come_first_and_offers_in_the_order_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    gated = Gated(rig, monkeypatch, concurrency=1)
+    prepared = rig.prepare(rig.acceptor())
+    told: list[str] = []
+    for request in [*offer_others(rig, 6), prepared]:
+        gated.acceptor(request, lambda receipt, name=request.migration_id: told.append(name))  # type: ignore[misc]
+        gated.wait_begun(1)
+    gated.going_on.set()
+    gated.wait_free()
+    order = ["offered-0", "m1", *(f"offered-{n}" for n in range(1, 6))]
+    assert (gated.begun, told) == (order, order)
+    assert (len(rig.arrived), rig.told) == (1, [])
+
+
+def test_a_request_that_waits_is_answered_once_however_often_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    gated = Gated(rig, monkeypatch, concurrency=1)
+    first, second = offer_others(rig, 2)
+    for request in (first, second, second):
+        gated.acceptor(request, rig.receipts.append)
+    gated.going_on.set()
+    gated.wait_free()
+    assert (gated.begun, rig.receipts) == (["offered-0", "offered-1"], [Receipt(None, None)] * 3)
+
+
+def test_what_waits_has_a_limit_which_offers_do_not_take_from_held_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sessionary.producers.migration.acceptor._WAITING_MAX", 2)
+    rig = Rig()
+    gated = Gated(rig, monkeypatch, concurrency=1)
+    prepared = rig.prepare(rig.acceptor())
+    *offers, one_more = offer_others(rig, 4)
+    for offered in offers:
+        gated.acceptor(offered, rig.receipts.append)
+        gated.wait_begun(1)
+    with pytest.raises(QueueFull, match="2 wait"):
+        gated.acceptor(one_more, rig.receipts.append)
+    gated.acceptor(prepared, rig.receipts.append)
+    gated.going_on.set()
+    gated.wait_free()
+    assert (gated.begun[1], len(gated.begun), len(rig.receipts)) == ("m1", 4, 5)
+
+
+def test_of_a_client_that_stops_what_waits_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    gated = Gated(rig, monkeypatch, concurrency=1)
+    backlog = RequestBacklog()
+    backlog.begin_assignment([0])
+    for offset, request in enumerate(offer_others(rig, 3)):
+        backlog.add_request(0, offset, request)
+    for one in backlog.waiting:
+        one.try_answer(gated.acceptor)
+    gated.wait_begun(1)
+    gated.acceptor.stop()
+    gated.going_on.set()
+    gated.acceptor.close(60)
+    wait_until(lambda: backlog.waiting[0].delivered, 60, "the answer to the one at work")
+    assert gated.begun == ["offered-0"]
+    assert backlog.take_answered() == {0: 1}
+    assert [one.offset for one in backlog.waiting] == [1, 2]
 
 
 def test_a_verdict_that_was_not_told_is_found_when_the_request_comes_again() -> None:
@@ -255,13 +336,22 @@ def test_no_more_sessions_are_taken_at_once_than_there_are_threads(gate: threadi
     wait_until(lambda: acceptor._busy == 0, 60, "the session to be loaded")
     acceptor(rig.memory.migrations()[-1], rig.receipts.append)
     wait_until(lambda: len(rig.receipts) == 2, 60, "the session to arrive")
-    acceptor.close(60)  # does not wait for the program's function
-    other = rig.source.session(user_id="u")
-    offered = rig.offer(other, "m2")
-    with pytest.raises(QueueFull):
-        acceptor(offered, rig.receipts.append)
+    acceptor(rig.offer(rig.source.session(user_id="u"), "m2"), rig.receipts.append)
+    assert [(request.migration_id, request.step) for request in rig.memory.migrations()][-1] == ("m2", "offered")
     gate.set()
-    wait_until(lambda: acceptor._busy == 0, 60, "the function to return")
+    wait_until(lambda: len(rig.receipts) == 3, 60, "the next one to be loaded once the function has returned")
+    assert rig.memory.migrations()[-1].step == "prepared"
+
+
+def test_closing_does_not_wait_for_the_programs_function(gate: threading.Event) -> None:
+    rig = Rig()
+    acceptor = rig.acceptor(lambda session: gate.wait(), concurrency=1, in_place=False)
+    acceptor(rig.prepare(rig.acceptor()), rig.receipts.append)
+    wait_until(lambda: len(rig.receipts) == 2, 60, "the session to arrive")
+    acceptor.close(60)
+    assert acceptor._busy == 1
+    with pytest.raises(QueueFull):
+        acceptor(rig.offer(rig.source.session(user_id="u"), "m2"), rig.receipts.append)
 
 
 def test_a_stopped_acceptor_takes_nothing() -> None:

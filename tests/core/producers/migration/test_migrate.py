@@ -68,8 +68,9 @@ def test_the_source_has_left_and_no_poll_reports_it() -> None:
         session.migrate(to="shipping")
         assert session.lost
         for verb in (lambda: session.activity("x"), session.pause, session.close, session.sync):
-            with pytest.raises(SessionFenced):
+            with pytest.raises(SessionFenced) as raised:
                 verb()
+            assert (raised.value.holder, raised.value.epoch) == (stage.target.producer_id, 2)
     sent = len(stage.memory.events())
     stage.memory.advance(60)
     assert (stage.told, len(stage.memory.events())) == ([], sent)

@@ -61,8 +61,8 @@ def test_a_line_about_a_session_has_it_as_a_field(caplog: pytest.LogCaptureFixtu
         raise RuntimeError("listener")
 
     with caplog.at_level(logging.WARNING, "sessionary.producers"):
-        log_error(SessionFenced("s1", "p1"))
-        guard_callback(refuse)(SessionFenced("s2", "p1"))
+        log_error(SessionFenced("s1", "p1", 2))
+        guard_callback(refuse)(SessionFenced("s2", "p1", 2))
         log_error(ValueError("no session"))
     fields = [{name: line.__dict__.get(name) for name in ("session_id", "error_class")} for line in caplog.records]
     assert fields == [

@@ -41,10 +41,11 @@ def test_a_new_process_takes_over_and_the_former_one_is_fenced_off() -> None:
     assert kafka.outcomes[-1] == "refused stale_epoch"
     with pytest.raises(SessionFenced) as raised:
         session.sync()
-    assert raised.value.holder == second.producer_id
+    assert (raised.value.holder, raised.value.epoch) == (second.producer_id, 2)
     for verb in (lambda: session.activity("x"), session.close, session.resume):
-        with pytest.raises(SessionFenced):
+        with pytest.raises(SessionFenced, match="in epoch 2") as raised:
             verb()
+        assert (raised.value.holder, raised.value.epoch) == (second.producer_id, 2)
     assert taken.update_state({"n": 2}) == 2
     taken.close()
     assert kafka.outcomes[-1] == "applied"

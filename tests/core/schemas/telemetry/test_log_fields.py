@@ -28,5 +28,5 @@ def test_what_is_not_known_has_no_field() -> None:
 
 
 def test_an_error_names_its_class_and_session() -> None:
-    assert error_subject(SessionFenced(_SESSION, "p1")) == {"error_class": "SessionFenced", "session_id": _SESSION}
+    assert error_subject(SessionFenced(_SESSION, "p1", 2)) == {"error_class": "SessionFenced", "session_id": _SESSION}
     assert error_subject(QueueFull("no room")) == {"error_class": "QueueFull"}

@@ -183,7 +183,7 @@ class MigratingSession(SessionAgents):
             if self._sent_events is not None:
                 for refused in self._sent_events.match_refusals(view.refusals):
                     self._note_finding(refused, raised=False)
-            self._fenced_by = view.holder or offered.target_service
+            self._fenced_by = view.holder or offered.target_service, view.epoch
             self._departures += 1
             self._lose_session()
 

@@ -292,6 +292,25 @@ def test_an_operator_may_take_over_although_the_owner_is_alive() -> None:
     assert record.reason.endswith(": it sends nonsense")
 
 
+@pytest.mark.parametrize("state", ["Idle", "Active", "Paused", "Timeout", "Error"])
+def test_an_operator_may_claim_in_each_state_but_the_last_two(state: str) -> None:
+    rig, owner = OracleRig(position=position_under(2)), EventFactory()
+    if state == "Idle":
+        assert rig.send(owner, "session_created") == "applied"
+    else:
+        rig.start(owner)
+    if state == "Timeout":
+        rig.advance(60_000)
+        assert rig.send(owner, "heartbeat") == "applied"  # it is alive
+    elif state in (ways := {"Paused": "session_paused", "Error": "session_errored"}):
+        assert rig.send(owner, ways[state]) == "applied"
+    other = EventFactory(service=TARGET, producer="q")
+    assert rig.send(other, "session_taken_over") == "refused owner_alive"
+    assert rig.send(other, "session_taken_over", as_operator=True) == "applied"
+    row = rig.row_of(owner)
+    assert (row.state, row.owner_service, row.epoch) == (state, TARGET, 2)
+
+
 def test_a_session_whose_snapshot_would_not_fit_into_its_row_is_not_held() -> None:
     position = position_under(2)
     stage = Stage(position._replace(rules=position.rules._replace(row_bytes_max=200_000)))

@@ -61,12 +61,20 @@ _OF_SERVICE: Final = (
     "AND state IN ('Active', 'Paused', 'Timeout') AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
     "ORDER BY last_at, session_id"
 )
-# By target and time: the ids of a thousand migrations are too long for a request.
-_LATELY: Final = "SELECT * FROM v_migrations WHERE to_service = {to:String} AND time >= now() - {age_s:UInt32}"
+# By target and time: the ids of a thousand migrations are too long for a request. The view would
+# compute the freeze of each one; of the table, a row that is stored twice does no harm here.
+_ENDS: Final = (
+    "SELECT assumeNotNull(migration_id) AS migration_id, migration_step AS step, reason_code FROM audit "
+    "WHERE kind = 'migration' AND migration_step IN ('completed', 'aborted') AND to_service = {to:String} "
+    "AND appended_at >= now() - {age_s:UInt32}"
+)
+_MIGRATION: Final = (
+    "SELECT * FROM v_migrations WHERE session_id = {session:String} AND migration_id = {migration:String}"
+)
 Tell = Callable[[int], None]
-_ENDS: Final = ("completed", "aborted")
 _LOOK_S: Final = 0.5
 _LANDING_S: Final = 30.0  # beyond the time of a migration, until ClickHouse has its end
+_CLOCKS_S: Final = 300.0  # by which the clocks of ClickHouse and the brokers may differ
 _AT_ONCE: Final = 16
 
 
@@ -86,13 +94,16 @@ def migrate_command(
     """
     source, api, progress = clickhouse_client(data), control_api_client(data), Progress()
     found = find_session(source, session, tenant)
+    begun_s = time.monotonic()
     try:
         offered = _offer(api, found, to, ttl, reason)
     except UnknownSession as error:
         raise NotFound(str(error)) from None
     progress(f"offered to {to}")
-    (ended,) = _await_ends(source, to, [offered], ttl, lambda _: progress(f"waiting for {to}"))
+    (ended,) = _await_ends(source, to, [offered], begun_s, ttl, lambda _: progress(f"waiting for {to}"))
     progress.clear()
+    rows = source.fetch_rows(_MIGRATION, session=found["session_id"], migration=offered)
+    ended = rows[0] if rows else ended
     shown = {name: ended.get(name) for name in _COLUMNS}
     show_object(ended if wants_json(as_json) else shown, as_json=as_json)
     if ended["step"] != "completed":
@@ -134,6 +145,7 @@ def drain_command(
     sessions = source.fetch_rows(_OF_SERVICE, service=service, tenant=tenant or "")
     outcomes: Counter[str] = Counter()
     offered: list[str] = []
+    first_s = time.monotonic()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         asked = []
         for number, session in enumerate(sessions, 1):
@@ -146,7 +158,10 @@ def drain_command(
                 offered.append(each.result())
             except (Invalid, UnknownSession) as error:
                 outcomes[_reason_of(error)] += 1
-    ends = _await_ends(source, to, offered, ttl, lambda count: progress(f"ended {count} of {len(offered)} migrations"))
+    count = len(offered)
+    ends = _await_ends(
+        source, to, offered, first_s, ttl, lambda ended: progress(f"ended {ended} of {count} migrations")
+    )
     progress.clear()
     outcomes.update(f"{end['step']}" if end["step"] == "completed" else f"{end['reason_code']}" for end in ends)
     moved = outcomes.pop("completed", 0)
@@ -164,20 +179,21 @@ def _offer(api: ControlApiClient, session: Row, to: str, ttl_s: float, reason: s
     return f"{judged['migration_id']}"
 
 
-def _await_ends(source: ClickHouseClient, to: str, ids: Sequence[str], ttl_s: float, tell: Tell) -> list[Row]:
-    """Return the rows of migrations to a service once all have ended, or after their time.
+def _await_ends(
+    source: ClickHouseClient, to: str, ids: Sequence[str], offered_s: float, ttl_s: float, tell: Tell
+) -> list[Row]:
+    """Return id, step and reason of migrations once all have ended, or after their time.
 
-    `tell` gets the number of those that have ended. A row that ClickHouse lacks has the step
-    `unknown`.
+    `offered_s`: when the first one was offered, of the monotonic clock. `tell` gets the number of
+    those that have ended. An end that ClickHouse lacks has the step `unknown`.
     """
-    begun_s = time.monotonic()
-    limit_s = ttl_s + _LANDING_S
+    limit_s = time.monotonic() + ttl_s + _LANDING_S
     while ids:
-        passed_s = time.monotonic() - begun_s
-        rows = source.fetch_rows(_LATELY, to=to, age_s=round(passed_s + 2 * limit_s))
+        now_s = time.monotonic()
+        rows = source.fetch_rows(_ENDS, to=to, age_s=round(now_s - offered_s + _CLOCKS_S))
         found = {row["migration_id"]: row for row in rows}
-        ended = sum(each in found and found[each]["step"] in _ENDS for each in ids)
-        if ended == len(ids) or passed_s >= limit_s:
+        ended = sum(each in found for each in ids)
+        if ended == len(ids) or now_s >= limit_s:
             unknown = {"step": "unknown", "reason_code": "no end is in ClickHouse yet"}
             return [found.get(each, {"migration_id": each, **unknown}) for each in ids]
         tell(ended)
@@ -186,7 +202,7 @@ def _await_ends(source: ClickHouseClient, to: str, ids: Sequence[str], ttl_s: fl
 
 
 def _reason_of(error: SessionaryError) -> str:
-    return f"refused: {error}" if isinstance(error, Invalid) else "unknown session"
+    return f"refused: {error.detail}" if isinstance(error, Invalid) else "unknown session"
 
 
 __all__ = ["drain_command", "migrate_command", "migrations_command"]
