@@ -34,6 +34,24 @@ class EndFault(NamedTuple):
     session_id: str = ""
 
 
+class LandedEnd(NamedTuple):
+    """Where a sink stands in a partition.
+
+    Attributes:
+        partition: The partition.
+        committed: The offset below which it has written all records.
+        log_start: The first offset that Kafka still has.
+        log_end: The next offset that Kafka gives.
+        last_offset: Of the last record below `committed` of the last 22 days; None without one.
+    """
+
+    partition: int
+    committed: int
+    log_start: int
+    log_end: int
+    last_offset: int | None = None
+
+
 # What `find_end_faults` may find, for each sink.
 END_FAULTS: Final = tuple(
     f"{kind}_{what}" for kind in SINKS for what in ("deleted_unread", "log_shorter", "end_missing")
@@ -83,35 +101,56 @@ def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
     return tables if definition.side is None else [*tables, (definition.side.table.name, "")]
 
 
+def read_landed_ends(settings: SinkGroupSettings, kind: SinkKind, timeout_s: float = 60.0) -> list[LandedEnd]:
+    """Return where a sink stands in each partition in which it has written something.
+
+    Blocks for up to `timeout_s`. Raises `Unavailable`.
+    """
+    try:
+        return _read_ends(settings, kind, _TimeLimit(settings, timeout_s))
+    except KafkaException as error:
+        raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
+
+
 def _find_sink_faults(
     settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: _TimeLimit
 ) -> list[EndFault]:
-    definition = SINKS[kind]
-    topic: str = getattr(settings.topics, definition.topic)
-    consumer = group_consumer(settings, kind)
-    try:
-        faults, committed, lows = [], dict[int, int](), dict[int, int]()
-        places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
-        for place in consumer.committed(places, timeout=limit.left_s()):
-            partition, offset = place.partition, place.offset
-            if offset < 0:
-                continue  # it has written nothing yet
-            low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
-            if offset < low:
-                faults.append(EndFault(f"{kind}_deleted_unread", partition, low - offset, offset, low - 1))
-            elif offset > high:
-                faults.append(EndFault(f"{kind}_log_shorter", partition, offset - high, high, offset - 1))
-            elif offset > low:
-                committed[partition], lows[partition] = offset, low
-        ends = _read_last_records(consumer, topic, committed, lows, limit)
-    finally:
-        consumer.close()
-    stored = _find_stored(definition, ends, fetch_rows)
-    return faults + [
+    ends = _read_ends(settings, kind, limit)
+    lasts = {end.partition: end.last_offset for end in ends if end.last_offset is not None}
+    stored = _find_stored(SINKS[kind], lasts, fetch_rows)
+    return [_outside_log(kind, end) for end in ends if not end.log_start <= end.committed <= end.log_end] + [
         EndFault(f"{kind}_end_missing", partition, 1, offset, offset)
-        for partition, offset in sorted(ends.items())
+        for partition, offset in sorted(lasts.items())
         if (partition, offset) not in stored
     ]
+
+
+def _outside_log(kind: SinkKind, end: LandedEnd) -> EndFault:
+    if end.committed < end.log_start:
+        unread = end.log_start - end.committed
+        return EndFault(f"{kind}_deleted_unread", end.partition, unread, end.committed, end.log_start - 1)
+    return EndFault(f"{kind}_log_shorter", end.partition, end.committed - end.log_end, end.log_end, end.committed - 1)
+
+
+def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -> list[LandedEnd]:
+    """Raises `KafkaException`, `Unavailable`."""
+    topic: str = getattr(settings.topics, SINKS[kind].topic)
+    consumer = group_consumer(settings, kind)
+    try:
+        ends = dict[int, LandedEnd]()
+        places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
+        for place in consumer.committed(places, timeout=limit.left_s()):
+            if place.offset >= 0:  # else it has written nothing yet
+                low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
+                ends[place.partition] = LandedEnd(place.partition, place.offset, low, high)
+        searched = {end.partition: end for end in ends.values() if end.log_start < end.committed <= end.log_end}
+        committed = {partition: end.committed for partition, end in searched.items()}
+        lows = {partition: end.log_start for partition, end in searched.items()}
+        for partition, offset in _read_last_records(consumer, topic, committed, lows, limit).items():
+            ends[partition] = ends[partition]._replace(last_offset=offset)
+    finally:
+        consumer.close()
+    return list(ends.values())
 
 
 def _read_last_records(
@@ -165,4 +204,13 @@ def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
 
 
-__all__ = ["END_FAULTS", "EndFault", "FetchRows", "find_end_faults", "group_consumer", "tables_of"]
+__all__ = [
+    "END_FAULTS",
+    "EndFault",
+    "FetchRows",
+    "LandedEnd",
+    "find_end_faults",
+    "group_consumer",
+    "read_landed_ends",
+    "tables_of",
+]
