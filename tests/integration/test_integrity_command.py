@@ -9,12 +9,15 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.integrity import end_report
+from sessionary.sinks.integrity.landed_ends import find_end_faults
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
+from tests.integration.test_unreadable_batches import PACKED, send_packed
 from tests.support.losses import commit_offset
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
@@ -124,6 +127,28 @@ def test_v_integrity_knows_where_the_sinks_stand(
     for table in ("history", "landed_ends"):
         run_sql(clickhouse, f"TRUNCATE TABLE {database}.{table}")
     wait_told(unread, "history_end_missing\t1\t1\t19\t19", skipped)
+
+
+@pytest.mark.long
+def test_a_batch_that_cannot_be_read_hides_no_end_but_its_partition_s(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    make_tables(clickhouse)
+    settings = settings_for(kafka, clickhouse, instance=None)
+    send_packed(kafka)
+    produce_ticks(kafka, PACKED, 40)
+    produce_ticks(kafka, 1, 3)
+
+    def missing() -> list[tuple[int, int]]:
+        faults = find_end_faults(settings, ClickHouseClient(settings).fetch_rows)
+        return [(fault.partition, fault.first_offset) for fault in faults if fault.fault == "history_end_missing"]
+
+    commit_offset(settings, "history", 1)
+    for behind_it in (1, 10):
+        commit_offset(settings, "history", PACKED, behind_it)
+        assert missing() == [(1, 2)]
+    commit_offset(settings, "history", PACKED, 40)
+    assert missing() == [(PACKED, 39), (1, 2)]
 
 
 def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(

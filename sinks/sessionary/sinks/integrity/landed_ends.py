@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SINKS, SinkDefinition, SinkKind
 from sessionary.sinks.settings import SinkGroupSettings
 
-_WINDOW: Final = 500  # offsets that are read before the committed one; then eight times as many
+_WINDOW: Final = 20  # offsets that are read before the committed one; then eight times as many
 _WINDOW_GROWTH: Final = 8
 _ASK_S: Final = 10.0  # for one question to Kafka
 _AGE_MS_MAX: Final = 22 * 86_400_000  # rows may expire 30 days after their record
@@ -156,41 +157,58 @@ def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -
 def _read_last_records(
     consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: _TimeLimit
 ) -> dict[int, int]:
-    """Return, by partition, the offset of the last record before its end, if there is one."""
-    found: dict[int, int] = {}
+    """Return, by partition, the offset of the last record before its end, if there is one.
+
+    A partition is left out if a batch that cannot be read comes before that record: librdkafka does
+    not get past it. Then some later record will be the last one.
+    """
+    found, unreadable = dict[int, int](), set[int]()
     searched, window = dict(ends), _WINDOW
     while searched:
         starts = {partition: max(lows[partition], end - window) for partition, end in searched.items()}
-        found |= _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts}, limit)
+        read = _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts}, limit)
+        found |= read.last
+        unreadable |= read.unreadable
         # Offsets without a record are markers of transactions.
         searched = {
             partition: start
             for partition, start in starts.items()
-            if partition not in found and start > lows[partition]
+            if partition not in found and partition not in unreadable and start > lows[partition]
         }
         window *= _WINDOW_GROWTH
     return found
 
 
+class _ReadRecords(NamedTuple):
+    """The last records that were read, and the partitions in which a batch cannot be read."""
+
+    last: Mapping[int, int]
+    unreadable: set[int]
+
+
 def _read_records(
     consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: _TimeLimit
-) -> dict[int, int]:
+) -> _ReadRecords:
     consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
-    unread, last = set(starts), dict[int, int]()
+    unread, last, unreadable = set(starts), dict[int, int](), set[int]()
     youngest_ms = time.time_ns() // 1_000_000 - _AGE_MS_MAX
     while unread:
         limit.left_s()
         for message in consumer.consume(1_000, 0.2):
             partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if is_unreadable_batch(message):
+                if partition in unread and offset < ends[partition]:
+                    last.pop(partition, None)
+                    unreadable.add(partition)
+            elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            if partition in unread and error is None and offset < ends[partition]:
+            elif partition in unread and error is None and offset < ends[partition]:
                 if message.timestamp()[1] >= youngest_ms:
                     last[partition] = offset
                 if offset < ends[partition] - 1:
                     continue
             unread.discard(partition)
-    return last
+    return _ReadRecords(last, unreadable)
 
 
 def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows: FetchRows) -> set[tuple[int, int]]:

@@ -18,9 +18,10 @@ ORDER BY (sink, consumer_group, partition)
 TTL toDateTime(told_at) + INTERVAL 30 DAY
 COMMENT 'one row per sink and partition: where it stood when it told it last';
 
--- As in 0032, with one difference: of a partition whose first transaction of a time is not its first one, the transaction
--- before it must be there. So a loss of all rows is seen in every time that begins after it, as long as another transaction
--- follows; from 1970 on, all of a partition's transactions are missed, as before.
+-- As in 0032, with two differences. The parts of a block become visible one by one: so rows are missed because of later ones
+-- only if these landed a minute ago, longer than an insert takes. And of a partition whose first transaction of a time is not
+-- its first one at all, the one before it must be there. So a loss of all rows is seen in every time that begins after it, as
+-- long as another transaction follows; from 1970 on, all transactions of a partition are missed, as before.
 
 CREATE OR REPLACE VIEW {database}.v_integrity_between AS
 WITH
@@ -119,17 +120,18 @@ places AS
 ),
 suspect_rows AS
 (
-    SELECT 4 * toUInt64(source_partition) AS lane, toInt64(source_offset) AS place, toUInt64(source_offset) AS identity
+    SELECT 4 * toUInt64(source_partition) AS lane, toInt64(source_offset) AS place, toUInt64(source_offset) AS identity, landed_at
     FROM {database}.history
     WHERE notEmpty(suspects) AND source_offset BETWEEN bounds.low AND bounds.high
         AND _partition_value.2 BETWEEN bounds.first_month AND bounds.last_month
     UNION ALL
-    SELECT 4 * toUInt64(source_partition) + 1, toInt64(source_offset), source_offset
+    SELECT 4 * toUInt64(source_partition) + 1, toInt64(source_offset), source_offset, landed_at
     FROM {database}.rejected
     WHERE notEmpty(suspects) AND source_offset BETWEEN bounds.low AND bounds.high
         AND _partition_value.1 BETWEEN bounds.first_month AND bounds.last_month
     UNION ALL
-    SELECT 4 * toUInt64(source_partition) + 2, toInt64(batch_number), bitXor(bitShiftLeft(toUInt64(source_n), 44), source_offset)
+    SELECT 4 * toUInt64(source_partition) + 2, toInt64(batch_number), bitXor(bitShiftLeft(toUInt64(source_n), 44), source_offset),
+        landed_at
     FROM {database}.audit
     WHERE notEmpty(suspects) AND batch_number BETWEEN bounds.low_number AND bounds.high_number
         AND _partition_value.2 BETWEEN bounds.first_month AND bounds.last_month
@@ -139,14 +141,15 @@ compared AS
     SELECT
         lane, number, first_offset, last_offset, max(wanted) AS wanted_rows, sum(is_row) AS stored,
         uniqExactIf(identity, is_row = 1) AS kept, groupUniqArrayIf(identity, is_row = 1 AND lane % 4 = 0) AS offsets,
-        max(landed) AS landed
+        max(landed) AS landed, minIf(row_landed, is_row = 1) AS first_landed
     FROM
     (
         SELECT
-            lane, number, first_offset, last_offset, wanted, 0 AS is_row, toUInt64(0) AS identity, landed_at AS landed
+            lane, number, first_offset, last_offset, wanted, 0 AS is_row, toUInt64(0) AS identity, landed_at AS landed,
+            landed_at AS row_landed
         FROM places
         UNION ALL
-        SELECT p.lane, p.number, p.first_offset, p.last_offset, 0, 1, r.identity, toDateTime64(0, 3, 'UTC')
+        SELECT p.lane, p.number, p.first_offset, p.last_offset, 0, 1, r.identity, toDateTime64(0, 3, 'UTC'), r.landed_at
         FROM suspect_rows AS r
         ASOF INNER JOIN places AS p ON p.lane = r.lane AND r.place >= p.first_place
         WHERE r.place <= p.last_place
@@ -161,7 +164,8 @@ faulty AS
         SELECT
             lane, number, first_offset, last_offset, offsets,
             landed <= now64(3) - toIntervalSecond({late_s:UInt32})
-                OR number < maxIf(number, stored > 0) OVER (PARTITION BY lane) AS is_settled,
+                OR number < maxIf(number, stored > 0 AND first_landed <= now64(3) - toIntervalSecond(least({late_s:UInt32}, 60)))
+                    OVER (PARTITION BY lane) AS is_settled,
             arrayJoin([
                 ('missing', if(is_settled, toInt64(wanted_rows) - toInt64(kept), 0)),
                 ('unexpected', toInt64(kept) - toInt64(wanted_rows)),
