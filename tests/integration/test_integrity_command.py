@@ -9,11 +9,15 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.sinks.integrity import end_report
+from sessionary.sinks.integrity.landed_ends import find_end_faults
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
+from tests.integration.test_unreadable_batches import PACKED, send_packed
 from tests.support.losses import commit_offset
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
@@ -87,6 +91,64 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
         assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
     assert found_faults(capfd, code=0) == []
     assert run_sql(clickhouse, f"SELECT count() FROM {clickhouse.clickhouse_database}.history").split() == ["23"]
+
+
+def test_v_integrity_knows_where_the_sinks_stand(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing follows the losses, and the view asks no Kafka: the running sink has told it."""
+    monkeypatch.setattr(end_report, "EVERY_S", 0.5)
+    make_tables(clickhouse)
+    settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
+
+    def show_faults() -> list[str]:
+        columns = "fault, partition, rows, first_offset, last_offset"
+        return run_sql(clickhouse, f"SELECT {columns} FROM {database}.v_integrity ORDER BY ALL").splitlines()
+
+    def wait_told(*faults: str) -> None:
+        with sink_in_thread("history", settings):
+            wait_until(lambda: show_faults() == list(faults), 120, f"{faults}")
+
+    for partition, count in ((1, 20), (3, 5)):
+        produce_ticks(kafka, partition, count)
+    told = "SELECT count() FROM {db}.landed_ends FINAL WHERE (partition, last_offset) IN ((1, 19), (3, 4))"
+    with sink_in_thread("history", settings):
+        wait_until(rows_equal(clickhouse, told, [2]), 120, "both ends to be told")
+    assert show_faults() == []
+    # The group's offset was moved to the end; Kafka deleted records before they were read.
+    produce_ticks(kafka, 2, 3)
+    commit_offset(settings, "history", 2)
+    produce_ticks(kafka, 3, 4)
+    place, admin = TopicPartition(kafka.topics.events, 3, 9), AdminClient(kafka.client_config())
+    admin.delete_records([place])[place].result(120)
+    skipped, unread = "history_end_missing\t2\t1\t2\t2", "history_deleted_unread\t3\t4\t5\t8"
+    wait_told(unread, skipped)
+    # Everything is gone, and the tables are made again.
+    for table in ("history", "landed_ends"):
+        run_sql(clickhouse, f"TRUNCATE TABLE {database}.{table}")
+    wait_told(unread, "history_end_missing\t1\t1\t19\t19", skipped)
+
+
+@pytest.mark.long
+def test_a_batch_that_cannot_be_read_hides_no_end_but_its_partition_s(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
+    make_tables(clickhouse)
+    settings = settings_for(kafka, clickhouse, instance=None)
+    send_packed(kafka)
+    produce_ticks(kafka, PACKED, 40)
+    produce_ticks(kafka, 1, 3)
+
+    def missing() -> list[tuple[int, int]]:
+        faults = find_end_faults(settings, ClickHouseClient(settings).fetch_rows)
+        return [(fault.partition, fault.first_offset) for fault in faults if fault.fault == "history_end_missing"]
+
+    commit_offset(settings, "history", 1)
+    for behind_it in (1, 10):
+        commit_offset(settings, "history", PACKED, behind_it)
+        assert missing() == [(1, 2)]
+    commit_offset(settings, "history", PACKED, 40)
+    assert missing() == [(PACKED, 39), (1, 2)]
 
 
 def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(

@@ -134,11 +134,18 @@ def test_losses_are_named_with_their_offsets(rows: Rows, clickhouse: ClickHouseS
     assert faults(clickhouse, late_s=0) == []
     delete_rows(clickhouse, "history", "source_partition = 1 AND source_offset IN (23, 25)")
     named = [("history_rows_missing", 1, 2, 23, 25)]
+    assert faults(clickhouse, late_s=0) == named
+    assert faults(clickhouse) == [], "rows of just now may be of a block whose parts come one by one"
+    run_sql(
+        clickhouse,
+        f"ALTER TABLE {clickhouse.clickhouse_database}.history UPDATE landed_at = now64(3) - 61 "
+        "WHERE source_partition = 1 AND source_offset = 49 SETTINGS mutations_sync = 2",
+    )
     assert faults(clickhouse) == named
     # The group's offset was moved on, or Kafka deleted records before they were read.
     for table in ("history", "audit", "rejected"):
         delete_rows(clickhouse, table, "source_partition = 0 AND source_offset BETWEEN 15 AND 34")
-    assert faults(clickhouse) == [
+    assert faults(clickhouse, late_s=0) == [
         ("audit_missing", None, 2, None, None),
         ("audit_rows_missing", 0, 2, 20, 39),
         ("history_rows_missing", 0, 20, 15, 34),
@@ -279,6 +286,75 @@ def test_a_time_compares_its_own_transactions_only(rows: Rows, clickhouse: Click
         f"to=toDateTime({hours[1]}, 'UTC'), late_s=0)",
     )
     assert text.split() == ["history_rows_missing", "61"]
+
+
+def test_a_time_after_a_loss_of_all_rows_misses_the_transaction_before_its_first(
+    rows: Rows, clickhouse: ClickHouseSettings
+) -> None:
+    """Else a time that begins after the loss is well: nothing in it lacks."""
+    since_s = rows.now_us // 1_000_000 + 3_600
+    window = f"from=toDateTime({since_s}, 'UTC'), to='2106-01-01 00:00:00', late_s=0"
+    query = (
+        "SELECT fault, partition, rows, first_offset, last_offset FROM "
+        f"{clickhouse.clickhouse_database}.v_integrity_between({window}) ORDER BY partition"
+    )
+    for table in SINKS:
+        run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.{table}")
+    rows.transactions(0, [5, 6], -7_200_000_000)
+    rows.transactions(1, [1], -7_200_000_000)  # the first one of its partition
+    assert run_sql(clickhouse, query).split() == ["batch_missing", "0", "1", "49", "49"]
+    rows.batches(0, [4], 7_200_000_000)  # it is there, and not of this time
+    assert run_sql(clickhouse, query) == ""
+    rows.batches(0, [4], 7_200_000_000)  # twice, which is not of this time either
+    assert run_sql(clickhouse, query) == ""
+
+
+class Ends:
+    """Tells where sinks stand, as they do, for logs that begin at 100 and end at 200."""
+
+    def __init__(self, clickhouse: ClickHouseSettings) -> None:
+        self._clickhouse = clickhouse
+        self._table = f"{clickhouse.clickhouse_database}.landed_ends"
+
+    def tell(
+        self, sink: SinkKind, committed: int, last: int | None, topic_id: str = "", told: str = "now64(3)"
+    ) -> None:
+        run_sql(
+            self._clickhouse,
+            f"INSERT INTO {self._table} (sink, consumer_group, partition, topic_id, committed, log_start, log_end, "
+            f"last_offset, told_at) SELECT '{sink}', 'g', 1, '{topic_id}', {committed}, 100, 200, "
+            f"{'NULL' if last is None else last}, {told}",
+        )
+
+
+def test_the_record_that_a_sink_has_written_last_must_have_a_row(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    ends = Ends(clickhouse)
+    for sink in SINKS:
+        ends.tell(sink, 150, 149)
+    assert faults(clickhouse) == [(f"{sink}_end_missing", 1, 1, 149, 149) for sink in sorted(SINKS)]
+    # What the tables have; the last line of the audit trail became a dead letter.
+    letters = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), SINKS["audit"].table)
+    letters.open()
+    block = letters.new_block("sink_dead_letters", topic_id="now")
+    raw = RawRecord("t.audit", 1, 149, rows.now_us // 1_000, b"k", b"junk")
+    block.add_rows([dead_letter_row("audit", raw, "undecodable")])
+    letters.insert_block(block, "dead", first_try=True, table="sink_dead_letters")
+    letters.close()
+    for sink, last in (("audit", 149), ("history", 49), ("rejected", 47), ("batches", 4)):
+        ends.tell(sink, 150, last, "now", "now64(3) + 1")
+    assert faults(clickhouse) == [("audit_dead_letters", 1, 1, 149, 149)]
+    # A row of a topic of that name that was deleted is none of this one.
+    ends.tell("audit", 150, 149, "of the next topic", "now64(3) + 2")
+    assert ("audit_end_missing", 1, 1, 149, 149) in faults(clickhouse)
+
+
+def test_where_a_sink_stands_is_within_its_log_and_was_told_lately(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+    ends = Ends(clickhouse)
+    ends.tell("history", 90, None)
+    ends.tell("audit", 203, None)
+    ends.tell("rejected", 100, None)
+    ends.tell("batches", 150, 149, told="now64(3) - INTERVAL 8 DAY")  # such a row may have expired
+    assert faults(clickhouse) == [("audit_log_shorter", 1, 3, 200, 202), ("history_deleted_unread", 1, 10, 90, 99)]
 
 
 def test_a_transaction_of_a_decision_alone_takes_no_row_of_the_next_one(

@@ -10,6 +10,7 @@ from sessionary.schemas.kafka.log_ends import LogEndClient
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.sinks.core.sink_kinds import SINKS, SinkDefinition, SinkKind
+from sessionary.sinks.integrity.end_report import EndReport
 from sessionary.sinks.memory import keep_freed_memory
 from sessionary.sinks.metrics import SinkMetrics, serve_metrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
@@ -69,10 +70,13 @@ def run_sink(kind: SinkKind, settings: SinkSettings, stop: threading.Event, *, m
         )
         if may_exit:
             watchdog.start()
+        end_report = EndReport(kind, settings)
         log_watch.start()
+        end_report.start()
         try:
             consumer.run(stop)
         finally:
+            end_report.stop()
             log_watch.stop()
 
 

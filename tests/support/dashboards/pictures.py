@@ -22,6 +22,7 @@ from sessionary.infra.stack import Stack
 from tests.support.dashboards.boards import BOARDS, ROOT
 from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel
 from tests.support.dashboards.prometheus import SCRAPE_S, running_prometheus
+from tests.support.dashboards.scraped_agent import scraped_agent
 from tests.support.dashboards.svg_chart import Line, board_svg
 from tests.support.prometheus import PrometheusClient, Series
 
@@ -33,12 +34,12 @@ _POINTS: Final = 100
 
 
 @contextmanager
-def running_stack(data: Path) -> Iterator[Path]:
-    """Run a local stack; yield the file with the targets for Prometheus. Raises `StartFailed`."""
+def running_stack(data: Path) -> Iterator[Stack]:
+    """Run a local stack by the newest rules. Raises `StartFailed`."""
     with Stack(data) as stack:
         stack.wait_ready(START_S_MAX)
         activate_newest_rules(stack)
-        yield stack.data / TARGETS_FILE
+        yield stack
 
 
 def load_stack(data: Path, logs: Path, until_s: float, sessions: int, speed: float) -> None:
@@ -90,7 +91,11 @@ def main() -> int:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sessionary-pictures-") as name:
         folder = Path(name)
-        with running_stack(folder / "data") as targets, running_prometheus(targets, folder) as client:
+        with (
+            running_stack(folder / "data") as stack,
+            scraped_agent(stack.environ, folder) as agent,
+            running_prometheus(folder, stack.data / TARGETS_FILE, agent) as client,
+        ):
             start_s, until_s = time.time(), time.monotonic() + given.minutes * 60
             load_stack(folder / "data", folder, until_s, given.sessions, given.speed)
             end_s = time.time()

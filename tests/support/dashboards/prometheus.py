@@ -13,15 +13,15 @@ SCRAPE_S: Final = 2
 
 
 @contextmanager
-def running_prometheus(targets: Path, folder: Path) -> Iterator[PrometheusClient]:
-    """Run Prometheus, which scrapes the targets of a file for `file_sd_configs`.
+def running_prometheus(folder: Path, *targets: Path) -> Iterator[PrometheusClient]:
+    """Run Prometheus, which scrapes the targets of files for `file_sd_configs`.
 
     Its data and its log are in `folder`. Raises AssertionError as `start_server` does.
     """
     scrape = {
         "job_name": "sessionary",
         "scrape_interval": f"{SCRAPE_S}s",
-        "file_sd_configs": [{"files": [str(targets.resolve())]}],
+        "file_sd_configs": [{"files": [str(path.resolve()) for path in targets]}],
     }
     config, port = folder / "prometheus.yml", free_port()
     config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML too

@@ -11,10 +11,11 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SINKS, SinkDefinition, SinkKind
 from sessionary.sinks.settings import SinkGroupSettings
 
-_WINDOW: Final = 500  # offsets that are read before the committed one; then eight times as many
+_WINDOW: Final = 20  # offsets that are read before the committed one; then eight times as many
 _WINDOW_GROWTH: Final = 8
 _ASK_S: Final = 10.0  # for one question to Kafka
 _AGE_MS_MAX: Final = 22 * 86_400_000  # rows may expire 30 days after their record
@@ -32,6 +33,24 @@ class EndFault(NamedTuple):
     last_offset: int
     tenant_id: str = ""
     session_id: str = ""
+
+
+class LandedEnd(NamedTuple):
+    """Where a sink stands in a partition.
+
+    Attributes:
+        partition: The partition.
+        committed: The offset below which it has written all records.
+        log_start: The first offset that Kafka still has.
+        log_end: The next offset that Kafka gives.
+        last_offset: Of the last record below `committed` of the last 22 days; None without one.
+    """
+
+    partition: int
+    committed: int
+    log_start: int
+    log_end: int
+    last_offset: int | None = None
 
 
 # What `find_end_faults` may find, for each sink.
@@ -83,75 +102,113 @@ def tables_of(definition: SinkDefinition) -> list[tuple[str, str]]:
     return tables if definition.side is None else [*tables, (definition.side.table.name, "")]
 
 
+def read_landed_ends(settings: SinkGroupSettings, kind: SinkKind, timeout_s: float = 60.0) -> list[LandedEnd]:
+    """Return where a sink stands in each partition in which it has written something.
+
+    Blocks for up to `timeout_s`. Raises `Unavailable`.
+    """
+    try:
+        return _read_ends(settings, kind, _TimeLimit(settings, timeout_s))
+    except KafkaException as error:
+        raise Unavailable(f"{settings.bootstrap_servers}: {error.args[0].str()}", 2.0) from error
+
+
 def _find_sink_faults(
     settings: SinkGroupSettings, kind: SinkKind, fetch_rows: FetchRows, limit: _TimeLimit
 ) -> list[EndFault]:
-    definition = SINKS[kind]
-    topic: str = getattr(settings.topics, definition.topic)
-    consumer = group_consumer(settings, kind)
-    try:
-        faults, committed, lows = [], dict[int, int](), dict[int, int]()
-        places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
-        for place in consumer.committed(places, timeout=limit.left_s()):
-            partition, offset = place.partition, place.offset
-            if offset < 0:
-                continue  # it has written nothing yet
-            low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
-            if offset < low:
-                faults.append(EndFault(f"{kind}_deleted_unread", partition, low - offset, offset, low - 1))
-            elif offset > high:
-                faults.append(EndFault(f"{kind}_log_shorter", partition, offset - high, high, offset - 1))
-            elif offset > low:
-                committed[partition], lows[partition] = offset, low
-        ends = _read_last_records(consumer, topic, committed, lows, limit)
-    finally:
-        consumer.close()
-    stored = _find_stored(definition, ends, fetch_rows)
-    return faults + [
+    ends = _read_ends(settings, kind, limit)
+    lasts = {end.partition: end.last_offset for end in ends if end.last_offset is not None}
+    stored = _find_stored(SINKS[kind], lasts, fetch_rows)
+    return [_outside_log(kind, end) for end in ends if not end.log_start <= end.committed <= end.log_end] + [
         EndFault(f"{kind}_end_missing", partition, 1, offset, offset)
-        for partition, offset in sorted(ends.items())
+        for partition, offset in sorted(lasts.items())
         if (partition, offset) not in stored
     ]
+
+
+def _outside_log(kind: SinkKind, end: LandedEnd) -> EndFault:
+    if end.committed < end.log_start:
+        unread = end.log_start - end.committed
+        return EndFault(f"{kind}_deleted_unread", end.partition, unread, end.committed, end.log_start - 1)
+    return EndFault(f"{kind}_log_shorter", end.partition, end.committed - end.log_end, end.log_end, end.committed - 1)
+
+
+def _read_ends(settings: SinkGroupSettings, kind: SinkKind, limit: _TimeLimit) -> list[LandedEnd]:
+    """Raises `KafkaException`, `Unavailable`."""
+    topic: str = getattr(settings.topics, SINKS[kind].topic)
+    consumer = group_consumer(settings, kind)
+    try:
+        ends = dict[int, LandedEnd]()
+        places = [TopicPartition(topic, partition) for partition in range(settings.partitions)]
+        for place in consumer.committed(places, timeout=limit.left_s()):
+            if place.offset >= 0:  # else it has written nothing yet
+                low, high = consumer.get_watermark_offsets(place, timeout=limit.left_s()) or (0, 0)
+                ends[place.partition] = LandedEnd(place.partition, place.offset, low, high)
+        searched = {end.partition: end for end in ends.values() if end.log_start < end.committed <= end.log_end}
+        committed = {partition: end.committed for partition, end in searched.items()}
+        lows = {partition: end.log_start for partition, end in searched.items()}
+        for partition, offset in _read_last_records(consumer, topic, committed, lows, limit).items():
+            ends[partition] = ends[partition]._replace(last_offset=offset)
+    finally:
+        consumer.close()
+    return list(ends.values())
 
 
 def _read_last_records(
     consumer: Consumer, topic: str, ends: Mapping[int, int], lows: Mapping[int, int], limit: _TimeLimit
 ) -> dict[int, int]:
-    """Return, by partition, the offset of the last record before its end, if there is one."""
-    found: dict[int, int] = {}
+    """Return, by partition, the offset of the last record before its end, if there is one.
+
+    A partition is left out if a batch that cannot be read comes before that record: librdkafka does
+    not get past it. Then some later record will be the last one.
+    """
+    found, unreadable = dict[int, int](), set[int]()
     searched, window = dict(ends), _WINDOW
     while searched:
         starts = {partition: max(lows[partition], end - window) for partition, end in searched.items()}
-        found |= _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts}, limit)
+        read = _read_records(consumer, topic, starts, {partition: ends[partition] for partition in starts}, limit)
+        found |= read.last
+        unreadable |= read.unreadable
         # Offsets without a record are markers of transactions.
         searched = {
             partition: start
             for partition, start in starts.items()
-            if partition not in found and start > lows[partition]
+            if partition not in found and partition not in unreadable and start > lows[partition]
         }
         window *= _WINDOW_GROWTH
     return found
 
 
+class _ReadRecords(NamedTuple):
+    """The last records that were read, and the partitions in which a batch cannot be read."""
+
+    last: Mapping[int, int]
+    unreadable: set[int]
+
+
 def _read_records(
     consumer: Consumer, topic: str, starts: Mapping[int, int], ends: Mapping[int, int], limit: _TimeLimit
-) -> dict[int, int]:
+) -> _ReadRecords:
     consumer.assign([TopicPartition(topic, partition, start) for partition, start in starts.items()])
-    unread, last = set(starts), dict[int, int]()
+    unread, last, unreadable = set(starts), dict[int, int](), set[int]()
     youngest_ms = time.time_ns() // 1_000_000 - _AGE_MS_MAX
     while unread:
         limit.left_s()
         for message in consumer.consume(1_000, 0.2):
             partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if is_unreadable_batch(message):
+                if partition in unread and offset < ends[partition]:
+                    last.pop(partition, None)
+                    unreadable.add(partition)
+            elif error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            if partition in unread and error is None and offset < ends[partition]:
+            elif partition in unread and error is None and offset < ends[partition]:
                 if message.timestamp()[1] >= youngest_ms:
                     last[partition] = offset
                 if offset < ends[partition] - 1:
                     continue
             unread.discard(partition)
-    return last
+    return _ReadRecords(last, unreadable)
 
 
 def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows: FetchRows) -> set[tuple[int, int]]:
@@ -165,4 +222,13 @@ def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
 
 
-__all__ = ["END_FAULTS", "EndFault", "FetchRows", "find_end_faults", "group_consumer", "tables_of"]
+__all__ = [
+    "END_FAULTS",
+    "EndFault",
+    "FetchRows",
+    "LandedEnd",
+    "find_end_faults",
+    "group_consumer",
+    "read_landed_ends",
+    "tables_of",
+]
