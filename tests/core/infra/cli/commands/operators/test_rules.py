@@ -91,6 +91,17 @@ def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[
     assert "not in force yet in partition 0, 1" in capfd.readouterr().err
 
 
+def test_quotas_are_turned_on_or_off_and_not_both(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    for options in (["--quotas", "--no-quotas"], ["--no-quotas", "--quotas"]):
+        assert run(["rules", "activate", *options]) == 2
+        out, err = capfd.readouterr()
+        assert (out, err) == (
+            "",
+            "sessionary: --quotas and --no-quotas contradict each other: give one of them\n",
+        )
+    assert api.asked == []
+
+
 def test_rules_that_have_not_begun_everywhere_fail_the_command(
     api: FakeControlApi, capfd: pytest.CaptureFixture[str]
 ) -> None:
