@@ -94,6 +94,8 @@ def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:
     for worker in listing["workers"]:
         known = worker["detail"] or f"knows rules {worker['newest']}"
         print_message(f"worker {worker['instance'] or worker['url']}: {known}")
+    if (quota_workers := listing.get("quota_workers")) is not None:
+        print_message(f"workers of the role quotas: {quota_workers}")
 
 
 __all__ = ["app"]

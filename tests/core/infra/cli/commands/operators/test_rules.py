@@ -44,7 +44,7 @@ def test_a_person_reads_rules_and_workers(
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
     monkeypatch.setattr("sessionary.infra.cli.commands.operators.rules.wants_json", lambda asked: asked)
     monkeypatch.setenv("COLUMNS", "200")
-    api.answers = {PATH: (200, listing(1, NEWEST, workers=(NEW, OLD)))}
+    api.answers = {PATH: (200, {**listing(1, NEWEST, workers=(NEW, OLD)), "quota_workers": 2})}
     assert run(["rules", "list"]) == 0
     out, err = capfd.readouterr()
     assert [line.split() for line in out.splitlines()][1:] == [
@@ -54,6 +54,7 @@ def test_a_person_reads_rules_and_workers(
     assert err.splitlines() == [
         f"worker w1: knows rules {NEWEST}",
         "worker http://w2:8600: it is of an older release",
+        "workers of the role quotas: 2",
     ]
 
 
