@@ -13,11 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
 from pydantic import SecretStr
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
@@ -28,7 +23,7 @@ from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import SINKS
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.alert_rules import rule_metrics
 from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
@@ -371,29 +366,3 @@ def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
     second = _command("up", "--data", str(served.data))
     assert second.code == 6
     assert "another stack" in second.err
-
-
-@pytest.mark.long
-def test_three_brokers_hold_three_replicas_and_come_back_over_the_same_folder(tmp_path: Path) -> None:
-    for option in ("--brokers 3", ""):
-        up = TerminalCommand(f"{COMMAND} up --data data {option}", tmp_path, os.environ)
-        try:
-            wait_until(lambda up=up: up.has_ended or "Ctrl-C stops" in up.text, 600, "the stack's summary")  # type: ignore[misc]
-            assert "replication factor 3, min.insync.replicas 2" in up.text
-            _check_replicas(KafkaSettings.from_env(read_environment(tmp_path / "data")))
-            assert up.interrupt() == 0
-        finally:
-            up.end()
-    other = _command("up", "--data", str(tmp_path / "data"), "--brokers", "1")
-    assert (other.code, other.err.count("\n")) == (6, 1)
-    assert "was made for 3 brokers, not for 1" in other.err
-
-
-def _check_replicas(kafka: KafkaSettings) -> None:
-    """Check the pipeline's topics, and Kafka's own as far as they exist."""
-    admin = AdminClient(kafka.client_config())
-    topics = admin.list_topics(timeout=60).topics
-    assert set(kafka.topics) <= topics.keys()
-    assert {len(place.replicas) for topic in topics.values() for place in topic.partitions.values()} == {3}
-    configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in topics])
-    assert {answer.result(60)["min.insync.replicas"].value for answer in configs.values()} == {"2"}
