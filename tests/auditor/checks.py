@@ -23,6 +23,7 @@ from tests.auditor.decoding import (
 )
 from tests.auditor.evidence import Evidence
 from tests.auditor.oracle import Oracle, find_differences, replay_log
+from tests.auditor.quota_slots import find_slot_faults
 from tests.auditor.rules import grave_end
 from tests.auditor.stored_rows import find_row_faults
 from tests.auditor.table_rows import found_row, ledger_summary, wanted_rows
@@ -45,11 +46,10 @@ Kind = Literal[
     "growth",
     "integrity",
     "take-over",
+    "quota",
 ]
 
 _FOLDED_COUNTS = ("applied", "duplicate", "fenced_beats", "ticks", "timers")  # of a batch that has records
-
-
 _BATCH_BYTES_MIN = 66  # of a record in a batch of its own, beside key and value
 
 
@@ -360,6 +360,11 @@ def check_take_overs(inputs: AuditInput) -> Iterator[Difference]:
     yield from (Difference("take-over", text) for text in find_faults(trails, inputs.evidence.claims))
 
 
+def check_quotas(inputs: AuditInput) -> Iterator[Difference]:
+    """Quotas were told what the log says; no tenant has too many runs, and none waits for ever."""
+    yield from (Difference("quota", text) for text in find_slot_faults(inputs.evidence, inputs.oracle))
+
+
 def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
     """Each record has exactly one row in ClickHouse, and there are no other rows."""
     evidence = inputs.evidence
@@ -370,21 +375,20 @@ def check_clickhouse(inputs: AuditInput) -> Iterator[Difference]:
 
 
 CHECKS: tuple[Callable[[AuditInput], Iterator[Difference]], ...] = (
-    *(
-        check_journals,
-        check_numbers,
-        check_judged_once,
-        check_batches,
-        check_acknowledgements,
-        check_decisions,
-        check_outputs,
-        check_sizes,
-        check_audit_chains,
-        check_timeouts,
-        check_table,
-        check_take_overs,
-        check_clickhouse,
-    ),
+    check_journals,
+    check_numbers,
+    check_judged_once,
+    check_batches,
+    check_acknowledgements,
+    check_decisions,
+    check_outputs,
+    check_sizes,
+    check_audit_chains,
+    check_timeouts,
+    check_table,
+    check_take_overs,
+    check_quotas,
+    check_clickhouse,
 )
 
 

@@ -25,7 +25,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 POSITION_KEY = b"\x00position"
 CONTENT_SUFFIX = b"\x00content"
 CHUNK_PREFIX = b"\xffgravestones"
-OUTPUTS = ("audit", "rejected", "cleanup", "tasks", "migrations", "batches")
+OUTPUTS = ("audit", "rejected", "cleanup", "tasks", "migrations", "quotas", "batches")
 ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # on `batches`; may be lost or come twice
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.
 TABLES = {
@@ -64,6 +64,7 @@ class Evidence(NamedTuple):
     decided: dict[int, list[Row]] = {}  # decisions of the partitions' position records
     acknowledgements: list[tuple[LogEntry, Row]] = []  # those on `batches`, which `outputs` leaves out
     claims: list[Row] = []
+    quota_limits: dict[str, int] = {}  # runs at once, of the tenants that have a limit
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:

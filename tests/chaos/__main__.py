@@ -28,6 +28,7 @@ from tests.chaos.integrity_check import ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.losses import show_losses
 from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch
+from tests.chaos.quota_runs import QuotaFigures, QuotaRuns
 from tests.chaos.readiness_watch import ReadinessWatch, count_partitions
 from tests.chaos.recovery import GO_ON_S_MAX
 from tests.chaos.report import Result, as_json, format_report
@@ -35,6 +36,8 @@ from tests.chaos.rounds import carry_out_rounds, find_missing_kinds
 from tests.chaos.schedule import (
     KINDS,
     NEEDS_NEWEST_RULES,
+    QUOTA_SLOTS,
+    QUOTA_TENANT,
     Fault,
     FaultKind,
     count_required,
@@ -96,30 +99,26 @@ def _report_progress(load: Load, watch: CommitWatch, began_s: float, stop: threa
 
 def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
     began_s = time.monotonic()
-    seconds = options.minutes * 60
-    stack = ChaosStack(logs, brokers=options.brokers, small_disks=namespace)
+    seconds, deck = options.minutes * 60, _deck(options, namespace=namespace)
+    stack = ChaosStack(logs, brokers=options.brokers, small_disks=namespace, quotas="kill quotas" in deck)
     try:
         _say(f"starting {', '.join(stack.brokers)}, ClickHouse, two processors, four sinks")
         stack.start()
-        at_once = set(_deck(options, namespace=namespace)) <= NEEDS_NEWEST_RULES
+        at_once = set(deck) <= NEEDS_NEWEST_RULES
         activation = RulesActivation(stack, options.seed, seconds, _say, at_once=at_once)
         if at_once:  # else the time of the load would be over before its first fault
             activation.start()
             activation.wait(_ACTIVE_S)
         load = Load(stack, seed=options.seed, rate=options.rate, seconds=seconds)
         watch, stop, freezes = CommitWatch(stack.servers_address), threading.Event(), AgentFreezes(stack, options.seed)
-        faults = Faults(stack, load, watch, _say, freezes, lambda: activation.are_in_force, options.go_on_s)
+        quota_runs = QuotaRuns(stack, options.seed, activation.are_in_force)
+        faults = Faults(stack, load, watch, _say, freezes, activation.are_in_force, quota_runs, options.go_on_s)
         readiness = ReadinessWatch(stack, watch, faults.stalled_brokers)
-        processes = ProcessWatch(
-            lambda: {**stack.pids(), **load.pids()},
-            lambda name: PartitionCount(
-                count_partitions(stack.control_urls[name]) if name in stack.control_urls else 0,
-                watch.count_at_work(name, round((time.time() - _LATELY_S) * 1_000)),
-            ),
-        )
+        processes = _process_watch(stack, load, watch)
         progress = threading.Thread(target=_report_progress, args=(load, watch, time.monotonic(), stop), daemon=True)
         try:
             load.start()
+            quota_runs.start()
             progress.start()
             # Before the first transaction a fault would have no effect.
             wait_until(
@@ -132,23 +131,22 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             with readiness, processes:
                 _carry_out_faults(options, faults, load, stack.brokers, namespace=namespace)
                 time.sleep(max(0.0, load.until_s - time.time()))
-            not_activated = activation.wait(_ACTIVE_S)
+            not_activated, unadmitted = activation.wait(_ACTIVE_S), quota_runs.finish()
             unsettled = not_activated + settle_stack(stack, load, _say)
         finally:
             activation.stop()
             stop.set()
             freezes.close()
+            quota_runs.close()
             load.stop()
             watch.close()
         _say("auditing")
-        journals = [*load.journal_paths(), *freezes.journal_paths()]
-        evidence = gather_evidence(
-            stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, journals, PARTITIONS
-        )._replace(sessions=load.planned_sessions(), lifetimes=load.lifetimes(), claims=freezes.claims)
+        evidence = _gather_evidence(stack, load, freezes, quota_runs)
         (logs / "evidence.pickle").write_bytes(pickle.dumps(evidence))  # to investigate differences
         integrity = ask_integrity(stack.kafka, stack.clickhouse)
         findings = _find_differences(options, faults, readiness, processes, unsettled, namespace=namespace)
         findings += [Difference("take-over", text) for text in freezes.faults]
+        findings += [Difference("quota", text) for text in unadmitted]
         findings += find_disagreeing_rows(evidence, f"{stack.clickhouse_url}/?database={DATABASE}")
         findings += show_losses(stack, evidence, options.seed, _say)
         return _result(
@@ -158,11 +156,33 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
             findings,
             integrity,
             processes.growth(),
+            quota_runs.figures,
             time.monotonic() - began_s,
             namespace=namespace,
         )
     finally:
         stack.close()
+
+
+def _process_watch(stack: ChaosStack, load: Load, watch: CommitWatch) -> ProcessWatch:
+    return ProcessWatch(
+        lambda: {**stack.pids(), **load.pids()},
+        lambda name: PartitionCount(
+            count_partitions(stack.control_urls[name]) if name in stack.control_urls else 0,
+            watch.count_at_work(name, round((time.time() - _LATELY_S) * 1_000)),
+        ),
+    )
+
+
+def _gather_evidence(stack: ChaosStack, load: Load, freezes: AgentFreezes, quota_runs: QuotaRuns) -> Evidence:
+    journals = [*load.journal_paths(), *freezes.journal_paths(), *quota_runs.journal_paths()]
+    found = gather_evidence(stack.servers_address, PREFIX, stack.clickhouse_url, DATABASE, journals, PARTITIONS)
+    return found._replace(
+        sessions=load.planned_sessions(),
+        lifetimes=load.lifetimes(),
+        claims=freezes.claims,
+        quota_limits={QUOTA_TENANT: QUOTA_SLOTS},
+    )
 
 
 def _carry_out_faults(
@@ -217,6 +237,7 @@ def _result(
     findings: list[Difference],
     integrity: list[IntegrityFault],
     growth: list[Growth],
+    quotas: QuotaFigures,
     seconds: float,
     *,
     namespace: bool,
@@ -239,6 +260,7 @@ def _result(
         seconds=round(seconds, 1),
         left_out=len(faults.left_out),
         claims=count_stale(read_trails(evidence, inputs.lines), evidence.claims),
+        quotas=quotas,
         outcomes=sorted(faults.outcomes, key=lambda one: one.began_s),
         growth=growth,
         differences=differences,

@@ -17,7 +17,7 @@ _PAUSE_S = 1.0
 class RulesActivation:
     """Activates rules after a third to two thirds of a run; `report` is called with a line.
 
-    `at_once`: as soon as it is started.
+    `at_once`: as soon as it is started. With the role quotas, runs ask for quotas by them.
     """
 
     def __init__(
@@ -26,15 +26,15 @@ class RulesActivation:
         self._report, self._stop, self._done = report, threading.Event(), threading.Event()
         drawn_s = random.Random(f"rules:{seed}").uniform(seconds / 3, seconds * 2 / 3)
         self._delay_s = 0.0 if at_once else drawn_s
+        self._quotas = stack.quotas_url is not None
         self._clients = [
             ControlApiClient(OperatorSettings.model_validate({"control_url": url, "operator_token": OPERATOR_TOKEN}))
             for url in stack.control_urls.values()
         ]
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    @property
     def are_in_force(self) -> bool:
-        """Whether the rules are in force on all partitions."""
+        """Return whether the rules are in force on all partitions."""
         return self._done.is_set()
 
     def start(self) -> None:
@@ -55,10 +55,11 @@ class RulesActivation:
             client = self._clients[attempts % len(self._clients)]
             attempts += 1
             try:
-                partitions = client.activate_rules(NEWEST_RULES.version)["partitions"]
+                partitions = client.activate_rules(NEWEST_RULES.version, quotas=self._quotas)["partitions"]
             except SessionaryError:
-                partitions = []  # a processor is down, or a partition is not open
-            if partitions and all(found["rules"] == NEWEST_RULES.version for found in partitions):
+                partitions = []  # a worker is down, or a partition is not open
+            wanted = NEWEST_RULES.version, self._quotas
+            if partitions and all((found["rules"], found["quotas"]) == wanted for found in partitions):
                 took_s = time.monotonic() - began_s
                 self._done.set()
                 self._report(f"rules {NEWEST_RULES.version} in force after {took_s:.1f} s and {attempts} attempts")

@@ -3,6 +3,7 @@
 What counts as recovery, by the target of the fault:
 
 processor    each partition that it owned has a transaction newer than the kill or freeze
+quotas       another worker is ready, and more runs took a slot than may have been admitted before
 sink         the offsets of its group move again
 a broker     each partition has a newer transaction, and each sink passes the end that its log had
              when the brokers answered
@@ -26,6 +27,7 @@ from sessionary.infra.stack import api_ready
 from tests.chaos.agent_freeze import AgentFreezes
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.load import Load
+from tests.chaos.quota_runs import QuotaRuns
 from tests.chaos.recovery import GO_ON_S_MAX, FaultOutcome, judge_recovery
 from tests.chaos.schedule import NEEDS_NEWEST_RULES, SINK_TOPICS, Fault, FaultKind
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack, now_ms
@@ -36,7 +38,9 @@ _LOOK_S = 0.1
 _STOP_AND_GO_S = (0.45, 0.05)
 _BROKER_DELAY_S = 0.3
 _ASK_EVERY_S = 1.0
-_WITHOUT_CLICKHOUSE: frozenset[FaultKind] = frozenset({"kill processor", "freeze processor", "full store"})
+_WITHOUT_CLICKHOUSE: frozenset[FaultKind] = frozenset(
+    {"kill processor", "freeze processor", "kill quotas", "full store"}
+)
 _RESET_EACH_S = 0.7
 _DELAY_S = 0.3
 
@@ -52,10 +56,11 @@ class Faults:
         report: Callable[[str], None],
         freezes: AgentFreezes,
         are_rules_in_force: Callable[[], bool],
+        quota_runs: QuotaRuns,
         go_on_s_max: float = GO_ON_S_MAX,
     ) -> None:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
-        self._freezes, self._are_rules_in_force = freezes, are_rules_in_force
+        self._freezes, self._are_rules_in_force, self._quota_runs = freezes, are_rules_in_force, quota_runs
         self._go_on_s_max = go_on_s_max
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
@@ -64,6 +69,7 @@ class Faults:
         self._disturbed_s = 0.0  # monotonic; when a part was killed last, or a longer fault ended
         self._stalled: Counter[str] = Counter()  # by broker: how many stalls last now
         self._network = threading.Lock()  # a proxy does one thing at a time
+        self._admission = threading.Lock()  # the worker of quotas is killed while it admits runs
         self._began_s: float | None = None
         self._threads: list[threading.Thread] = []
 
@@ -137,6 +143,8 @@ class Faults:
         match fault.kind:
             case "kill processor" | "freeze processor":
                 return self._hit_processor(fault)
+            case "kill quotas":
+                return self._kill_quotas(fault)
             case "kill sink":
                 return self._hit_sink(fault)
             case "kill broker" | "restart broker":
@@ -266,6 +274,13 @@ class Faults:
             return back._replace(note="did not come back after its freeze")
         again = f"frozen for {fault.lasts_s:.0f} s, ready {back.recovered_s:.1f} s after it"
         return outcome._replace(note=f"{note}; {again}")
+
+    def _kill_quotas(self, fault: Fault) -> FaultOutcome:
+        """Kill the one worker while it admits runs, so not before it is back from its last kill."""
+        with self._admission:
+            pid = self._stack.signal(fault.target, signal.SIGKILL)
+            self._note_disturbance()
+            return self._wait_recovered(fault, now_ms(), self._quota_runs.admission_after(pid))
 
     def _ready_again(self, name: str, pid: int) -> bool:
         return self._stack.pid(name) not in (None, pid) and api_ready(self._stack.control_urls[name])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tests.auditor.checks import Difference
 from tests.auditor.take_overs import ClaimFigures
 from tests.chaos.process_watch import Growth
+from tests.chaos.quota_runs import QuotaFigures
 from tests.chaos.recovery import FaultOutcome
 from tests.chaos.schedule import KINDS
 
@@ -32,6 +33,7 @@ class Result(NamedTuple):
     seconds: float
     left_out: int
     claims: ClaimFigures
+    quotas: QuotaFigures
     outcomes: list[FaultOutcome]
     growth: list[Growth]
     differences: list[Difference]
@@ -106,6 +108,9 @@ def format_report(result: Result) -> list[str]:
         "sessions of frozen agents": result.claims.sessions,
         "stale events of theirs": result.claims.stale,
         "stale events accepted": result.claims.accepted,
+        "runs that took a slot": result.quotas.runs,
+        "slots taken at once": result.quotas.at_once,
+        "runs given up": result.quotas.given_up,
         "processes that grew": result.count("growth"),
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
@@ -133,6 +138,7 @@ def as_json(result: Result) -> dict[str, Any]:
         ],
         "growth": [one._asdict() for one in result.growth],
         "claims": result.claims._asdict(),
+        "quotas": result.quotas._asdict(),
         "differences": [difference._asdict() for difference in result.differences],
     }
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, get_args
 FaultKind = Literal[
     "kill processor",
     "freeze processor",
+    "kill quotas",
     "kill sink",
     "kill broker",
     "restart broker",
@@ -34,8 +35,13 @@ CRAMPED = "cramped"
 CRAMPED_STORE = "w2"
 # Where in its tool call an agent is frozen.
 BEFORE_EFFECT, AFTER_EFFECT = FREEZE_PLACES = ("before effect", "after effect")
-# Only the newest rules let another service take a session over.
-NEEDS_NEWEST_RULES: frozenset[FaultKind] = frozenset({"freeze agent"})
+# The role quotas; the tenant whose runs wait for a slot, and how many slots it has.
+QUOTAS, QUOTA_TENANT, QUOTA_SLOTS = "quotas", "umbrella", 3
+# Only the newest rules let another service take a session over, and runs ask for quotas.
+NEEDS_NEWEST_RULES: frozenset[FaultKind] = frozenset({"freeze agent", "kill quotas"})
+# Only a run of chosen kinds has these. With quotas, runs of clients that do not wait are recorded,
+# and their ends are refused until they are admitted: so many sessions would stay open.
+CHOSEN_ONLY: frozenset[FaultKind] = frozenset({"kill quotas"})
 # The faults of a short run; "kill agent" includes "kill broker", other kinds need longer runs.
 _SHORT: tuple[FaultKind, ...] = (
     "kill processor",
@@ -89,6 +95,8 @@ def _target(kind: FaultKind, rng: random.Random, brokers: Sequence[str], number:
             return CRAMPED
         case "full store":
             return CRAMPED_STORE
+        case "kill quotas":
+            return QUOTAS
         case "kill broker" | "restart broker" | "freeze broker" | "cut network" | "slow network" | "reset connections":
             return _pick_broker(brokers, rng)
         case "kill clickhouse" | "slow clickhouse":
@@ -104,8 +112,9 @@ def _lasts_s(kind: FaultKind, rng: random.Random) -> float:
 
 
 def kinds_in_deck(seconds: float, only: Collection[FaultKind] = ()) -> tuple[FaultKind, ...]:
-    """Return the kinds of faults of a run; `only` restricts them."""
-    return tuple(only) or (_SHORT if seconds < SHORT_S else KINDS)
+    """Return the kinds of faults of a run; `only` chooses them."""
+    usual = tuple(kind for kind in KINDS if kind not in CHOSEN_ONLY)
+    return tuple(only) or (_SHORT if seconds < SHORT_S else usual)
 
 
 def count_required(minutes: float, only: Collection[FaultKind] = ()) -> int:
@@ -160,11 +169,15 @@ __all__ = [
     "AFTER_EFFECT",
     "AGENTS",
     "BEFORE_EFFECT",
+    "CHOSEN_ONLY",
     "CRAMPED",
     "CRAMPED_STORE",
     "KINDS",
     "NEEDS_NEWEST_RULES",
     "PROCESSORS",
+    "QUOTAS",
+    "QUOTA_SLOTS",
+    "QUOTA_TENANT",
     "SESSION_TIMEOUT_S",
     "SHORT_S",
     "SINKS",

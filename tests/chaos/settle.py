@@ -1,6 +1,8 @@
 """Stops the stack in order, each part once it has no work left: agents, processors, sinks."""
 
+import re
 import time
+import urllib.request
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException
@@ -15,6 +17,7 @@ _AGENTS_S = 240.0
 _SESSIONS_S = 30.0
 _CAUGHT_UP_S = 180.0
 _LOOK_S = 0.3
+_PAGE_S = 5.0
 _PROCESSORS, _EVENTS = f"{PREFIX}.processor", f"{PREFIX}.events"
 
 
@@ -43,6 +46,13 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
         f"agent {name} left {path.name} in its spool" for name in load.folders for path in load.spool_segments(name)
     ]
 
+    if stack.quotas_url is not None and not wait(
+        lambda: count_open_claims(f"{stack.quotas_url}/metrics") == 0,
+        _CAUGHT_UP_S,
+        "every claim to a quota to be heard",
+    ):
+        unsettled.append(f"claims to quotas still wait after {_CAUGHT_UP_S:g} s")
+
     # Sessions that live on are ticked for ever, so the end is the one of now.
     ends = {number: end for number, (end, _) in stack.group_offsets(_PROCESSORS, _EVENTS).items()}
     behind: dict[int, int] = {}
@@ -66,6 +76,14 @@ def settle_stack(stack: ChaosStack, load: Load, say: Callable[[str], None]) -> l
     return unsettled
 
 
+def count_open_claims(page: str) -> int:
+    """Return how many claims wait, or were decided and not heard. Raises `OSError`."""
+    with urllib.request.urlopen(page, timeout=_PAGE_S) as answer:
+        text = answer.read().decode()
+    found = {state: float(count) for state, count in re.findall(r'quota_claims\{state="(\w+)"\} (\S+)', text)}
+    return round(sum(found[state] for state in ("waiting", "granted", "rejected")))
+
+
 def _live_sessions(stack: ChaosStack) -> int:
     """Return the number of sessions that are not archived yet, by the audit rows in ClickHouse."""
     row = query_rows(
@@ -76,4 +94,4 @@ def _live_sessions(stack: ChaosStack) -> int:
     return int(row["n"])
 
 
-__all__ = ["settle_stack"]
+__all__ = ["count_open_claims", "settle_stack"]

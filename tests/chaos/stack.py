@@ -4,6 +4,7 @@ servers      one broker or three, ClickHouse endpoint
 proxies      one between each broker and all parts; the harness itself reaches the brokers directly
 workers      two processors, static members w1 (memory) and w2 (RocksDB on a small disk)
 sinks        four
+quotas       one worker, in a run that kills it
 """
 
 import json
@@ -29,7 +30,16 @@ from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 from tests.auditor.evidence import TABLES, query_rows
-from tests.chaos.schedule import CRAMPED, CRAMPED_STORE, PROCESSORS, SESSION_TIMEOUT_S, SINKS
+from tests.chaos.schedule import (
+    CRAMPED,
+    CRAMPED_STORE,
+    PROCESSORS,
+    QUOTA_SLOTS,
+    QUOTA_TENANT,
+    QUOTAS,
+    SESSION_TIMEOUT_S,
+    SINKS,
+)
 from tests.chaos.small_disk import SmallDisk
 from tests.support.tcp_proxy import TcpProxy
 from tests.support.waiting import wait_until
@@ -48,12 +58,15 @@ _SPOOL_MIB, _STORE_MIB = 24, 96
 class ChaosStack:
     """All parts. `start` waits until they are ready; `close` stops them and removes the folder."""
 
-    def __init__(self, logs: Path, *, brokers: int, small_disks: bool) -> None:
-        """Write logs to `logs`, which is kept after `close`. `brokers`: 1 or 3."""
+    def __init__(self, logs: Path, *, brokers: int, small_disks: bool, quotas: bool = False) -> None:
+        """Write logs to `logs`, which is kept after `close`. `brokers`: 1 or 3.
+
+        `quotas`: whether the role quotas is a part.
+        """
         self.logs = logs
         self._folder = tempfile.TemporaryDirectory(prefix="sessionary-chaos-")
         self.folder = Path(self._folder.name)
-        names = ("broker", "clickhouse", *PROCESSORS, *SINKS)
+        names = ("broker", "clickhouse", *PROCESSORS, *SINKS, QUOTAS)
         spare = free_ports(len(names) + 2 * brokers)
         ports = dict(zip(names, spare, strict=False))
         broker_data = self.folder / "broker"
@@ -72,7 +85,8 @@ class ChaosStack:
         self.clickhouse = ClickHouseSettings(clickhouse_url=self.clickhouse_url, clickhouse_database=DATABASE)
         self.control_urls = {name: f"http://{LOOPBACK}:{ports[name]}" for name in PROCESSORS}
         self.sink_urls = {kind: f"http://{LOOPBACK}:{ports[kind]}" for kind in SINKS}
-        self.tokens = {tenant: f"token-of-{tenant}" for tenant in TENANTS}
+        self.quotas_url = f"http://{LOOPBACK}:{ports[QUOTAS]}" if quotas else None
+        self.tokens = {tenant: f"token-of-{tenant}" for tenant in (*TENANTS, QUOTA_TENANT)}
         self.kafka = KafkaSettings(bootstrap_servers=self.servers_address, topic_prefix=PREFIX, partitions=PARTITIONS)
         self.disks = {
             CRAMPED: SmallDisk(self.folder / "small-spool", _SPOOL_MIB, mounted=small_disks),
@@ -90,7 +104,8 @@ class ChaosStack:
             "SINK_SESSION_TIMEOUT_MS": "6000",
         }
         self.servers = Supervisor([*map(self._broker, processes, listeners), self._clickhouse(ports["clickhouse"])])
-        self.workers = Supervisor([self._worker(name, ports[name]) for name in PROCESSORS])
+        admitting = [self._quotas(ports[QUOTAS])] if quotas else []
+        self.workers = Supervisor([*(self._worker(name, ports[name]) for name in PROCESSORS), *admitting])
         self.sinks = Supervisor([self._sink(kind, ports[kind]) for kind in SINKS])
         self._closing = ExitStack()
         self._supervisors = (self.servers, self.workers, self.sinks)
@@ -134,8 +149,8 @@ class ChaosStack:
         raise KeyError(name)
 
     def pids(self) -> dict[str, int | None]:
-        """Return the process ids of processors and sinks; None while one does not run."""
-        return {name: self.pid(name) for name in (*PROCESSORS, *(f"sink-{kind}" for kind in SINKS))}
+        """Return the process ids of workers and sinks; None while one does not run."""
+        return {name: self.pid(name) for name in (*self.workers.states(), *(f"sink-{kind}" for kind in SINKS))}
 
     def signal(self, name: str, number: signal.Signals, timeout_s: float = 20.0) -> int:
         """Send a signal to the part's process group, as soon as it runs; return the pid."""
@@ -229,6 +244,12 @@ class ChaosStack:
             more |= {"STORE": "rocksdb", "STATE_DIR": str(self.disks[name].folder)}
         argv = [sys.executable, "-m", "sessionary.stream_processors"]
         return self.part(name, argv, lambda: api_ready(self.control_urls[name]), more)
+
+    def _quotas(self, port: int) -> Part:
+        limits = self.folder / "quotas.json"
+        limits.write_text(json.dumps({"tenants": {QUOTA_TENANT: {"concurrent_runs": QUOTA_SLOTS}}}))
+        more = {"INSTANCE": "q1", "API_PORT": str(port), "QUOTAS_FILE": str(limits)}
+        return self.part(QUOTAS, [*_COMMAND, "quotas"], lambda: api_ready(f"http://{LOOPBACK}:{port}"), more)
 
 
 def _succeeds(step: Callable[[], object]) -> bool:

@@ -133,7 +133,7 @@ class RecordedFaults(Faults):
         nothing = cast("Any", None)
         self.began: list[tuple[str, bool]] = []
         self._rules_s = time.monotonic() + rules_after_s
-        super().__init__(nothing, nothing, nothing, lambda _: None, nothing, self._are_due)
+        super().__init__(nothing, nothing, nothing, lambda _: None, nothing, self._are_due, nothing)
 
     def _are_due(self) -> bool:
         return time.monotonic() >= self._rules_s

@@ -350,7 +350,7 @@ def test_an_announcement_tells_the_sizes_of_its_rules() -> None:
 
 
 def test_there_are_as_many_checks_as_this_file_covers() -> None:
-    assert len(checks.CHECKS) == 13
+    assert len(checks.CHECKS) == 14
 
 
 def test_half_lines_of_a_killed_process_are_ignored(tmp_path: Path) -> None:

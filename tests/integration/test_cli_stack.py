@@ -13,22 +13,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
 from pydantic import SecretStr
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.runs import ModelCall, sample_runs
-from sessionary.infra.environment import read_environment
+from sessionary.infra.environment import read_environment, tenant_tokens
 from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import SINKS
+from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.alert_rules import rule_metrics
 from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
@@ -117,14 +113,16 @@ def _line(number: int) -> str:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Run `sessionary up` and load a few runs.
 
-    SIGINT must end it and its processes, with exit code 0.
+    It has the role quotas. SIGINT must end it and its processes, with exit code 0.
     """
     data = tmp_path_factory.mktemp("stack")
+    limits = data / "quotas.json"
+    limits.write_text(json.dumps({"default": {"concurrent_runs": 3}}))
     runs = data / "runs.ndjson"
     runs.write_text("".join(_line(number) for number in range(RUNS)))
     processes = Processes("cli_stack")
     try:
-        up = processes.run([COMMAND, "up", "--data", str(data)], name="up")
+        up = processes.run([COMMAND, "up", "--data", str(data), "--quotas", str(limits)], name="up")
         wait_until(lambda: '"SESSIONARY_CONTROL_URL"' in up.log.read_text(), 600, "the stack's variables")
         loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=600)
         assert loaded.code == 0, loaded.err
@@ -315,11 +313,11 @@ def test_clickhouse_wants_the_password_that_the_folder_keeps(served: Served) -> 
 def test_every_target_of_prometheus_serves_its_role_s_metrics_and_is_well(served: Served) -> None:
     groups = json.loads((served.data / TARGETS_FILE).read_text())
     targets = {group["labels"]["instance"]: (group["labels"]["job"], *group["targets"]) for group in groups}
-    assert targets.keys() == {"processor", "lag-exporter", *(f"sink-{kind}" for kind in SINKS)}
+    assert targets.keys() == {"processor", "quotas", "lag-exporter", *(f"sink-{kind}" for kind in SINKS)}
     for name, (job, address) in targets.items():
-        named = rule_metrics(job)
+        named = rule_metrics(job) if name != "quotas" else {"sessionary_processor_quota_claims"}
         wait_until(partial(_well_pages, address, named), 120, f"{name} to be well, and to serve {sorted(named)}")
-        assert len(named) >= 4
+        assert len(named) >= (4 if name != "quotas" else 1)
     for kind in SINKS:
         series = f'sessionary_sink_rows_total{{group="sessionary.sink.{kind}",sink="{kind}"}} '
         assert series in read_page(f"http://{targets[f'sink-{kind}'][1]}/metrics")[1]
@@ -342,6 +340,7 @@ def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served
     checks = wait_until(good_checks, 180, "every check to be good", pause_s=1)
     (sinks,) = (check["found"] for check in checks if check["check"] == "sinks")
     assert sinks == "audit, batches, history, rejected keep up, none is blocked"
+    assert {"lag quotas", "quotas", "quotas partitions"} <= {check["check"] for check in checks}
     assert served.ask("topics", "apply") == []
     assert served.ask("db", "migrate") == []
 
@@ -367,33 +366,25 @@ def test_a_new_stack_is_judged_by_the_newest_rules(served: Served) -> None:
     assert [worker["newest"] for worker in again["workers"]] == [NEWEST_RULES.version]
 
 
+def test_a_run_of_a_stack_with_limits_takes_a_slot_of_its_tenant(served: Served, tmp_path: Path) -> None:
+    environ, (listing,) = read_environment(served.data), served.ask("rules", "list")
+    assert {found["quotas"] for found in listing["partitions"]} == {True}
+    assert listing["quota_workers"] == 1
+    assert "sessionary.quotas" in {row["group"] for row in served.ask("lag")}
+    tenant, token = next(iter(tenant_tokens(environ).items()))
+    settings = ProducerSettings.from_env(environ, api_token=token, spool_dir=tmp_path / "spool", quota_wait_s=300.0)
+    page, taken = f"{environ['SESSIONARY_QUOTAS_URL']}/metrics", 'quota_claims{state="taken"} 1.0'
+    with (
+        SessionClient(tenant_id=tenant, service_id="billing", agent_id="a1", settings=settings) as client,
+        client.session(user_id="u1") as session,
+        session.run("report"),
+    ):
+        wait_until(lambda: taken in read_page(page)[1], 120, "the slot to be taken")
+    log = (served.data / "logs" / "quotas.log").read_text()
+    assert "is ready: 4 partitions" in log
+
+
 def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
     second = _command("up", "--data", str(served.data))
     assert second.code == 6
     assert "another stack" in second.err
-
-
-@pytest.mark.long
-def test_three_brokers_hold_three_replicas_and_come_back_over_the_same_folder(tmp_path: Path) -> None:
-    for option in ("--brokers 3", ""):
-        up = TerminalCommand(f"{COMMAND} up --data data {option}", tmp_path, os.environ)
-        try:
-            wait_until(lambda up=up: up.has_ended or "Ctrl-C stops" in up.text, 600, "the stack's summary")  # type: ignore[misc]
-            assert "replication factor 3, min.insync.replicas 2" in up.text
-            _check_replicas(KafkaSettings.from_env(read_environment(tmp_path / "data")))
-            assert up.interrupt() == 0
-        finally:
-            up.end()
-    other = _command("up", "--data", str(tmp_path / "data"), "--brokers", "1")
-    assert (other.code, other.err.count("\n")) == (6, 1)
-    assert "was made for 3 brokers, not for 1" in other.err
-
-
-def _check_replicas(kafka: KafkaSettings) -> None:
-    """Check the pipeline's topics, and Kafka's own as far as they exist."""
-    admin = AdminClient(kafka.client_config())
-    topics = admin.list_topics(timeout=60).topics
-    assert set(kafka.topics) <= topics.keys()
-    assert {len(place.replicas) for topic in topics.values() for place in topic.partitions.values()} == {3}
-    configs = admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in topics])
-    assert {answer.result(60)["min.insync.replicas"].value for answer in configs.values()} == {"2"}

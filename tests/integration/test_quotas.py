@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
+from sessionary.infra.settings import OperatorSettings
 from sessionary.producers import QuotaExceeded, Run, Session, SessionClient
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import AuditRecord, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.integration.pipeline_rig import COMMAND, TENANT, PipelineRig
+from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
 from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
@@ -27,10 +30,14 @@ from tests.support.reading import read_records, read_topic
 from tests.support.waiting import wait_until
 
 LIMIT = 3
+TOKENS = {TOKEN: TENANT, "op": {"principal": "on-call", "roles": ["operator"]}}
 
 
 class QuotaRig:
-    """A processor whose runs ask for quotas, a worker of quotas, and a client."""
+    """A processor whose runs ask for quotas, a worker of quotas, and a client.
+
+    `is_on`: without it nothing is turned on, and no worker of quotas runs yet.
+    """
 
     def __init__(
         self,
@@ -39,18 +46,26 @@ class QuotaRig:
         folder: Path,
         over: str,
         clickhouse: ClickHouseSettings | None = None,
+        *,
+        is_on: bool = True,
     ) -> None:
-        begin_with(kafka, NEWEST_RULES._replace(quotas=True))
+        begin_with(kafka, NEWEST_RULES._replace(quotas=is_on))
         self.kafka, self.folder, self._processes = kafka, folder, processes
         self.limits = folder / "quotas.json"
         self.limits.write_text(json.dumps({"tenants": {TENANT: {"concurrent_runs": LIMIT, "over": over}}}))
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
-        self.processor = self.pipeline.start_processor()
-        self.quotas = self.start_quotas()
+        self.processor = self.pipeline.start_processor(api_tokens=json.dumps(TOKENS))
+        if is_on:
+            self.quotas = self.start_quotas()
+
+    def operator(self) -> ControlApiClient:
+        fields = {"control_url": self.pipeline.control_url, "operator_token": "op"}
+        return ControlApiClient(OperatorSettings.model_validate(fields))
 
     def start_quotas(self) -> Child:
         self.port = free_port()
-        env = environment(self.kafka, api_port=str(self.port), quotas_file=str(self.limits), instance="q1")
+        more = {"quotas_file": str(self.limits), "api_tokens": json.dumps(TOKENS), "instance": "q1"}
+        env = environment(self.kafka, api_port=str(self.port), **more)
         return self._processes.run([COMMAND, "quotas"], env=env, name="quotas")
 
     def restart_all(self) -> None:
@@ -58,7 +73,7 @@ class QuotaRig:
         for child in (self.quotas, self.processor):
             child.kill()
         self.quotas = self.start_quotas()
-        self.processor = self.pipeline.start_processor()
+        self.processor = self.pipeline.start_processor(api_tokens=json.dumps(TOKENS))
 
     @contextmanager
     def client(self) -> Iterator[SessionClient]:
@@ -209,3 +224,23 @@ def test_a_waiting_run_is_queued_in_clickhouse_and_a_rejected_one_is_rejected(
         states = {row[0]: row[1] for row in rig.pipeline.sql("SELECT run_id, status FROM {db}.v_runs")}
         assert (states["waits"], states[rejected]) == ("completed", "rejected")
         assert rig.pipeline.sql(by_tenant) == []
+
+
+def test_quotas_begin_only_once_a_worker_of_the_role_runs(
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+) -> None:
+    rig = QuotaRig(kafka, processes, tmp_path, "queue", is_on=False)
+    operator = rig.operator()
+
+    def quotas_in_force() -> list[bool]:
+        return [found["quotas"] for found in operator.list_rules()["partitions"]]
+
+    with pytest.raises(Invalid, match=r"no worker of the role quotas runs, .* \(sessionary quotas\)$"):
+        operator.activate_rules(NEWEST_RULES.version, quotas=True)
+    assert quotas_in_force() == [False] * kafka.partitions
+    worker = rig.start_quotas()
+    wait_until(lambda: operator.list_rules()["quota_workers"] == 1, 120, "the worker to be in its group", pause_s=0.5)
+    assert operator.activate_rules(NEWEST_RULES.version, quotas=True)["quota_workers"] == 1
+    wait_until(lambda: quotas_in_force() == [True] * kafka.partitions, 120, "quotas in force", pause_s=0.5)
+    worker.kill()
+    wait_until(lambda: operator.list_rules()["quota_workers"] == 0, 120, "the killed worker to be gone", pause_s=0.5)

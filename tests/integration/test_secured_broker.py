@@ -16,6 +16,7 @@ from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.stream_processors.api.operators.quota_workers import count_quota_workers
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN
 from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
@@ -160,7 +161,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     way: str, secured: Secured, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     plain = new_pipeline(secured.broker.plain_servers)
-    assert secured.apply_recipes(plain.topic_prefix) == 32
+    assert secured.apply_recipes(plain.topic_prefix) == 33
     url = _start_processor(secured, way, plain, processes)
     administrator = environment(secured.settings(way, "administrator", plain))
     applied = processes.run([COMMAND, "topics", "apply"], env=administrator, name=f"apply-{way}")
@@ -191,6 +192,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     assert lag.wait(180)
     assert lag.exit_code in (0, 1), lag.log.read_text()
     assert f"{plain.topic_prefix}.processor" in lag.log.read_text()
+    assert count_quota_workers(secured.settings(way, "processor", plain)) == 0  # it may ask
 
 
 def test_the_further_roles_work_with_the_rights_of_the_document(

@@ -11,8 +11,10 @@ import sessionary.producers
 from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_options, read_options
+from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
+from sessionary.stream_processors.quotas.limits_file import parse_limits
 from tests.style.project import ROOT, product_modules
 from tests.support import transition_docs
 from tests.support.settings_table import TABLE, settings, settings_table
@@ -80,6 +82,19 @@ def test_every_variable_that_is_named_anywhere_is_a_setting() -> None:
     assert named - known - passed == set()
     refused = [_option_fault(name) for name in read_options(dict.fromkeys(passed, "x"))]
     assert [fault for fault in refused if "has no setting" in fault or "cannot be set" in fault] == []
+
+
+def test_the_compose_file_has_each_role_that_production_runs() -> None:
+    from sessionary.infra.cli.command_tree import COMMANDS  # here, as it loads every role
+
+    found = set(re.findall(r'^    command: \["([a-z-]+)"', COMPOSE.read_text("utf-8"), re.M))
+    roles = {late.name for late in COMMANDS if late.module == "roles"}
+    assert found - {"topics", "db"} == roles - {"broker", "clickhouse", "task-worker"}  # local ones, and a service's
+
+
+def test_the_limits_of_the_compose_file_can_be_used() -> None:
+    default, tenants = parse_limits((COMPOSE.parent / "limits" / "quotas.json").read_bytes())
+    assert (default, tenants) == (TenantLimits(20, "queue"), {})
 
 
 def _option_fault(name: str) -> str:

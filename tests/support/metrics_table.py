@@ -43,9 +43,9 @@ _HEAD = """\
 # Metrics
 
 Each role serves its metrics to Prometheus, with `/healthz` (is it alive?) and `/readyz` (does it
-keep up?) beside them. `sessionary up` runs all roles but task workers, and lists their addresses in
-`<data>/prometheus.json`. `make docs` makes these tables from the roles' modules, and a test
-compares the two.
+keep up?) beside them. `sessionary up` runs all roles but task workers, that of quotas with
+`--quotas`, and lists their addresses in `<data>/prometheus.json`. `make docs` makes these tables
+from the roles' modules, and a test compares the two.
 
 | role | serves at |
 |---|---|

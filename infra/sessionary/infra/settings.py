@@ -22,6 +22,9 @@ class OperatorSettings(EnvSettings):
     operator_token: SecretStr | None = Field(
         None, description="bearer token with the role operator, for partition and doctor"
     )
+    quotas_url: str | None = Field(
+        None, description="control API of any worker of the role quotas; doctor asks it for that role's partitions"
+    )
 
 
 class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactSettings):

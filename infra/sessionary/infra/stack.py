@@ -1,6 +1,6 @@
 """The local stack under one supervisor: one broker or three, ClickHouse, and the roles.
 
-The roles are a processor, four sinks and the lag exporter.
+The roles are a processor, four sinks, the lag exporter and, with a file of limits, quotas.
 
 <data>/env.json           the variables with which other commands find this stack
 <data>/prometheus.json    where the roles serve their metrics, for Prometheus
@@ -53,6 +53,8 @@ SINKS = tuple(SINK_TOPICS)
 # Exit codes of commands after which a person must do something: settings, and set-up.
 SET_UP_CODES = (2, 6)
 LAG_EXPORTER = "lag-exporter"
+QUOTAS = "quotas"
+_ROLES = {LAG_EXPORTER: "lag", QUOTAS: "quotas"}  # of the parts that are no sinks
 _PROBE_TIMEOUT_S = 1.0
 # If a stack is killed, its processes end a moment later.
 _PORT_WAIT_S = 5.0
@@ -72,7 +74,8 @@ class Ports(NamedTuple):
     """Loopback ports of the servers. None: the port of the folder's last stack, else a free one.
 
     Three brokers take `broker` and the two ports that follow it. The pages with the metrics of the
-    four sinks and the lag exporter take `metrics` and the four that follow it.
+    four sinks and the lag exporter take `metrics` and the four that follow it; then comes that of
+    the role quotas, if there is one.
     """
 
     broker: int | None = None
@@ -110,6 +113,33 @@ def _stack_variables(
         "SESSIONARY_API_TOKENS": json.dumps(tokens),
         "SESSIONARY_OPERATOR_TOKEN": operator_token,
     }
+
+
+def _quota_variables(limits: Path, port: int) -> dict[str, str]:
+    """Return the variables of a stack with the role quotas; its clients' runs wait."""
+    return {
+        "SESSIONARY_QUOTAS": "true",
+        "SESSIONARY_QUOTAS_FILE": str(limits),
+        "SESSIONARY_QUOTAS_URL": f"http://{LOOPBACK}:{port}",
+    }
+
+
+def _find_limits(known: Mapping[str, str], given: Path | None) -> Path | None:
+    """Return the file of the tenants' limits, by default that of the folder's last stack.
+
+    None: there is no role quotas. Raises `SettingsError` if the file cannot be used.
+    """
+    former = known.get("SESSIONARY_QUOTAS_FILE")
+    path = given or (Path(former) if former else None)
+    if path is None:
+        return None
+    from sessionary.stream_processors.quotas.limits_file import LimitsFile  # few stacks have one
+
+    try:
+        LimitsFile(path)
+    except SettingsError as error:
+        raise SettingsError(f"{error}; name a file of limits by --quotas") from None
+    return path.resolve()
 
 
 def inherited_variables(shell: Mapping[str, str]) -> dict[str, str]:
@@ -159,6 +189,7 @@ class Stack:
         partitions: int = 4,
         brokers: int | None = None,
         lag_exporter: bool = True,
+        quotas_file: Path | None = None,
         on_change: Callable[[PartChange], None] = lambda _change: None,
     ) -> None:
         """Choose ports, tokens and ClickHouse's password; start nothing yet.
@@ -166,6 +197,8 @@ class Stack:
         `data`: the folder, created if missing. `partitions`: of each topic of a new stack.
         `brokers`: 1 or 3; None takes the number that the folder was made for, 1 for a new one.
         `lag_exporter`: whether the lag exporter is a part of the stack.
+        `quotas_file`: the tenants' limits, with which the role quotas is one; None takes the file
+        that the folder had last, if it had one.
         `on_change` is called on the supervisor's thread, once per state change of a process.
         Raises `SettingsError`, `BrokerCountDiffers`.
         """
@@ -180,8 +213,12 @@ class Stack:
         known = read_environment(self.data)
         self.is_new = not known  # no stack served the folder before
         self.environ = _stack_variables(known, ports, partitions, self._cluster)
+        limits = _find_limits(known, quotas_file)
         measured = [*(f"sink-{kind}" for kind in SINKS), *([LAG_EXPORTER] if lag_exporter else [])]
+        measured += [] if limits is None else [QUOTAS]
         self._metrics_ports = choose_metrics_ports(known, measured, ports.metrics)
+        if limits is not None:
+            self.environ |= _quota_variables(limits, self._metrics_ports[QUOTAS])
         # People read the logs of a local stack.
         self._part_environ = {ENV_PREFIX + "LOG_FORMAT": "text", **inherited_variables(os.environ), **self.environ}
         self._setup_error: str | None = None
@@ -196,6 +233,11 @@ class Stack:
         self.stop()
 
     @property
+    def has_quotas(self) -> bool:
+        """Whether the role quotas is a part."""
+        return QUOTAS in self._metrics_ports
+
+    @property
     def log_folder(self) -> Path:
         """The folder of the processes' logs."""
         return self.data / "logs"
@@ -204,10 +246,7 @@ class Stack:
     def targets(self) -> list[MetricsTarget]:
         """Where each role serves /metrics, /healthz and /readyz."""
         api = MetricsTarget("processor", "processor", _port_of(self.environ["SESSIONARY_CONTROL_URL"]) or 0)
-        others = (
-            MetricsTarget("lag" if name == LAG_EXPORTER else "sink", name, port)
-            for name, port in self._metrics_ports.items()
-        )
+        others = (MetricsTarget(_ROLES.get(name, "sink"), name, port) for name, port in self._metrics_ports.items())
         return [api, *others]
 
     def start(self) -> None:
@@ -285,17 +324,22 @@ class Stack:
             ),
             self._make_part("processor", [], lambda: api_ready(control_url), after=names),
             *(
-                self._make_measured_part(name, port, after=[*names, "clickhouse"])
+                self._make_measured_part(name, port, after=names if name == QUOTAS else [*names, "clickhouse"])
                 for name, port in self._metrics_ports.items()
             ),
         ]
 
     def _make_measured_part(self, name: str, port: int, *, after: list[str]) -> Part:
-        """Return a sink or the lag exporter.
+        """Return a sink, the lag exporter or the role quotas, which is like a processor.
 
-        It counts as ready if it is alive (/healthz). A sink that waits for an operator is not ready
-        by /readyz, and would keep the stack from starting, in which an operator can see why.
+        A sink or the exporter counts as ready if it is alive (/healthz). A sink that waits for an
+        operator is not ready by /readyz, and would keep the stack from starting, in which an
+        operator can see why.
         """
+
+        if name == QUOTAS:
+            part = self._make_part(name, [], lambda: api_ready(f"http://{LOOPBACK}:{port}"), after=after)
+            return replace(part, env={**self._part_environ, ENV_PREFIX + "API_PORT": str(port)})
 
         def answers() -> bool:
             return _answers_well(f"http://{LOOPBACK}:{port}/healthz")

@@ -98,6 +98,21 @@ def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]
     return text
 
 
+def find_quota_faults(quota_workers: int | None) -> list[Finding]:
+    """Return what keeps runs that ask for quotas from being admitted.
+
+    `quota_workers`: how many workers of the role quotas run; None if Kafka does not tell.
+    """
+    if quota_workers is None:
+        return [Finding("Kafka does not tell whether a worker of quotas runs", "read the log of sessionary processor")]
+    if quota_workers:
+        return []
+    start = (
+        "start one: SESSIONARY_QUOTAS_FILE=quotas.json sessionary quotas (a local stack: sessionary up --quotas FILE)"
+    )
+    return [Finding("runs ask for quotas, and no worker of that role runs: further runs wait for ever", start)]
+
+
 def find_full_state_disks(workers: Sequence[Document], bytes_min: int) -> list[Finding]:
     """Return the workers whose disk for RocksDB has less than `bytes_min` bytes of room."""
     return [
@@ -122,5 +137,6 @@ __all__ = [
     "describe_workers",
     "find_clock_faults",
     "find_full_state_disks",
+    "find_quota_faults",
     "find_release_faults",
 ]

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client import CollectorRegistry
 
+from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.up import activate_newest_rules
 from sessionary.infra.environment import read_environment, tenant_tokens, write_environment
 from sessionary.infra.local.errors import BrokerCountDiffers, DiskFull, PortTaken
@@ -18,6 +19,8 @@ from sessionary.infra.local.ports import is_free
 from sessionary.infra.local.supervisor import Part
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import Ports, Stack, api_ready, inherited_variables
+from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.sinks.metrics import serve_pages
 from sessionary.stream_processors.access import parse_tokens
 from tests.core.infra.fake_control_api import serve_fake_api
@@ -81,6 +84,31 @@ def test_only_a_new_stack_activates_rules_by_itself(tmp_path: Path, capfd: pytes
         write_environment(tmp_path / "data", stack.environ)
         activate_newest_rules(Stack(tmp_path / "data", ports=Ports(api=port)))
         assert len(api.asked) == 1
+
+
+def limits_file(folder: Path, text: str = '{"default": {"concurrent_runs": 2}}') -> Path:
+    path = folder / "quotas.json"
+    path.write_text(text)
+    return path
+
+
+def test_runs_of_a_new_stack_with_the_role_quotas_ask_for_quotas(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with serve_fake_api() as api:
+        api.answers = {"/v1/rules": (200, {"partitions": [], "workers": []})}
+        ports = Ports(api=int(api.url.rpartition(":")[2]))
+        activate_newest_rules(Stack(tmp_path / "data", ports=ports, quotas_file=limits_file(tmp_path)))
+        assert [json.loads(asked.body) for asked in api.asked] == [{"version": NEWEST_RULES.version, "quotas": True}]
+        assert "and runs ask for quotas: the stack is new" in capfd.readouterr().err
+
+
+def test_a_file_of_limits_that_cannot_be_used_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    wrong = limits_file(tmp_path, "[]")
+    assert run(["up", "--data", str(tmp_path / "data"), "--quotas", str(wrong)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"sessionary: SESSIONARY_QUOTAS_FILE: {wrong}: use {{")
+    assert line.endswith("; name a file of limits by --quotas")
 
 
 def test_a_stack_of_three_brokers_is_known_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +206,21 @@ def test_a_stack_can_leave_the_lag_exporter_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_no_processes")
+def test_the_folder_keeps_the_role_quotas_with_its_file_and_port(tmp_path: Path) -> None:
+    limits, data = limits_file(tmp_path), tmp_path / "data"
+    with Stack(data, quotas_file=limits) as stack:
+        assert stack.has_quotas
+        known = read_environment(data)
+        job, address = {target.part: (target.role, target.port) for target in stack.targets}["quotas"]
+    assert (job, f"http://127.0.0.1:{address}") == ("quotas", known["SESSIONARY_QUOTAS_URL"])
+    assert (known["SESSIONARY_QUOTAS_FILE"], known["SESSIONARY_QUOTAS"]) == (str(limits), "true")
+    assert _started_targets(data)["quotas"] == ("sessionary-quotas", f"127.0.0.1:{address}")
+    limits.unlink()
+    with pytest.raises(SettingsError, match=r"quotas\.json: No such file .*; name a file of limits by --quotas$"):
+        Stack(data)
+
+
+@pytest.mark.usefixtures("_no_processes")
 def test_chosen_metrics_ports_win_over_the_folder_s_and_a_taken_one_is_named(tmp_path: Path) -> None:
     _started_targets(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as held:
@@ -207,3 +250,26 @@ def test_a_sink_that_waits_for_an_operator_does_not_keep_the_stack_from_starting
     with serve_pages(("127.0.0.1", port), CollectorRegistry(), lambda: blocked[0], lambda: blocked[1]):
         assert sink.ready()
     assert list(parts["lag-exporter"].after) == ["broker", "clickhouse"]
+    assert "quotas" not in parts
+
+
+def test_the_role_quotas_is_ready_as_a_processor_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: dict[str, Part] = {}
+    monkeypatch.setattr(
+        "sessionary.infra.stack.Supervisor",
+        lambda made, _on_change, **_options: parts.update({part.name: part for part in made}),
+    )
+    limits = limits_file(tmp_path)
+    with serve_fake_api() as api:
+        first = int(api.url.rpartition(":")[2]) - len(MEASURED_PARTS)
+        Stack(tmp_path / "data", quotas_file=limits, ports=Ports(metrics=first))
+        part = parts["quotas"]
+        assert part.argv[-1:] == ["quotas"]
+        assert part.env is not None
+        assert part.env["SESSIONARY_QUOTAS_FILE"] == str(limits)
+        assert part.env["SESSIONARY_API_PORT"] == api.url.rpartition(":")[2]
+        assert (list(part.after), part.log_path.name) == (["broker"], "quotas.log")
+        assert part.ready is not None
+        assert not part.ready()
+        api.answers = {"/readyz": (200, {})}
+        assert part.ready()

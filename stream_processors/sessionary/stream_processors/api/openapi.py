@@ -128,9 +128,13 @@ DOCUMENT: Final[dict[str, Any]] = {
                     "403": NO_OPERATOR,
                     "409": problem_response(
                         "a worker of the group does not know the rules, or does not answer; a partition is not open; "
-                        "or later rules are in force. Nothing was changed"
+                        "later rules are in force; or quotas are to begin, and no worker of that role runs "
+                        "(`no_quota_worker`). Nothing was changed"
                     ),
-                    "503": problem_response("the worker may have lost its group; see Retry-After"),
+                    "503": problem_response(
+                        "the worker may have lost its group, or Kafka does not tell whether a worker of quotas runs; "
+                        "see Retry-After"
+                    ),
                 },
             },
         },
@@ -181,6 +185,11 @@ DOCUMENT: Final[dict[str, Any]] = {
             "RulesList": object_schema(
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/PartitionRules"}},
                 workers={"type": "array", "items": {"$ref": "#/components/schemas/WorkerRules"}},
+                quota_workers={
+                    **NUMBER_OR_NULL,
+                    "description": "how many workers of the role quotas run; null if Kafka does not tell, and after an "
+                    "activation that does not turn quotas on",
+                },
             ),
             "PartitionRules": PARTITION_RULES,
             "WorkerRules": WORKER_RULES,

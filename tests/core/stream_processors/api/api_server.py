@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from aiohttp.web import Request
 
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Event
+from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api import routing
 from sessionary.stream_processors.api.operators.event_sender import Place
@@ -140,6 +141,7 @@ async def running_server(
     partitions: int = 4,
     followers_max: int = 500,
     send_event: SendEvent | None = None,
+    count_quotas: Callable[[KafkaSettings], int] = lambda _: 1,
 ) -> AsyncIterator[Server]:
     """Serve the API of a worker; `urls` are those of the partitions' owners, `idle_urls` of other
     workers.
@@ -170,7 +172,7 @@ async def running_server(
                 web,
                 ControlApi(settings, tokens, assignment, metrics, others, lambda: True, dict),
                 PartitionApi(settings, tokens, assignment, others),
-                RulesApi(settings, tokens, assignment, others),
+                RulesApi(settings, tokens, assignment, others, count_quotas),
                 PeoplePages(events),
                 MigrationPages(events),
             )

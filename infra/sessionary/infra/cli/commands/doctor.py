@@ -36,6 +36,7 @@ from sessionary.infra.worker_findings import (
     describe_workers,
     find_clock_faults,
     find_full_state_disks,
+    find_quota_faults,
     find_release_faults,
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
@@ -136,13 +137,24 @@ def _check_processor(environ: Mapping[str, str]) -> str:
     return f"{url} is ready"
 
 
-def _check_partitions(partitions: Sequence[Document]) -> str:
+def _check_partitions(partitions: Sequence[Document], worker: str = "a processor") -> str:
     wrong = [partition for partition in partitions if partition["state"] not in ("open", "opening")]
     if wrong:
         advice = [advise_halt(partition) for partition in wrong if partition["state"] == "halted"]
-        absent = "start a processor, or read the log of the one that does not answer"
+        absent = f"start {worker}, or read the log of the one that does not answer"
         raise _CheckError("; ".join(map(describe_halt, wrong)), "; ".join(advice) or absent)
     return f"{len(partitions)} partitions have an owner, none is halted"
+
+
+def _check_quota_partitions(settings: OperatorSettings, url: str) -> str:
+    try:
+        partitions = ControlApiClient(settings.model_copy(update={"control_url": url})).list_partitions()
+        return _check_partitions(partitions, "sessionary quotas")
+    except Unavailable:
+        raise _CheckError(f"{url} does not answer", "start it: sessionary quotas, or read its log") from None
+    except _CheckError as wrong:  # the role's own workers decide about its partitions
+        own = wrong.advice.replace("sessionary partition ", f"SESSIONARY_CONTROL_URL={url} sessionary partition ")
+        raise _CheckError(str(wrong), own) from None
 
 
 def _check_integrity(settings: ClickHouseSettings) -> str:
@@ -231,6 +243,9 @@ def _run_worker_checks(settings: OperatorSettings) -> Iterator[Check]:
     yield _run_check("workers", lambda: _raise_findings(faults, described), _PROCESSOR_ADVICE)
     clocks = find_clock_faults(partitions, workers, now_ms)
     yield _run_check("clocks", lambda: _raise_findings(clocks, "workers, log and this machine agree"), "")
+    if any(found.get("quotas") for found in listing["partitions"]):
+        unserved, count = find_quota_faults(listing.get("quota_workers")), listing.get("quota_workers")
+        yield _run_check("quotas", lambda: _raise_findings(unserved, f"runs ask for them; workers: {count}"), "")
     if any(worker.get("state_dir") for worker in workers):
         full = find_full_state_disks(workers, ROOM_BYTES_MIN)
         yield _run_check("state disks", lambda: _raise_findings(full, "each worker has room for its rows"), "")
@@ -298,6 +313,8 @@ def _run_processor_checks(environ: Mapping[str, str], operator: OperatorSettings
     yield _run_check("processor", lambda: _check_processor(environ), _PROCESSOR_ADVICE)
     if operator.control_url is not None and operator.operator_token is not None:
         yield from _run_worker_checks(operator)
+    if (url := operator.quotas_url) is not None and operator.operator_token is not None:
+        yield _run_check("quotas partitions", lambda: _check_quota_partitions(operator, url), "read the role's log")
 
 
 def _run_sink_checks(environ: Mapping[str, str]) -> Iterator[Check]:

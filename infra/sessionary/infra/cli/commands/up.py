@@ -32,8 +32,8 @@ MetricsPortOption = Annotated[
     typer.Option(
         min=1,
         max=65_535,
-        help="First of five, for the metrics of sinks and lag exporter. Default: the folder's last ports, else free "
-        "ones.",
+        help="First of five, for the metrics of sinks and lag exporter; with --quotas of six. Default: the folder's "
+        "last ports, else free ones.",
         show_default=False,
     ),
 ]
@@ -64,15 +64,18 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 def activate_newest_rules(stack: "Stack") -> None:
     """Let the newest rules begin if the stack is a new one: no older processor ever served it.
 
-    Blocks for some seconds. Raises what `ControlApiClient` raises.
+    With the role quotas, runs ask for quotas by them. Blocks for some seconds. Raises what
+    `ControlApiClient` raises.
     """
     if stack.is_new:
         from sessionary.infra.control_api_client import ControlApiClient
         from sessionary.infra.settings import OperatorSettings
         from sessionary.schemas.rules import NEWEST_RULES
 
-        ControlApiClient(OperatorSettings.from_env(stack.environ)).activate_rules(NEWEST_RULES.version)
-        print_message(f"rules {NEWEST_RULES.version} were activated: the stack is new")
+        quotas = True if stack.has_quotas else None
+        ControlApiClient(OperatorSettings.from_env(stack.environ)).activate_rules(NEWEST_RULES.version, quotas=quotas)
+        asked = ", and runs ask for quotas" if quotas else ""
+        print_message(f"rules {NEWEST_RULES.version} were activated{asked}: the stack is new")
 
 
 def up_command(
@@ -90,6 +93,17 @@ def up_command(
             help="1, or 3 that replicate each record. Default: the folder's number, else 1.", show_default=False
         ),
     ] = None,
+    quotas: Annotated[
+        Path | None,
+        typer.Option(
+            "--quotas",
+            metavar="FILE",
+            dir_okay=False,
+            help="Run the role quotas with this JSON file of the tenants' limits; runs of a new stack ask for quotas. "
+            "Default: the folder's last file.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the variables as one JSON object.")] = False,
 ) -> None:
     """Run Kafka, ClickHouse, processor, sinks and lag exporter until Ctrl-C. The data is kept.
@@ -103,7 +117,14 @@ def up_command(
 
     progress = Progress()
     ports = Ports(port_broker, port_clickhouse, port_api, port_metrics)
-    stack = Stack(data, ports=ports, partitions=partitions, brokers=brokers, on_change=change_reporter(data / "logs"))
+    stack = Stack(
+        data,
+        ports=ports,
+        partitions=partitions,
+        brokers=brokers,
+        quotas_file=quotas,
+        on_change=change_reporter(data / "logs"),
+    )
     announced = False
     try:
         with running_stack(stack):
@@ -132,6 +153,8 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
         print_line("            three brokers: replication factor 3, min.insync.replicas 2")
     print_line(f"ClickHouse  {environ['SESSIONARY_CLICKHOUSE_URL']}")
     print_line(f"Control API {environ['SESSIONARY_CONTROL_URL']}")
+    if (limits := environ.get("SESSIONARY_QUOTAS_FILE")) is not None:
+        print_line(f"Quotas      {environ['SESSIONARY_QUOTAS_URL']}, limits of {limits}")
     print_line(f"Metrics     {data / TARGETS_FILE}: the targets, for file_sd_configs of Prometheus")
     print_line(f"Logs        {data / 'logs'}")
     option = "" if data == DEFAULT_DATA else f" --data {shlex.quote(str(data))}"

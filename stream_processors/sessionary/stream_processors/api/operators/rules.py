@@ -9,7 +9,7 @@ the group, also those without a partition: any of them may own one in a moment.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,12 +18,15 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
-from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
+from sessionary.stream_processors.api.operators.quota_workers import count_quota_workers
 from sessionary.stream_processors.api.operators.worker_facts import worker_facts
-from sessionary.stream_processors.api.problems import Problem, json_response
+from sessionary.stream_processors.api.problems import Problem, json_response, not_ready
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.rules_change import RulesRequest, is_in_force, last_decided
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -42,13 +45,18 @@ _WORKER_FIELDS = (
 
 
 class _Listing(NamedTuple):
-    """What the workers answer; a document per partition, and one per worker."""
+    """What the workers answer; a document per partition, and one per worker.
+
+    `quota_workers`: how many workers of the role quotas run; None if that is not known.
+    """
 
     partitions: dict[int, dict[str, Any]]
     workers: list[dict[str, Any]]
+    quota_workers: int | None = None
 
     def to_document(self) -> dict[str, Any]:
         return {
+            "quota_workers": self.quota_workers,
             "partitions": [self.partitions[partition] for partition in sorted(self.partitions)],
             "workers": sorted(self.workers, key=lambda worker: (worker["url"] or "", worker["instance"] or "")),
         }
@@ -75,30 +83,41 @@ class RulesApi:
     """Answers the requests of one worker about the rules."""
 
     def __init__(
-        self, settings: ProcessorSettings, tokens: TokenStore, assignment: Assignment, others: OtherWorkers
+        self,
+        settings: ProcessorSettings,
+        tokens: TokenStore,
+        assignment: Assignment,
+        others: OtherWorkers,
+        count_quotas: Callable[[KafkaSettings], int] = count_quota_workers,
     ) -> None:
+        """`count_quotas`: see `count_quota_workers`."""
         self._settings = settings
         self._tokens = tokens
         self._assignment = assignment
         self._others = others
+        self._count_quotas = count_quotas
 
     async def list_rules(self, request: Request) -> Response:
         """Answer `GET /v1/rules` with a `RulesList`. Raises `Problem`.
 
-        A worker that asks for another one gets only what concerns this worker. Waits at most 3 s
-        for the others.
+        A worker that asks for another one gets only what concerns this worker. Waits at most 4 s
+        for the others, and for Kafka.
         """
         self._tokens.require_role(request.headers.get("Authorization"), "operator")
         own = self._own_listing()
         if not was_passed_on(request):
-            own = self._joined(own, await self._others.ask_all(request, self._others.urls()))
+            answers, quota_workers = await asyncio.gather(
+                self._others.ask_all(request, self._others.urls()), asyncio.to_thread(self._known_quota_workers)
+            )
+            own = self._joined(own, answers)._replace(quota_workers=quota_workers)
         return json_response(own.to_document())
 
     async def activate_rules(self, request: Request) -> Response:
         """Answer `POST /v1/rules` with a `RulesList`: as it is after at most 5 s.
 
         Nothing is announced unless every worker of the group knows the rules and every partition is
-        open. Raises `Problem`: 409 then, 503 if the group may have changed.
+        open; and quotas are turned on only if a worker of that role runs. Raises `Problem`: 409
+        then, 503 if the group may have changed, or Kafka does not tell of that role.
         """
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
         wanted = await _parse_wanted(request, caller.principal)
@@ -110,6 +129,7 @@ class RulesApi:
         found = self._joined(self._own_listing(), await self._others.ask_all(request, urls))
         _require_support(wanted.version, found.workers)
         _require_open_partitions(wanted.version, found.partitions.values())
+        quota_workers = await asyncio.to_thread(self._require_quota_worker) if wanted.quotas else None
         _log.warning(
             "rules %(rules)d are activated because %(principal)s asked for it",
             rules=wanted.version,
@@ -120,7 +140,26 @@ class RulesApi:
             self._others.ask_all(request, urls, method="POST", body=body, timeout_s=2 * _BEGIN_S),
             self._announce(wanted),
         )
-        return json_response(self._joined(self._own_listing(), answers).to_document())
+        joined = self._joined(self._own_listing(), answers)
+        return json_response(joined._replace(quota_workers=quota_workers).to_document())
+
+    def _known_quota_workers(self) -> int | None:
+        try:
+            return self._count_quotas(self._settings)
+        except Lost as error:
+            _log.warning("the workers of quotas are not known: %(error)s", **error_fields(error))
+            return None
+
+    def _require_quota_worker(self) -> int:
+        """Return how many workers of the role quotas run; raise `Problem` if there is none."""
+        try:
+            found = self._count_quotas(self._settings)
+        except Lost as error:
+            raise not_ready(str(error)) from None
+        if not found:
+            detail = "no worker of the role quotas runs, so every further run would wait: start one first"
+            raise Problem(409, "no_quota_worker", "No worker of quotas", f"{detail} (sessionary quotas)")
+        return found
 
     async def _announce(self, wanted: _Wanted) -> None:
         """Have this worker's open partitions announce rules; wait up to 5 s until they begin."""

@@ -18,7 +18,7 @@ from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.settings import KafkaSettings
-from tests.core.infra.fake_control_api import partition, serve_fake_api
+from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
 
 
 class _SilentRoles:
@@ -26,7 +26,8 @@ class _SilentRoles:
 
     def __init__(self, settings: KafkaSettings, _window_s: float, _idle_s: float) -> None:
         known = [
-            f"{settings.topic_prefix}.{name}" for name in ("task-workers.acme:b", "cleanup.acme:b", "sink.audit.copy")
+            f"{settings.topic_prefix}.{name}"
+            for name in ("task-workers.acme:b", "cleanup.acme:b", "quotas", "sink.audit.copy")
         ]
         self._groups = pipeline_groups(settings.topic_prefix, known)
 
@@ -43,7 +44,7 @@ def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(mon
     monkeypatch.setattr("sessionary.infra.lag.lag_monitor.LagMonitor", _SilentRoles)
     monkeypatch.setattr(doctor, "_OBSERVED_S", 0.0)
     found = {check.check: check for check in doctor._run_lag_checks(KafkaSettings(topic_prefix="p"), 0.0)}
-    roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches", "sink.audit.copy"]
+    roles = ["processor", "sink.audit", "sink.history", "sink.rejected", "sink.batches", "quotas", "sink.audit.copy"]
     assert list(found) == [f"lag {role}" for role in roles], "a service that is off is no fault of the pipeline"
     assert not any(check.ok for check in found.values())
     commands = {
@@ -51,6 +52,7 @@ def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(mon
         for role, check in zip(roles, found.values(), strict=True)
     }
     assert commands["processor"] == "sessionary processor"
+    assert commands["quotas"] == "sessionary quotas"
     assert commands["sink.audit"] == "sessionary sink audit"
     assert commands["sink.audit.copy"] == "SESSIONARY_PIPELINE=copy sessionary sink audit"
 
@@ -77,6 +79,64 @@ def test_doctor_looks_at_the_disk_of_a_stack_before_its_first_start(
     assert not found["disks"]["ok"]
     assert str(tmp_path / "new") in found["disks"]["found"]
     assert found["disks"]["advice"].startswith("make room: du ")
+
+
+def quota_checks(quota_workers: int | None, role: FakeControlApi, *, is_on: bool = True) -> dict[str, Check]:
+    """Return doctor's checks of quotas; `role` answers as a worker of that role."""
+    told = {"instance": "w1", "url": "http://w1:8600", "newest": 2, "detail": None}
+    with serve_fake_api() as api:
+        api.answers = {
+            "/v1/partitions": (200, {"partitions": [partition(0)]}),
+            "/v1/rules": (
+                200,
+                {
+                    "partitions": [{"partition": 0, "rules": 2, "quotas": is_on}],
+                    "workers": [told],
+                    "quota_workers": quota_workers,
+                },
+            ),
+        }
+        environ = {
+            "SESSIONARY_CONTROL_URL": api.url,
+            "SESSIONARY_QUOTAS_URL": role.url,
+            "SESSIONARY_OPERATOR_TOKEN": "op",
+            "SESSIONARY_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}",
+            "SESSIONARY_CLICKHOUSE_URL": f"http://127.0.0.1:{free_port()}",
+        }
+        return {check.check: check for check in run_checks(environ) if check.check.startswith("quotas")}
+
+
+def test_doctor_says_that_runs_wait_for_ever_without_a_worker_of_quotas() -> None:
+    with serve_fake_api() as role:
+        role.answers = {"/v1/partitions": (200, {"partitions": [partition(0)]})}
+        found = quota_checks(2, role)["quotas"]
+        assert found == Check("quotas", ok=True, found="runs ask for them; workers: 2")
+        found = quota_checks(0, role)["quotas"]
+        assert not found.ok
+        assert "no worker of that role runs: further runs wait for ever" in found.found
+        assert "SESSIONARY_QUOTAS_FILE=quotas.json sessionary quotas" in found.advice
+        unknown = quota_checks(None, role)["quotas"]
+        assert (unknown.ok, unknown.advice) == (False, "read the log of sessionary processor")
+        assert "quotas" not in quota_checks(0, role, is_on=False)
+
+
+def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> None:
+    with serve_fake_api() as role:
+        role.answers = {"/v1/partitions": (200, {"partitions": [partition(0), HALTED]})}
+        found = quota_checks(1, role)["quotas partitions"]
+        assert not found.ok
+        assert "partition 1 is halted" in found.found
+        assert f"run: SESSIONARY_CONTROL_URL={role.url} sessionary partition retry 1;" in found.advice
+        role.answers = {"/v1/partitions": (200, {"partitions": [partition(0), partition(1, "unassigned")]})}
+        found = quota_checks(1, role)["quotas partitions"]
+        assert (found.ok, found.advice.partition(",")[0]) == (False, "start sessionary quotas")
+        role.answers = {"/v1/partitions": (200, {"partitions": [partition(0)]})}
+        assert quota_checks(1, role)["quotas partitions"].ok
+    away = quota_checks(1, role)["quotas partitions"]
+    assert (away.found, away.advice) == (
+        f"{role.url} does not answer",
+        "start it: sessionary quotas, or read its log",
+    )
 
 
 def test_doctor_asks_all_workers_for_release_clock_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:

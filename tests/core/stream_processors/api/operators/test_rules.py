@@ -14,9 +14,10 @@ from aiohttp import web
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.api.openapi import DOCUMENT
-from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 
@@ -63,6 +64,7 @@ async def list_rules(server: Server) -> dict[str, Any]:
     answer = await server.ask(RULES, b"Bearer op")
     assert answer.status == 200, answer
     assert all(found.keys() == SCHEMAS["PartitionRules"]["properties"].keys() for found in answer.body["partitions"])
+    assert answer.body.keys() == SCHEMAS["RulesList"]["properties"].keys()
     assert all(found.keys() == SCHEMAS["WorkerRules"]["properties"].keys() for found in answer.body["workers"])
     found: dict[str, Any] = answer.body
     return found
@@ -267,5 +269,43 @@ def test_quotas_are_turned_on_with_the_rules_and_stay(tmp_path: Path) -> None:
             assert found(await activate(server, quotas=True)) == [(True, 30)] * 4
             assert found(await activate(server, finished_run_days=90)) == [(True, 90)] * 4
             assert found(await activate(server, quotas=False)) == [(False, 90)] * 4
+
+    asyncio.run(story())
+
+
+def count_nothing(settings: KafkaSettings) -> int:
+    raise Lost(f"Kafka does not tell of {settings.topic_prefix}.quotas")
+
+
+def test_quotas_are_turned_on_only_while_a_worker_of_that_role_runs(tmp_path: Path) -> None:
+    owners = [FakeOwner(partition) for partition in range(4)]
+    workers = [0]
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(*owners), count_quotas=lambda _: workers[0]) as server:
+            answer = await activate(server, quotas=True)
+            assert (answer.status, answer.body["reason"]) == (409, "no_quota_worker")
+            assert answer.body["detail"].startswith("no worker of the role quotas runs")
+            assert all(owner.requests == [] for owner in owners)
+            for settings in ({}, {"quotas": False}):  # these need none
+                answer = await activate(server, **settings)
+                assert (answer.status, answer.body["quota_workers"]) == (200, None)
+            workers[0] = 2
+            assert (await activate(server, quotas=True)).body["quota_workers"] == 2
+            assert (await list_rules(server))["quota_workers"] == 2
+
+    asyncio.run(story())
+
+
+def test_quotas_wait_until_kafka_tells_whether_a_worker_of_that_role_runs(tmp_path: Path) -> None:
+    owner = FakeOwner(0)
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(owner), partitions=1, count_quotas=count_nothing) as server:
+            answer = await activate(server, quotas=True)
+            assert (answer.status, answer.body["reason"]) == (503, "not_ready")
+            assert answer.body["detail"] == "Kafka does not tell of sessionary.quotas"
+            assert owner.requests == []
+            assert (await list_rules(server))["quota_workers"] is None  # the rest is told all the same
 
     asyncio.run(story())

@@ -9,6 +9,7 @@ from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption, control_api_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
+from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
@@ -50,30 +51,33 @@ def activate_rules(
         ),
     ] = None,
     quotas: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--quotas/--no-quotas",
-            help="Whether runs that begin from now on ask for their tenant's quota. Default: as it is (no at first).",
-            show_default=False,
+            "--quotas",
+            help="Let runs that begin from now on ask for their tenant's quota. Default: as it is (no at first).",
         ),
-    ] = None,
+    ] = False,
+    no_quotas: Annotated[bool, typer.Option("--no-quotas", help="Let them ask no more.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let newer rules begin in all partitions, once every processor is upgraded. No way back.
 
-    Refused while a processor of the group does not know them. The command may be repeated, also to
-    change a setting of the rules in force. The exit code is 1 if they are not in force everywhere
-    after some seconds.
+    Refused while a processor of the group does not know them; with --quotas, also while no worker
+    of the role quotas runs. The command may be repeated, also to change a setting of the rules in
+    force. The exit code is 1 if they are not in force everywhere after some seconds.
     """
-    listing = control_api_client(data).activate_rules(version, finished_run_days, quotas)
+    if quotas and no_quotas:
+        raise SettingsError("--quotas and --no-quotas contradict each other: give one of them")
+    wanted_quotas = True if quotas else False if no_quotas else None
+    listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas)
     _show_listing(listing, as_json=as_json)
     waiting = [
         str(found["partition"])
         for found in listing["partitions"]
         if (found["rules"] or 0) < version
         or finished_run_days not in (None, found["finished_run_days"])
-        or quotas not in (None, found.get("quotas"))
+        or wanted_quotas not in (None, found.get("quotas"))
     ]
     if waiting:
         raise CheckFailed(
@@ -90,6 +94,8 @@ def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:
     for worker in listing["workers"]:
         known = worker["detail"] or f"knows rules {worker['newest']}"
         print_message(f"worker {worker['instance'] or worker['url']}: {known}")
+    if (quota_workers := listing.get("quota_workers")) is not None:
+        print_message(f"workers of the role quotas: {quota_workers}")
 
 
 __all__ = ["app"]

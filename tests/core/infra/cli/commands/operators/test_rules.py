@@ -44,7 +44,7 @@ def test_a_person_reads_rules_and_workers(
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
     monkeypatch.setattr("sessionary.infra.cli.commands.operators.rules.wants_json", lambda asked: asked)
     monkeypatch.setenv("COLUMNS", "200")
-    api.answers = {PATH: (200, listing(1, NEWEST, workers=(NEW, OLD)))}
+    api.answers = {PATH: (200, {**listing(1, NEWEST, workers=(NEW, OLD)), "quota_workers": 2})}
     assert run(["rules", "list"]) == 0
     out, err = capfd.readouterr()
     assert [line.split() for line in out.splitlines()][1:] == [
@@ -54,6 +54,7 @@ def test_a_person_reads_rules_and_workers(
     assert err.splitlines() == [
         f"worker w1: knows rules {NEWEST}",
         "worker http://w2:8600: it is of an older release",
+        "workers of the role quotas: 2",
     ]
 
 
@@ -89,6 +90,17 @@ def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[
     assert run(["rules", "activate", "--no-quotas"]) == 1
     assert json.loads(api.asked[1].body) == {"version": NEWEST, "quotas": False}
     assert "not in force yet in partition 0, 1" in capfd.readouterr().err
+
+
+def test_quotas_are_turned_on_or_off_and_not_both(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    for options in (["--quotas", "--no-quotas"], ["--no-quotas", "--quotas"]):
+        assert run(["rules", "activate", *options]) == 2
+        out, err = capfd.readouterr()
+        assert (out, err) == (
+            "",
+            "sessionary: --quotas and --no-quotas contradict each other: give one of them\n",
+        )
+    assert api.asked == []
 
 
 def test_rules_that_have_not_begun_everywhere_fail_the_command(
