@@ -137,6 +137,13 @@ class ProducerSettings(KafkaSettings):
                 raise ValueError(f"{server!r} is not host:port")
         return servers
 
+    @field_validator("spool_dir", "journal_path", "artifacts_url", mode="before")
+    @classmethod
+    def _check_place(cls, place: object) -> object:
+        if place == "":
+            raise ValueError("it is empty, which would be the working folder; without a value unset it")
+        return place
+
     @field_validator("control_url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,17 +123,3 @@ def test_a_certificate_authority_without_a_certificate_is_named(tmp_path: Path) 
     settings = new_settings("127.0.0.1:1", tmp_path, security_protocol="SSL", ssl_ca_location=str(tmp_path / "ca.pem"))
     with pytest.raises(SettingsError, match="SESSIONARY_SSL_CA_LOCATION"):
         new_client(settings, [])
-
-
-def test_opening_waits_for_no_server_that_is_silent(silent_address: str, tmp_path: Path) -> None:
-    settings = new_settings(
-        silent_address, tmp_path, control_url=f"http://{silent_address}", security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p",
-    )  # fmt: skip
-    taken_s: list[float] = []
-    while len(taken_s) < 3 and min(taken_s, default=5.0) >= 5.0:  # a machine may stand still meanwhile
-        begun = time.monotonic()
-        client = new_client(settings, [])
-        taken_s.append(time.monotonic() - begun)
-        client.close(0)
-    assert min(taken_s) < 5.0  # librdkafka and the control API would wait for 10 s and longer, each time

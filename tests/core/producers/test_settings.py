@@ -43,6 +43,7 @@ def test_two_clusters_never_share_a_spool(tmp_path: Path) -> None:
         *(("control_url", text) for text in ("http://a b", "http://u:p@a", "http://a/?q", "http://é", "http://a:0")),
         *(("api_token", text) for text in ("", "a b", "a\n", "é", "\ud83d")),
         *(("bootstrap_servers", text) for text in ("", "a:b", "a:99999", "a:0", "a:1,", "http://a:1", "a b")),
+        *((name, "") for name in ("spool_dir", "journal_path", "artifacts_url")),
         ("disabled", "perhaps"),
     ],
 )

@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from sessionary.schemas.errors import SettingsError
+
 KEPT_MAX: Final = 8
 IDLE_S_MAX: Final = 30.0  # Servers and what stands before them close idle connections, often after 60 s
 
@@ -60,21 +62,26 @@ class KeptConnections:
     """Sends requests to one server. Thread-safe; a child of a fork opens connections of its own.
 
     A request takes an idle connection, or opens one, and has it alone. Proxies are those of the
-    environment, as `urllib.request` finds them. Redirects are not followed: they would take the
-    token along.
+    environment, as `urllib.request` finds them; whether the server is asked without one is looked
+    up by the first request, because macOS and Windows may ask for the server's address. Redirects
+    are not followed: they would take the token along.
     """
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, answer_bytes_max: int) -> None:
-        """Connect to nothing. Raises `ValueError` if the URL has no host, or no number as its port.
+        """Connect to nothing, and ask for no address.
 
         `tls`: None if the URL is not HTTPS. An answer is read up to `answer_bytes_max`.
+
+        Raises `ValueError` if the URL has no host, or no number as its port, and `SettingsError` if
+        the URL of the proxy is malformed.
         """
         self._server = urlsplit(url.rstrip("/"))
         if not self._server.hostname:
             raise ValueError(f"no host in {url!r}")
         self._port = self._server.port
         self._host = self._server.netloc
-        self._proxy = _find_proxy(self._server.scheme, self._host)
+        self._proxy = _named_proxy(self._server.scheme, self._host)
+        self._is_bypass_known = self._proxy is None
         self._tls = tls
         self._answer_bytes_max = answer_bytes_max
         self._idle: deque[_Idle] = deque()  # its methods are atomic: a fork never finds a lock held
@@ -160,6 +167,10 @@ class KeptConnections:
         return path if self._proxy is None or self._tls is not None else f"http://{self._host}{path}"
 
     def _open(self, timeout_s: float) -> HTTPConnection:
+        if not self._is_bypass_known:
+            if proxy_bypass(self._host):
+                self._proxy = None
+            self._is_bypass_known = True
         place = self._server if self._proxy is None else self._proxy
         host = place.hostname or ""
         if self._tls is None:
@@ -170,11 +181,24 @@ class KeptConnections:
         return connection
 
 
-def _find_proxy(scheme: str, host: str) -> SplitResult | None:
+def _named_proxy(scheme: str, host: str) -> SplitResult | None:
+    """Return the proxy that the environment or the system names, whether `host` needs it or not.
+
+    Raises `SettingsError` without the URL, which may hold a password.
+    """
     proxy = getproxies().get(scheme)
-    if not proxy or proxy_bypass(host):
+    if not proxy:
         return None
-    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    try:
+        place = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        is_usable = bool(place.hostname) and place.port != 0
+    except ValueError:
+        is_usable = False
+    if is_usable:
+        return place
+    if proxy_bypass(host):  # a proxy of the environment: then no system asks for an address
+        return None
+    raise SettingsError(f"{scheme}_proxy: it is not the URL of a proxy, such as http://proxy:3128")
 
 
 def _login_headers(proxy: SplitResult | None) -> dict[str, str]:

@@ -18,7 +18,7 @@ from sessionary.producers.ports import OnError, OutRecord
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.process.safe_text import replace_surrogates
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.kafka.clients import discard_producer, purge_producer
+from sessionary.schemas.kafka.clients import await_reports, discard_producer, purge_producer
 from sessionary.schemas.settings import ENV_PREFIX
 from sessionary.schemas.topics import EVENT_BYTES_MAX
 
@@ -98,6 +98,9 @@ def variable_of(name: str) -> str:
     return own if name in _OWN_PROPERTIES else own.replace(ENV_PREFIX, f"{ENV_PREFIX}KAFKA_", 1)
 
 
+_Produce = Callable[[OutRecord, DeliveryCallback | None], None]
+
+
 class KafkaProducer:
     """A librdkafka producer and its poll thread.
 
@@ -145,19 +148,27 @@ class KafkaProducer:
             self.authentication_error = None
 
     def replace_producer(self) -> None:
-        """Continue with a new producer; the old one's records are dropped. Never blocks."""
+        """Continue with a new producer; the old one's records are dropped.
+
+        Blocks for 0.1 s at most. Does nothing once this is closed.
+        """
+        if self._stop.is_set():
+            return
         former = self._producer
         self._use_producer(self._new_producer())
         discard_producer(former)
 
     def close(self, timeout_s: float) -> None:
-        """Stop the poll thread, which drops what is queued within 0.1 s; wait for it that long."""
+        """Stop the poll thread, which drops what is queued within 0.1 s; wait for it that long.
+
+        No record is taken afterwards.
+        """
         self._stop.set()
         join_thread(self._thread, timeout_s)
 
     def _use_producer(self, producer: Producer) -> None:
         self._producer, self._records = producer, self._new_records(producer)
-        self.produce_record = self._records.produce
+        self.produce_record: _Produce = self._records.produce
 
     def _new_producer(self) -> Producer:
         callbacks = {"error_cb": self.report_error, "stats_cb": self._on_statistics}
@@ -187,8 +198,17 @@ class KafkaProducer:
             except Exception as error:  # noqa: BLE001 - without this thread no event is ever acknowledged
                 self._on_error(error)
                 self._stop.wait(_POLL_S)
-        # Here, not in `close`: a poll within a callback of another one aborts the process.
+        # Here, not in `close`: a poll within a callback of another one aborts the process. And not
+        # where the client is forgotten: to free a producer is to wait for librdkafka's threads, of
+        # which each may wait for the address of a broker's name.
         purge_producer(self._producer)
+        await_reports(self._producer)
+        self.produce_record = _refuse_record
+        del self._records, self._producer
+
+
+def _refuse_record(_record: OutRecord, _on_delivery: DeliveryCallback | None) -> None:
+    raise KafkaException(KafkaError(KafkaError._DESTROY, "the client is closed"))
 
 
 __all__ = [

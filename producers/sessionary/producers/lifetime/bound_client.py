@@ -63,7 +63,7 @@ class ProcessBoundClient:
         self._producer_id = new_producer_id()
         self._opening, self._closing = threading.RLock(), threading.Lock()
         self._open_ports()
-        self._is_closing = False
+        self._is_closing = self._was_closed = False
         self._is_left = False  # true in a forked child until its first use of the client
         self._is_parents = False  # true in a forked child that closed the client without using it
         bind_to_process(self)
@@ -223,7 +223,10 @@ class ProcessBoundClient:
         if not self._closing.acquire(timeout=max(timeout_s, 0.0)):
             return  # another thread closes it, and waits for longer
         try:
+            if self._was_closed:
+                return  # the exit of the process waits no longer than the call of before
             left = self._close_ports(deadline)
+            self._was_closed = True
         finally:
             self._closing.release()
         if left:

@@ -79,7 +79,7 @@ class TenantClients(MigrationVerbs):
             client._tenant_id = name
             client._settings = shared._settings.model_copy(update={"api_token": token})
             client._cleanup_handler, client._migrations_taken, client._acceptor = None, None, None
-            client._is_left = False
+            client._is_left = client._was_closed = False
             client._opening, client._closing = threading.RLock(), threading.Lock()
             client._open_ports()
             shared._tenants.add(client)

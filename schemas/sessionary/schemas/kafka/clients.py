@@ -23,25 +23,43 @@ ORDERED: Final[Mapping[str, str | int | bool]] = {
 }
 # Longer than the longest `poll` in which another thread may still hold the producer.
 _LAST_POLL_S = 0.2
+# For librdkafka's threads to drop what they have: some ms, unless one waits for a name's address.
+_PURGE_S, _PURGE_POLL_S = 0.1, 0.01
+_REPORTS_S, _REPORTS_POLL_S = 60.0, 0.1
 
 
 def purge_producer(producer: Producer) -> None:
-    """Drop what `producer` has queued or in flight; delivery callbacks report it. Never blocks."""
+    """Drop what `producer` has queued or in flight; delivery callbacks report it.
+
+    Blocks for 0.1 s at most. What a thread of librdkafka has that waits for the address of a
+    broker's name is dropped after that, and reported by a later poll.
+    """
     with contextlib.suppress(KafkaException):
-        producer.purge(in_queue=True, in_flight=True, blocking=False)
-    _serve_callbacks(producer)
+        # The driver (2.16) takes `blocking` the wrong way round: False waits for all threads of
+        # librdkafka, and holds the interpreter's lock: the whole process stands still.
+        producer.purge(in_queue=True, in_flight=True, blocking=True)
+    _serve_callbacks(producer, _PURGE_S, _PURGE_POLL_S)
 
 
-def _serve_callbacks(producer: Producer) -> None:
-    """Call the callbacks that wait. A fatal error is raised by the poll that comes to it, once."""
-    for _ in range(2):
-        with contextlib.suppress(KafkaException):
-            producer.poll(0)
-            return
+def await_reports(producer: Producer) -> None:
+    """Call the callbacks of what was purged, until all are called; blocks for a minute at most.
+
+    A callback that is never called keeps what it refers to for ever.
+    """
+    _serve_callbacks(producer, _REPORTS_S, _REPORTS_POLL_S)
+
+
+def _serve_callbacks(producer: Producer, timeout_s: float, poll_s: float) -> None:
+    until_s = time.monotonic() + timeout_s
+    while len(producer) and time.monotonic() < until_s:
+        with contextlib.suppress(KafkaException):  # a fatal one is raised by the poll that comes to it, once
+            producer.poll(poll_s)
 
 
 def discard_producer(producer: Producer) -> None:
-    """Purge a producer that a new one has replaced, and free it in the background. Never blocks.
+    """Purge a producer that a new one has replaced, and free it in the background.
+
+    Blocks for 0.1 s at most.
 
     librdkafka was seen to find no broker for minutes after one had been killed, and never recovers
     from a fatal error; only a new producer helps. Freeing the old one waits for librdkafka's
@@ -104,12 +122,13 @@ def _drop_reference(holder: list[object]) -> None:
 
 def _hold_briefly(producer: Producer) -> None:
     time.sleep(_LAST_POLL_S)
-    _serve_callbacks(producer)
+    await_reports(producer)
 
 
 __all__ = [
     "ORDERED",
     "ClosableConsumer",
+    "await_reports",
     "close_in_background",
     "discard_client",
     "discard_producer",

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPException
+from pathlib import Path
 
 import pytest
 
-from sessionary.producers import ProducerSettings, SessionClient
+from sessionary.producers import ProducerSettings, SessionClient, SettingsError
 from sessionary.producers.control import kept_connections
 from sessionary.producers.control.http_control import HttpControl
 from sessionary.producers.control.kept_connections import KEPT_MAX, KeptConnections, Request
 from sessionary.producers.testing import InMemoryTransport, memory_ports
+from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
 
 BYTES_MAX = 1 << 20
@@ -224,6 +226,40 @@ def test_a_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) ->
             assert connections.send(ASK, WAIT_S).body == b"ok"
         assert proxy.asked[0].startswith(b"GET http://control.invalid:8600/base/v1/x?n=1 ")
         assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in proxy.asked[0]
+
+
+def test_whether_a_proxy_is_asked_is_looked_up_once_by_the_first_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS and Windows the look-up may wait for the server's address."""
+    looked_up: list[str] = []
+
+    def bypass(host: str) -> bool:
+        looked_up.append(host)
+        return True
+
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setattr(kept_connections, "proxy_bypass", bypass)
+    with serving(answer_all) as server, connected(server.url) as connections:
+        assert looked_up == []
+        assert [connections.send(ASK, WAIT_S).body for _ in range(3)] == [b"ok"] * 3
+        connections.close_idle()
+        assert connections.send(ASK, WAIT_S).body == b"ok"
+        assert looked_up == [server.url.removeprefix("http://")]
+
+
+@pytest.mark.parametrize("proxy", ["http://me:secret@proxy:port", "http://me:secret@proxy:99999", "http://[me:secret"])
+def test_a_malformed_proxy_is_named_when_a_client_is_made(
+    proxy: str, closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    settings = new_settings(closed_address, tmp_path, control_url="http://control.invalid:8600")
+    with pytest.raises(SettingsError, match=r"^http_proxy: ") as raised:
+        new_client(settings, [])
+    assert "secret" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("no_proxy", ".invalid")
+    new_client(settings, []).close(0)
 
 
 @pytest.mark.parametrize("url", ["http:///v1", "http://h:port"])

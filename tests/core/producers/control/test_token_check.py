@@ -12,7 +12,7 @@ from tests.support.fake_control import ControlRequest, ControlResponse, control_
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.parametrize("poll_interval_s", [0.0, 5.0])
+@pytest.mark.parametrize("poll_interval_s", [0.0, 5.0, 3_600.0])
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_token_is_reported_and_counted_once_while_nothing_asks(
     status: int, poll_interval_s: float, closed_address: str, tmp_path: Path

@@ -1,15 +1,20 @@
 """The Kafka producer: its configuration, and the meaning of its errors."""
 
+import gc
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.producers import (
     AuthenticationFailed,
     Unavailable,
 )
+from sessionary.producers.delivery import kafka_producer
 from sessionary.producers.delivery.kafka_producer import KafkaProducer, named_error, producer_config
+from sessionary.producers.ports import OutRecord
 from tests.core.producers.kafka_clients import new_settings
 
 
@@ -60,3 +65,44 @@ def test_trouble_is_reported_once_until_it_is_over(closed_address: str, tmp_path
         assert [type(error) for error in reported].count(AuthenticationFailed) == 2
     finally:
         producer.close(5.0)
+
+
+class FakeProducer:
+    """A producer of librdkafka that notes the thread in which it is freed."""
+
+    freed_in: "list[str]"
+
+    def __init__(self, freed_in: "list[str]") -> None:
+        self.freed_in = freed_in
+
+    def poll(self, timeout_s: float) -> int:
+        threading.Event().wait(timeout_s / 10)
+        return 0
+
+    def __len__(self) -> int:
+        return 0
+
+    def purge(self, *_: object, **__: object) -> None:
+        return None
+
+    def __del__(self) -> None:
+        self.freed_in.append(threading.current_thread().name)
+
+
+def test_a_closed_producer_is_freed_by_its_own_thread_and_takes_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To free one waits for librdkafka's threads, which may wait for the address of a name."""
+    freed_in: list[str] = []
+    monkeypatch.setattr(kafka_producer, "open_producer", lambda _: FakeProducer(freed_in))
+    settings = new_settings("127.0.0.1:1", tmp_path)
+    producer = KafkaProducer(settings, lambda _: None, lambda: None, lambda _: None, lambda _: None)
+    producer.close(60.0)
+    assert freed_in == ["sessionary-delivery"]
+    producer.replace_producer()
+    record: Any = OutRecord
+    with pytest.raises(KafkaException, match="the client is closed"):
+        producer.produce_record(record, None)
+    del producer
+    gc.collect()
+    assert freed_in == ["sessionary-delivery"]

@@ -262,6 +262,18 @@ def test_a_clean_up_handler_gets_the_time_that_is_left() -> None:
     assert 400.0 < busy.given_s[1] <= 600.0
 
 
+def test_a_second_close_waits_for_nothing() -> None:
+    """As the exit of the process after a program that had no time."""
+    busy = BusyCleanups()
+    ports = memory_ports(InMemoryTransport())._replace(cleanups=busy)
+    client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", ports=ports)
+    client.close(0.0)
+    waited = len(busy.given_s)
+    client.close(600.0)
+    assert max(busy.given_s) == 0.0
+    assert len(busy.given_s) == waited
+
+
 def test_two_that_close_at_once_do_not_wait_for_ever() -> None:
     entered, leave = threading.Event(), threading.Event()
 

@@ -11,6 +11,8 @@ import pytest
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.command_tree import load_command
 from sessionary.infra.cli.commands import demo
+from sessionary.infra.demo import demo_run
+from sessionary.infra.demo.report import Report
 from sessionary.infra.migration_demo import play
 from sessionary.infra.migration_demo.report import RIGHT, MigrationReport
 
@@ -103,6 +105,42 @@ def test_a_stale_event_that_was_accepted_fails_the_demo(
     out, err = capfd.readouterr()
     assert json.loads(out)["stale_events_accepted"] == stale
     assert ("sessionary: stale_events_accepted: 1\n" in err) == bool(code)
+
+
+_FIGURES = {"sessions": 1, "missing": 0, "doubled": 0, "false_timeouts": 0, "unexpected": 0}
+
+
+def load_with(report: Report, monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, object]:
+    """Run `load` against a stack that reports this; return what the demo run was given."""
+    given: dict[str, object] = {}
+
+    def run_demo(*_: object, **options: object) -> Report:
+        given.update(options)
+        return report
+
+    monkeypatch.setattr(demo_run, "run_demo", run_demo)
+    monkeypatch.setattr("sessionary.infra.environment.stack_environment", lambda _: {})
+    assert run(["load", *words]) == 0
+    return given
+
+
+def test_load_shortens_the_pauses_between_starts_to_what_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    report = Report({**_FIGURES, "unacknowledged_transitions": 0}, [])
+    assert load_with(report, monkeypatch)["gap_s_max"] == 12.0
+    assert load_with(report, monkeypatch, "--gap", "3")["gap_s_max"] == 3.0
+
+
+@pytest.mark.parametrize("unacknowledged", [0, 4])
+def test_transitions_without_an_acknowledgement_are_explained(
+    unacknowledged: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    load_with(Report({**_FIGURES, "unacknowledged_transitions": unacknowledged}, []), monkeypatch)
+    shown = capsys.readouterr()
+    assert "unacknowledged transitions" in shown.out
+    assert ("tells of the last one's acknowledgement: some stay unknown" in shown.err) == bool(unacknowledged)
 
 
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

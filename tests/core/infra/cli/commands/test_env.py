@@ -10,6 +10,7 @@ import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.env import ShellName, shell_lines
+from sessionary.infra.cli.commands.up import _print_addresses
 from sessionary.infra.environment import DEFAULT_DATA, LOCK_FILE, write_environment
 
 TOKENS = '{"token-a": "acme", "token-g": "globex", "op": {"principal": "on-call", "roles": ["operator"]}}'
@@ -63,6 +64,11 @@ def test_a_program_gets_an_object_with_the_token_of_the_tenant(served: Path, cap
     assert json.loads(capfd.readouterr().out) == STACK | {"SESSIONARY_API_TOKEN": "token-g"}
     assert run(["env", "--tenant", "unknown"]) == 2
     assert "it has acme, globex" in capfd.readouterr().err
+
+
+def test_a_program_that_starts_a_stack_is_told_the_token_too(served: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _print_addresses(served, STACK, as_json=True)
+    assert json.loads(capfd.readouterr().out) == STACK | {"SESSIONARY_API_TOKEN": "token-a"}
 
 
 def test_a_stack_that_does_not_run_is_told_beside_its_variables(
