@@ -69,7 +69,8 @@ class ControlApiClient:
 
         `finished_run_days`: for how many days runs can be read after their end; None: as in force.
         `quotas`: whether runs that begin ask for their tenant's quota; None: as in force. Raises
-        `Invalid` if a worker does not know them, or a partition is not open.
+        `Invalid` if a worker does not know them, a partition is not open, or quotas are to begin
+        and no worker of that role runs.
         """
         found = {"finished_run_days": finished_run_days, "quotas": quotas}
         wanted = {name: value for name, value in found.items() if value is not None}
