@@ -23,6 +23,9 @@ class FakeProducer:
         self.sent: list[bytes] = []
         self._callbacks: list[Callable[[Any, Any], None]] = []
 
+    def __len__(self) -> int:
+        return 0 if self._is_lost else len(self._callbacks)
+
     def produce(
         self, topic: str, value: bytes, key: bytes, *, headers: object, on_delivery: Callable[[Any, Any], None]
     ) -> None:

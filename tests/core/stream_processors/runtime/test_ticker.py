@@ -106,6 +106,9 @@ class FakeProducer:
         self.fails, self.reports, self.sent = fails, list[Callable[[], None]](), 0
         self.values: list[tuple[str, int, bytes]] = []
 
+    def __len__(self) -> int:
+        return len(self.reports)
+
     def produce(
         self, topic: str, value: bytes, *, partition: int, on_delivery: Callable[[Any, Any], None] | None = None
     ) -> None:
