@@ -31,7 +31,8 @@ class KeyFigures(NamedTuple):
         cleanup: Its quantiles.
         transition_latency: From an event or a deadline to the acknowledged audit record.
         audit_write_latency: From the start of a transaction to its acknowledgement.
-        audit_io_ratio: Bytes of audit records over the bytes of all topics.
+        audit_io_ratio: Bytes of audit records over those of all records with a row. ClickHouse
+            knows nothing of the changelog, so the share of all topics is smaller.
         timeout_retry_cost_ratio: Cost of retries after a timeout over all costs.
         session_context_bytes_max: The largest context that a session reported, in bytes.
     """

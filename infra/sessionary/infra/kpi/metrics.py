@@ -45,7 +45,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "audit record, of the last SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
     "sessionary_kpi_audit_write_latency_seconds": "Seconds from the start of a transaction to the acknowledgement of "
     "its audit records, of the last SESSIONARY_KPI_WINDOW_S seconds, by quantile (0.5, 0.95, 0.99).",
-    "sessionary_kpi_audit_io_ratio": "Share of the bytes of all topics that audit records take, of the last "
+    "sessionary_kpi_audit_io_ratio": "Share that audit records take of the bytes of all records with a row "
+    "(history, audit, rejected, batches), and so above their share of all topics, of the last "
     "SESSIONARY_KPI_WINDOW_S seconds, from 0 to 1.",
     "sessionary_kpi_timeout_retry_cost_ratio": "Share of the reported costs that retries after a timeout took, of "
     "the last SESSIONARY_KPI_WINDOW_S seconds, from 0 to 1.",
