@@ -36,8 +36,8 @@ _TRANSACTION: Final = (
 _UUID: Final = "toString(reinterpretAsUUID(sipHash128(g, s)))"
 _FILL: Final = {
     "batches": "INSERT INTO batches (partition, number, first_offset, last_offset, applied, audited, started_at, "
-    f"previous_acknowledged_at, instance) WITH number AS n, {_TRANSACTION} "
-    f"SELECT p, k, k * {RECORDS}, k * {RECORDS} + {RECORDS - 1}, {RECORDS}, {AUDITED}, at, at, 'w1' "
+    f"previous_acknowledged_at, instance, landed_at) WITH number AS n, {_TRANSACTION} "
+    f"SELECT p, k, k * {RECORDS}, k * {RECORDS} + {RECORDS - 1}, {RECORDS}, {AUDITED}, at, at, 'w1', at "
     "FROM numbers({transactions})",
     "history": "INSERT INTO history (source_partition, source_offset, appended_at, occurred_at, event_id, event_type, "
     "tenant_id, session_id, user_id, agent_id, service_id, producer_id, producer_seq, payload_json, retention_class, "

@@ -12,7 +12,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.clickhouse_rows import insert_records
 from tests.support.losses import delete_rows
 from tests.support.migrated_tables import make_tables
-from tests.support.pipelines import environment
+from tests.support.pipelines import environment, run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record, session_id, usage
 
 _ASKED = re.compile(r"<dt>integrity</dt><dd>(.*) \(asked 20")
@@ -40,6 +40,11 @@ def insert_sessions(clickhouse: ClickHouseSettings) -> None:
         for number in range(1, 7)
     ]
     insert_records(clickhouse, "batches", list(map(encode_record, batches)), at_us)
+    run_sql(
+        clickhouse,
+        f"ALTER TABLE {clickhouse.clickhouse_database}.batches UPDATE landed_at = now64(3) - 500 WHERE true "
+        "SETTINGS mutations_sync = 2",
+    )
 
 
 def test_a_row_that_is_gone_is_told_by_the_session_whose_it_may_be(
