@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.infra.control_api_client import ControlApiClient
+from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.infra.settings import OperatorSettings
 from sessionary.producers import ProducerSettings
@@ -27,6 +28,7 @@ from tests.auditor.checks import replay_evidence, run_checks
 from tests.auditor.evidence import gather_evidence
 from tests.chaos.agent import limits
 from tests.chaos.background_sessions import BackgroundSessions
+from tests.chaos.settle import count_open_claims
 from tests.integration import former_agent
 from tests.integration.former_release import (
     HOLE_MS,
@@ -37,6 +39,7 @@ from tests.integration.former_release import (
     Worker,
     end_process,
 )
+from tests.integration.pipeline_rig import COMMAND
 from tests.integration.processor_load import (
     BackgroundLoad,
     check_everything,
@@ -46,7 +49,7 @@ from tests.integration.processor_load import (
     wait_group,
 )
 from tests.integration.sink_rig import settings_for
-from tests.support import Processes, read_batches, read_records, run_sql, wait_until
+from tests.support import Processes, environment, read_batches, read_records, run_sql, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -221,6 +224,25 @@ def activate_rules(kafka: KafkaSettings, fleet: Fleet, one: Worker, two: Worker)
     return one, two
 
 
+def turn_quotas_on(kafka: KafkaSettings, processes: Processes, worker: Worker) -> Worker:
+    """Start a worker of the role quotas, and let runs ask for quotas; return it."""
+    with pytest.raises(Invalid, match="no worker of the role quotas runs"):
+        operator(worker).activate_rules(NEWEST, quotas=True)
+    port = free_port()
+    env = environment(kafka, api_port=str(port), instance="quotas-1")
+    admitting = Worker(
+        "quotas-1", processes.run([COMMAND, "quotas"], env=env, name="quotas"), f"http://127.0.0.1:{port}"
+    )
+    wait_until(lambda: operator(worker).list_rules()["quota_workers"] == 1, MOVE_S, "the worker of quotas", pause_s=0.5)
+    operator(worker).activate_rules(NEWEST, quotas=True)
+
+    def are_on() -> bool:
+        return all(found["quotas"] for found in operator(worker).list_rules()["partitions"])
+
+    wait_until(are_on, MOVE_S, "quotas in force", pause_s=0.5)
+    return admitting
+
+
 def try_late_worker(kafka: KafkaSettings, fleet: Fleet, one: Worker, two: Worker) -> Worker:
     """Let a worker of 0.1.0 take the second one's place: it halts what it is given.
 
@@ -274,13 +296,15 @@ def test_each_part_is_upgraded_and_taken_back_beside_the_others_and_rules_begin_
         sinks.end()
         sinks.start_new()
         one, two = activate_rules(kafka, fleet, one, two)
+        quotas = turn_quotas_on(kafka, processes, one)
         two = try_late_worker(kafka, fleet, one, two)
         # The client of 0.1.0 works under the new rules.
         ended = len(ended_sessions(kafka))
         wait_until(lambda: len(ended_sessions(kafka)) >= ended + 6, MOVE_S, "sessions under new rules", pause_s=0.5)
         end_agent(kafka, agent)
+    wait_until(lambda: count_open_claims(f"{quotas.url}/metrics") == 0, MOVE_S, "each run to be admitted", pause_s=0.5)
     wait_caught_up(kafka, 60)
-    for worker in (one, two):
+    for worker in (one, two, quotas):
         worker.end()
     wait_landed(sink_settings)
     sinks.end()
@@ -291,6 +315,8 @@ def test_each_part_is_upgraded_and_taken_back_beside_the_others_and_rules_begin_
     assert {refusal.reason for refusal in refusals_of_former_client(kafka)} & UNREAD == set()
     audits = check_everything(kafka, hole_ms=HOLE_MS, quiet_ms=QUIET_MS)
     decisions = [audit for audit in audits if audit.kind == "decision"]
-    assert sorted(audit.source_partition for audit in decisions) == list(PARTITIONS)
+    # The rules, and then quotas.
+    assert sorted(audit.source_partition for audit in decisions) == sorted([*PARTITIONS, *PARTITIONS])
     assert {audit.actor for audit in decisions} == {"on-call"}
+    assert sum(audit.reason_code == "quota_granted" for audit in audits) >= len(PARTITIONS)
     assert LATE not in {batch.instance for batch in read_batches(kafka)}
