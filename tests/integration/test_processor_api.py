@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
@@ -234,8 +234,19 @@ def _delete_first_record(kafka: KafkaSettings, topic: str, partition: int) -> No
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[policy])
     for altered in admin.incremental_alter_configs([resource]).values():
         altered.result(120)
-    for deleted in admin.delete_records([TopicPartition(topic, partition, 1)]).values():
-        deleted.result(120)
+
+    def delete_record() -> bool:
+        try:
+            for deleted in admin.delete_records([TopicPartition(topic, partition, 1)]).values():
+                deleted.result(120)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+        return True
+
+    # The controller has the new policy; the partition's broker learns of it a moment later.
+    wait_until(delete_record, 60, "the broker lets the record be deleted")
 
 
 def _retry(url: str, partition: int, token: str = "token-op") -> Answer:
