@@ -8,12 +8,22 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.demo.wait import PatientClickHouse, PipelineStatus, wait_until_done
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
+from tests.support.module_time import set_module_time
+
+
+def _set_clock(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> None:
+    """Let the module that waits have this clock, of one number in s, and no other pause."""
+    set_module_time(
+        monkeypatch,
+        "sessionary.infra.demo.wait",
+        monotonic=lambda: clock[0],
+        sleep=lambda s: clock.__setitem__(0, clock[0] + s),
+    )
 
 
 def test_waiting_ends_when_all_is_done_or_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("sessionary.infra.demo.wait.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("sessionary.infra.demo.wait.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    _set_clock(monkeypatch, clock)
     states = iter([1, 2, 3])
     said: list[str] = []
 
@@ -30,8 +40,7 @@ def test_waiting_ends_when_all_is_done_or_nothing_moves(monkeypatch: pytest.Monk
 
 def test_the_time_in_which_the_server_is_away_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("sessionary.infra.demo.wait.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("sessionary.infra.demo.wait.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    _set_clock(monkeypatch, clock)
     answers = iter([False, False, True])
 
     def slow() -> PipelineStatus:
@@ -43,8 +52,7 @@ def test_the_time_in_which_the_server_is_away_is_no_stall(monkeypatch: pytest.Mo
 
 def test_a_query_waits_for_a_server_that_is_away_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, said = [0.0], list[str]()
-    monkeypatch.setattr("sessionary.infra.demo.wait.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("sessionary.infra.demo.wait.time.sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+    _set_clock(monkeypatch, clock)
     back_at_s = 20.0
 
     def fetch_rows(_self: ClickHouseClient, _sql: str, **_parameters: Any) -> list[Row]:

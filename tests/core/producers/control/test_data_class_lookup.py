@@ -7,6 +7,7 @@ from sessionary.producers.ports import SessionView
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.records import CleanupRequest
+from tests.support.module_time import set_module_time
 
 
 class AskedMemory(InMemoryTransport):
@@ -68,7 +69,7 @@ def test_a_clean_up_does_not_wait_for_a_control_api_that_is_away(monkeypatch: py
     memory, errors = AskedMemory(), list[Exception]()
     sessions = [client_of(memory, errors).session(user_id="u", data_classes=("personal",)) for _ in range(3)]
     now_s = 100.0
-    monkeypatch.setattr("sessionary.producers.control.data_class_lookup.time.monotonic", lambda: now_s)
+    set_module_time(monkeypatch, "sessionary.producers.control.data_class_lookup", monotonic=lambda: now_s)
     later = client_of(memory, errors)
     later.on_cleanup(lambda _: None)
     memory.silence_control(silent=True)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,7 +164,7 @@ def test_on_windows_a_starter_waits_for_one_who_looks(
     looked: list[float] = []
     first = windows_lock._lock_file
     monkeypatch.setattr(windows_lock, "_lock_file", lambda fd: len(looked) > 2 and first(fd))
-    monkeypatch.setattr(windows_lock.time, "sleep", looked.append)
+    monkeypatch.setattr(windows_lock, "time", SimpleNamespace(sleep=looked.append))  # of this module alone
     lock = windows_lock.create_locked(path)
     assert len(looked) == 3
     lock.remove()

@@ -1,7 +1,6 @@
 """New events of policy spool, which the sender queues soon after they are in the file."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.ports import OutRecord
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings
+from tests.support.module_time import set_module_time
 from tests.support.waiting import wait_until
 
 
@@ -62,15 +62,16 @@ def open_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
 
 
 @contextmanager
-def sender_away(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def sender_away(scene: Scene) -> Iterator[None]:
     """Let the sender look for nothing meanwhile."""
-    go_on, away, sleep = threading.Event(), threading.Event(), time.sleep
+    go_on, away = threading.Event(), threading.Event()
 
     def wait_long(_seconds: float) -> None:
         away.set()
         assert go_on.wait(60)
 
-    monkeypatch.setattr(time, "sleep", wait_long)
+    sender = pytest.MonkeyPatch()
+    set_module_time(sender, "sessionary.producers.delivery.spool.transport", sleep=wait_long)
     scene.session.activity("wakes the sender")
     assert away.wait(60)
     with scene.transport._lock:
@@ -78,7 +79,7 @@ def sender_away(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     try:
         yield
     finally:
-        monkeypatch.setattr(time, "sleep", sleep)
+        sender.undo()
         go_on.set()
 
 
@@ -92,9 +93,9 @@ def test_who_emits_queues_nothing_in_librdkafka(open_scene: Callable[[], Scene])
     assert scene.client.counters.spooled == 0
 
 
-def test_a_heartbeat_never_overtakes_an_event(open_scene: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_never_overtakes_an_event(open_scene: Callable[[], Scene]) -> None:
     scene = open_scene()
-    with sender_away(scene, monkeypatch):
+    with sender_away(scene):
         queued = len(scene.kafka.queued[-1])
         for _ in range(3):
             scene.session.activity("llm")
@@ -109,7 +110,7 @@ def test_so_many_new_events_that_they_fill_memory_are_queued_at_once(
 ) -> None:
     monkeypatch.setattr(spool_transport, "_NEW_EVENTS_MAX", 10)
     scene = open_scene()
-    with sender_away(scene, monkeypatch):
+    with sender_away(scene):
         queued = len(scene.kafka.queued[-1])
         for _ in range(25):
             scene.session.activity("llm")
@@ -132,12 +133,12 @@ def test_new_events_for_which_there_is_no_room_follow_in_order_from_the_file(ope
 
 
 def test_new_events_before_one_that_waits_for_a_dead_process_are_queued_and_none_is_left_out(
-    open_scene: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch
+    open_scene: Callable[[], Scene],
 ) -> None:
     scene = open_scene()
     held = scene.client.session(user_id="held")
     scene.wait_queued(8)
-    with sender_away(scene, monkeypatch):
+    with sender_away(scene):
         before = len(scene.kafka.queued[-1])
         scene.session.activity("llm")
         scene.transport._spool._held_keys[held._emitter._key_bytes] += 1  # as if a dead process had left one
@@ -154,10 +155,10 @@ def test_new_events_before_one_that_waits_for_a_dead_process_are_queued_and_none
 
 
 def test_what_the_sender_had_not_queued_is_in_the_file_of_a_killed_process(
-    open_scene: Callable[[], Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_scene: Callable[[], Scene], tmp_path: Path
 ) -> None:
     scene = open_scene()
-    with sender_away(scene, monkeypatch):
+    with sender_away(scene):
         for _ in range(7):
             scene.session.activity("llm")
         sent = scene.client.counters.sent

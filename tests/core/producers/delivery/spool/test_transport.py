@@ -22,6 +22,7 @@ from sessionary.schemas.codec import encode_event
 from sessionary.schemas.events import SessionActivity
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings
+from tests.support.module_time import set_module_time
 from tests.support.waiting import wait_until
 
 _YEAR_10000_US = 253_402_300_800_000_000
@@ -281,7 +282,7 @@ def test_while_the_disk_is_full_events_are_kept_in_memory_then_dropped(
 def test_events_go_to_disk_again_when_it_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Spool(tmp_path / "spool", "own", 1 << 16, memory_bytes_max=1 << 16)
     now_s = 100.0
-    monkeypatch.setattr("sessionary.producers.delivery.spool.spool.time.monotonic", lambda: now_s)
+    set_module_time(monkeypatch, "sessionary.producers.delivery.spool.spool", monotonic=lambda: now_s)
     first = own.append_frame(Frame(1, b"k", None, b"x" * 8_000), None)
 
     def find_disk_full(fd: int, length: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.settings import ClickHouseSettings
+from tests.support.module_time import set_module_time
 
 _UNKNOWN = "sessionary.infra.cli.commands.operators.unknown"
 
@@ -52,6 +53,6 @@ def test_calls_that_are_followed_are_told_once(
             raise KeyboardInterrupt
         calls.keys.append(f"{len(calls.keys)}")
 
-    monkeypatch.setattr("sessionary.infra.cli.commands.sessions.follow.time.sleep", become_unknown)
+    set_module_time(monkeypatch, "sessionary.infra.cli.commands.sessions.follow", sleep=become_unknown)
     run(["unknown", "list", "--follow"])
     assert keys_of(capfd) == ["a", "b", "2", "3"]
