@@ -139,4 +139,9 @@ class ProcessorSettings(KafkaSettings):
         return self.api_advertised_url or f"{scheme}://{self.api_host}:{self.api_port}"
 
 
-__all__ = ["ProcessorSettings"]
+def quotas_group(topic_prefix: str) -> str:
+    """Return the consumer group of the workers of the role quotas."""
+    return f"{topic_prefix}.quotas"
+
+
+__all__ = ["ProcessorSettings", "quotas_group"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.settings import ProcessorSettings, quotas_group
 
 
 class QuotaSettings(ProcessorSettings):
@@ -40,7 +40,7 @@ class QuotaSettings(ProcessorSettings):
     @property
     def group_id(self) -> str:
         """The consumer group of the role's workers; their transactional ids begin with it."""
-        return f"{self.topic_prefix}.quotas"
+        return quotas_group(self.topic_prefix)
 
 
 __all__ = ["QuotaSettings"]

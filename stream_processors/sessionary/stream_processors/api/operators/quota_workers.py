@@ -7,6 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Lost
+from sessionary.stream_processors.settings import quotas_group
 
 _TIMEOUT_S: Final = 3.0
 
@@ -16,7 +17,7 @@ def count_quota_workers(settings: KafkaSettings) -> int:
 
     Blocks for up to 4 s. Raises `Lost` if Kafka does not tell.
     """
-    group = f"{settings.topic_prefix}.quotas"
+    group = quotas_group(settings.topic_prefix)
     connection = AdminConnection(settings)
     try:
         asked = connection.open_client().describe_consumer_groups([group], request_timeout=_TIMEOUT_S)

@@ -187,13 +187,13 @@ def _await_ends(
     `offered_s`: when the first one was offered, of the monotonic clock. `tell` gets the number of
     those that have ended. An end that ClickHouse lacks has the step `unknown`.
     """
-    limit_s = time.monotonic() + ttl_s + _LANDING_S
+    deadline_s = time.monotonic() + ttl_s + _LANDING_S
     while ids:
         now_s = time.monotonic()
         rows = source.fetch_rows(_ENDS, to=to, age_s=round(now_s - offered_s + _CLOCKS_S))
         found = {row["migration_id"]: row for row in rows}
         ended = sum(each in found for each in ids)
-        if ended == len(ids) or now_s >= limit_s:
+        if ended == len(ids) or now_s >= deadline_s:
             unknown = {"step": "unknown", "reason_code": "no end is in ClickHouse yet"}
             return [found.get(each, {"migration_id": each, **unknown}) for each in ids]
         tell(ended)

@@ -69,7 +69,7 @@ def activate_rules(
     """
     if quotas and no_quotas:
         raise SettingsError("--quotas and --no-quotas contradict each other: give one of them")
-    wanted_quotas = True if quotas else False if no_quotas else None
+    wanted_quotas = quotas if quotas or no_quotas else None
     listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas)
     _show_listing(listing, as_json=as_json)
     waiting = [
