@@ -65,7 +65,8 @@ def producer_config(settings: ProducerSettings) -> dict[str, object]:
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
-        "linger.ms": 0 if spooling else 5,  # the sender of a spool lingers itself
+        # The sender of a spool lingers too; this is for heartbeats, of which many are due at once.
+        "linger.ms": 2 if spooling else 5,
         "compression.type": "lz4",
         "message.max.bytes": EVENT_BYTES_MAX,
         "queue.buffering.max.kbytes": max(settings.queue_bytes_max >> 10, 1),

@@ -54,13 +54,14 @@ def _random_ends() -> list[str]:
 class HeartbeatTemplate:
     """A session's heartbeat that differs from the next one in its id and its time only."""
 
-    __slots__ = ("_facts", "_head", "_headers", "_middle", "_record", "_tail")
+    __slots__ = ("_facts", "_head", "_headers", "_id_at", "_middle", "_record", "_tail", "_time_at")
 
     def __init__(self, record: OutRecord, occurred_at: int, facts: tuple[Any, ...]) -> None:
         """`facts`: what else the heartbeat says. Raises `ValueError` if a part occurs twice."""
         self._facts = facts
         self._record = record
-        self._headers = dict(record.headers)
+        self._headers = record.headers
+        self._id_at, self._time_at = _places_of_headers(record.headers)
         event_id, moment = record.event_id.encode(), encoded_time(occurred_at)
         self._head, rest = record.value.split(event_id)
         self._middle, self._tail = rest.split(moment)
@@ -73,8 +74,11 @@ class HeartbeatTemplate:
         """Return the heartbeat with this id and time, in µs since the epoch."""
         encoded_id = event_id.encode()
         value = b"".join((self._head, encoded_id, self._middle, encoded_time(occurred_at), self._tail))
-        headers = {**self._headers, "ce_id": encoded_id, "ce_time": time_header(occurred_at)}
-        return self._record._replace(value=value, headers=list(headers.items()), event_id=event_id)
+        headers = self._headers.copy()
+        headers[self._id_at] = "ce_id", encoded_id
+        headers[self._time_at] = "ce_time", time_header(occurred_at)
+        key, _, _, _, *said = self._record
+        return OutRecord(key, value, headers, event_id, *said)
 
 
 class EventTemplate:
@@ -101,8 +105,7 @@ class EventTemplate:
         middle, rest = rest.split(encode_long(_ANY_SEQ))
         self._parts = (before, middle, *rest.split(encoded_time(_ANY_TIME)))
         self._headers = event_headers(envelope)
-        names = [name for name, _ in self._headers]
-        self._id_at, self._time_at = names.index("ce_id"), names.index("ce_time")
+        self._id_at, self._time_at = _places_of_headers(self._headers)
 
     def make_record(self, payload: Payload, event_id: str, seq: int, occurred_at: int) -> OutRecord | None:
         """Return an event's record; None if this template has no place for what it says."""
@@ -130,6 +133,12 @@ class EventTemplate:
             said.producer_id,
             seq,
         )
+
+
+def _places_of_headers(headers: list[tuple[str, bytes]]) -> tuple[int, int]:
+    """Return where the headers are that differ from event to event: those of id and time."""
+    names = [name for name, _ in headers]
+    return names.index("ce_id"), names.index("ce_time")
 
 
 _WRITERS: dict[bytes, Writer] = {}  # by the formats' headers

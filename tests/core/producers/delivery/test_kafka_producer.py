@@ -24,7 +24,7 @@ def test_the_producer_is_configured_as_promised(tmp_path: Path) -> None:
         "enable.idempotence": True,
         "acks": "all",
         "partitioner": "murmur2_random",
-        "linger.ms": 0,  # the sender of the spool lingers itself
+        "linger.ms": 2,  # the sender of the spool lingers too
         "compression.type": "lz4",
         "message.timeout.ms": 0,
     }
