@@ -17,13 +17,19 @@ from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+_IDLE_S_MAX = 60.0
+
+_Calls = queue.SimpleQueue[Callable[[], None]]
 
 
 class UnboundedExecutor(Executor):
     """Runs each call at once, in a daemon thread that has no other call meanwhile."""
 
-    def __init__(self) -> None:
-        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []  # of each thread that waits for a call
+    def __init__(self, idle_s_max: float = _IDLE_S_MAX) -> None:
+        """`idle_s_max`: how long a thread waits for its next call before it ends."""
+        self._idle_s_max = idle_s_max
+        # Of each thread that waits for a call. The last one is taken first, so the others may end.
+        self._idle: list[_Calls] = []
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> "Future[_T]":
         """Start the call. Cancelling the future does not stop it."""
@@ -33,7 +39,8 @@ class UnboundedExecutor(Executor):
             calls = self._idle.pop()
         except IndexError:
             calls = queue.SimpleQueue()
-            threading.Thread(target=_run_calls, args=(calls,), daemon=True, name="call").start()
+            run_calls = functools.partial(_run_calls, calls, self._idle, self._idle_s_max)
+            threading.Thread(target=run_calls, daemon=True, name="call").start()
         be_idle = functools.partial(self._idle.append, calls)
         calls.put(functools.partial(_run_call, future, functools.partial(fn, *args, **kwargs), be_idle))
         return future
@@ -69,9 +76,16 @@ def _run_call(future: "Future[_T]", call: Callable[[], _T], be_idle: Callable[[]
         future.set_result(result)
 
 
-def _run_calls(calls: "queue.SimpleQueue[Callable[[], None]]") -> None:
+def _run_calls(calls: _Calls, idle: list[_Calls], idle_s_max: float) -> None:
     while True:
-        calls.get()()  # bound to no name, so that nothing of a call outlives it
+        try:
+            calls.get(timeout=idle_s_max)()  # bound to no name, so that nothing of a call outlives it
+        except queue.Empty:
+            try:
+                idle.remove(calls)
+            except ValueError:
+                continue  # taken a moment ago: its next call comes
+            return
 
 
 async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float], step_s_max: float) -> _T:

@@ -54,6 +54,27 @@ def test_a_call_whose_step_hangs_is_left() -> None:
     assert left.wait(60)
 
 
+def test_threads_that_no_call_needs_end() -> None:
+    """Eight calls at once take eight threads; when they are over, one call at a time needs one."""
+    threads, before = UnboundedExecutor(idle_s_max=0.2), set(threading.enumerate())
+    go_on = threading.Event()
+    calls = [threads.submit(go_on.wait, 60) for _ in range(8)]
+    assert len(set(threading.enumerate()) - before) == 8
+    go_on.set()
+    assert all(call.result(60) for call in calls)
+
+    wait_until(lambda: not set(threading.enumerate()) - before, 60, "threads that end")
+    assert threads.submit(threading.get_ident).result(60)
+
+
+def test_a_thread_that_is_about_to_end_loses_no_call() -> None:
+    """Calls come at just the moment at which a thread has waited for long enough."""
+    threads, pause_s = UnboundedExecutor(idle_s_max=0.001), threading.Event()
+    for number in range(500):
+        assert threads.submit(lambda number=number: number).result(60) == number
+        pause_s.wait(0.001)
+
+
 def test_an_idle_thread_takes_the_next_call_and_a_hanging_one_takes_none() -> None:
     async def story() -> None:
         loop, threads, go_on = asyncio.get_running_loop(), UnboundedExecutor(), threading.Event()
