@@ -1,5 +1,13 @@
-"""A broker that is killed under load again and again: how long each partition then stands still."""
+"""A broker that is killed under load again and again: how long each partition then stands still.
 
+A broker that gets too little time after its start misses the heartbeats to its own controller. That
+fences it, and until it is taken back it answers that the cluster has no broker. A librdkafka client
+that hears this forgets its only broker for ever. A fetcher that had done so was not replaced in
+former releases: its partitions waited two minutes for the end of the process.
+"""
+
+import os
+import signal
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +32,8 @@ ASK_S = 60.0  # for the answer
 # Seconds for which the broker is away. In a round it is killed again as soon as it has answered, so
 # that the second kill hits the recovery from the first.
 ROUNDS_S = ((2.0,), (0.2, 0.2))
+STALL_S = 4.0  # longer than the broker's session with its controller
+STALL_ROUNDS = 4
 
 
 class Restart(NamedTuple):
@@ -48,6 +58,19 @@ def restart_killed(broker: LocalBroker, away_s: float) -> Restart:
     return Restart(int(time.time() * 1_000), time.monotonic() - began_s)
 
 
+def stall_broker(broker: LocalBroker) -> int:
+    """Stall the broker's process; return when it then answered, in epoch ms.
+
+    Its controller fences it for a moment. Not every client asks for the brokers in that moment.
+    """
+    assert broker.pid is not None
+    os.killpg(broker.pid, signal.SIGSTOP)
+    time.sleep(STALL_S)
+    os.killpg(broker.pid, signal.SIGCONT)
+    wait_until(lambda: broker_answers(broker.bootstrap_servers, 1.0), 180, "the broker to answer", pause_s=0.1)
+    return int(time.time() * 1_000)
+
+
 def test_each_partition_goes_on_within_a_minute_of_the_answer_of_a_killed_broker(
     broker: LocalBroker, processes: Processes, tmp_path: Path
 ) -> None:
@@ -64,6 +87,10 @@ def test_each_partition_goes_on_within_a_minute_of_the_answer_of_a_killed_broker
             assert max(measure_waits(kafka, before_ms, START_S_MAX).values()) < START_S_MAX
             for kills_s in ROUNDS_S:
                 last = max([restart_killed(broker, away_s) for away_s in kills_s])
+                waits = measure_waits(kafka, last.answered_ms, last.limit_s + ASK_S)
+                assert max(waits.values()) <= last.limit_s, (waits, last)
+            for _ in range(STALL_ROUNDS):
+                last = restart_killed(broker, 0.2)._replace(answered_ms=stall_broker(broker))
                 waits = measure_waits(kafka, last.answered_ms, last.limit_s + ASK_S)
                 assert max(waits.values()) <= last.limit_s, (waits, last)
         for session in sessions:

@@ -98,9 +98,9 @@ class KafkaRequestConsumer:
         self._group_id = f"{settings.topic_prefix}.{kind.groups}.{tenant_id}:{service_id}"
         self._on_error = on_error
         self._new_consumer = new_consumer or (lambda: open_consumer(settings, self._group_id))
-        connection = AdminConnection(settings)
-        self._ask_ends = ask_ends or _ask_ends_by(connection, self._topic)
-        self._ask_group = ask_group or _ask_group_by(connection, self._group_id)
+        self._connection = AdminConnection(settings)
+        self._ask_ends = ask_ends or _ask_ends_by(self._connection, self._topic)
+        self._ask_group = ask_group or _ask_group_by(self._connection, self._group_id)
         self._clock_s = clock_s
         self._ask_at_s = clock_s() + ASK_EVERY_S
         self._answer = LogAnswer(0, {})
@@ -155,6 +155,9 @@ class KafkaRequestConsumer:
             else:
                 pause_s = _RETRY_S
         self._close_consumer()
+        # Here, not where this object is forgotten: the host's thread that frees it would wait for
+        # librdkafka's threads, of which each may wait for the address of a broker's name.
+        self._connection.free_client()
 
     def _take_turn(self, on_request: OnRequest) -> None:
         self._take_requests()

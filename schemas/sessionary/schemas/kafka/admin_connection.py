@@ -39,6 +39,14 @@ class AdminConnection:
         if client is not None:
             discard_client(client)
 
+    def free_client(self) -> None:
+        """Disconnect in the caller's thread.
+
+        Blocks until librdkafka's threads have ended; each may wait for the address of a broker's
+        name. Other threads of the process go on meanwhile.
+        """
+        self._client = None
+
 
 def take_answer(answer: Future[T], timeout_s: float) -> T:
     """Return the answer to a request whose own time-out is `timeout_s`.

@@ -9,7 +9,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from sessionary.schemas.errors import Unavailable
+from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.topic_ids import ask_topic_id
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
@@ -49,7 +49,7 @@ class EndReport:
         self._thread.join(_STOP_S)
 
     def report_once(self) -> None:
-        """Report now. Blocks. Raises `Unavailable`, `OperatorError`."""
+        """Report now. Blocks. Raises `Unavailable`, `OperatorError`, `SettingsError`."""
         try:
             topic_id = ask_topic_id(self._connection, self._topic, _ASK_S)
         except KafkaException as error:
@@ -70,7 +70,8 @@ class EndReport:
         while not self._stop.wait(EVERY_S):
             try:
                 self.report_once()
-            except (Unavailable, OperatorError) as error:  # it is told again soon
+            # It is told again soon. A file that a setting names may be away for a moment only.
+            except (Unavailable, OperatorError, SettingsError) as error:
                 _log.info("where the sink stands is not told: %(error)s", **error_fields(error))
 
 

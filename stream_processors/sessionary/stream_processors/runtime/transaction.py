@@ -170,8 +170,10 @@ class TransactionWriter:
             position_bytes = self._produce([sealed], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
-            # An open transaction would hide all later records from readers, until it times out.
-            self._retry_in_place(self._producer.abort_transaction, _CALL_TIMEOUT_S)
+            # An open transaction would hide all later records from readers, until it times out. A
+            # producer that has lost its brokers can never abort; a new one's first call does.
+            patient_until_s = time.monotonic() + _CALL_TIMEOUT_S
+            self._retry_until(patient_until_s, self._producer.abort_transaction, _CALL_TIMEOUT_S)
             raise
         if self._position_offset is None:
             raise Lost(f"partition {self._partition}: no delivery report for the position")
@@ -241,7 +243,10 @@ class TransactionWriter:
 
     def _retry_in_place(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a transactional call; repeat it after retriable errors, for at most 30 s."""
-        patient_until_s = time.monotonic() + _PATIENCE_S
+        return self._retry_until(time.monotonic() + _PATIENCE_S, call, *args, **kwargs)
+
+    def _retry_until(self, patient_until_s: float, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Make a transactional call; repeat it after retriable errors until then, monotonic."""
         while True:
             self.called_s = time.monotonic()
             try:

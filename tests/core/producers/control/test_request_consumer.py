@@ -1,9 +1,14 @@
 """Clean-up requests of a log: what is answered and committed, when the consumer is replaced."""
 
+import gc
+import threading
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import ClassVar
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
+from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from sessionary.producers.control.request_consumer import KafkaRequestConsumer
 from sessionary.producers.errors import Unavailable, UnreadableRequest
@@ -11,6 +16,8 @@ from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import SINGLE_OBJECT, encode_record
 from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.kafka import admin_connection
+from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.schemas.records import CleanupRequest
 from tests.support.fake_kafka import FakeConsumer
 
@@ -211,3 +218,49 @@ def test_a_consumer_that_is_not_to_blame_stays(rig: CleanupRig, why: str) -> Non
     rig.log_ends = {"at the end": {0: 1}, "stopped": {0: 90}, "no answer": {}}[why]
     rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, *[rig.pass_time] * 20)
     assert rig.opened == 1
+
+
+class FakeAdminClient:
+    """An admin client of librdkafka that notes the thread in which it is freed."""
+
+    freed_in: ClassVar[list[str]] = []
+
+    def __init__(self, _config: object) -> None:
+        self.topic = TopicMetadata()
+        self.topic.partitions = {0: PartitionMetadata()}
+
+    def list_topics(self, topic: str, timeout: float) -> ClusterMetadata:
+        del timeout
+        found = ClusterMetadata()
+        found.topics = {topic: self.topic}
+        return found
+
+    def list_offsets(self, places: Iterable[TopicPartition], **_: object) -> dict[TopicPartition, "Future[LogEnd]"]:
+        answers: dict[TopicPartition, Future[LogEnd]] = {place: Future() for place in places}
+        for answer in answers.values():
+            answer.set_result(LogEnd(0, None))
+        return answers
+
+    def __del__(self) -> None:
+        self.freed_in.append(threading.current_thread().name)
+
+
+def read_and_forget() -> None:
+    """Let a reader ask for the log's ends by a client of its own, and close it."""
+    rig = CleanupRig()
+    rig.consumer = KafkaRequestConsumer(
+        SETTINGS, "acme", "billing", rig.errors.append, new_consumer=lambda: rig.kafka, clock_s=lambda: rig.now_s
+    )
+    rig.run_steps(lambda: rig.kafka.schedule_assignment(0), no_step, rig.pass_time, no_step)
+    assert rig.errors == []
+
+
+def test_the_client_that_asked_for_log_ends_is_freed_by_the_reader_s_own_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To free one waits for librdkafka's threads, which may wait for the address of a name."""
+    monkeypatch.setattr(admin_connection, "AdminClient", FakeAdminClient)
+    monkeypatch.setattr(FakeAdminClient, "freed_in", [])
+    read_and_forget()
+    gc.collect()
+    assert FakeAdminClient.freed_in == ["sessionary-cleanup"]

@@ -17,7 +17,9 @@ from sessionary.stream_processors.runtime.job import Job, Produced, Transaction
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored
+from tests.support.module_time import set_module_time
 
+CALL_S = 10.0
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
 PARTITION = 3
 OUTCOME = Outcome({}, (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8), JudgedRecords())
@@ -195,6 +197,25 @@ def test_an_aborted_transaction_can_be_written_again() -> None:
     made.write_outcome(OUTCOME, 0)
     assert producer.calls == ["begin", "abort", "begin", "commit"]
     assert producer.written == 2 * [*RECORDS, producer.written[-1]]
+
+
+def test_a_producer_that_cannot_abort_is_given_up_after_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has lost its brokers; a new one's first call ends the open transaction."""
+    producer, now_s = FakeProducer(), 0.0
+
+    def commit(timeout_s: float) -> None:
+        raise KafkaException(error(KafkaError._MSG_TIMED_OUT, abort=True))
+
+    def abort(timeout_s: float) -> None:
+        nonlocal now_s
+        now_s += timeout_s
+        raise KafkaException(error(KafkaError._TIMED_OUT, retriable=True))
+
+    producer.commit_transaction, producer.abort_transaction = commit, abort  # type: ignore[method-assign]
+    set_module_time(monkeypatch, transaction.__name__, monotonic=lambda: now_s)
+    with pytest.raises(Lost, match="abort: told so"):
+        writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
+    assert now_s == CALL_S
 
 
 def test_who_is_no_longer_wanted_fences_nobody() -> None:
