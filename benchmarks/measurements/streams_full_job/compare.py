@@ -1,5 +1,6 @@
 """Rounds of all engines over one log each: rates, CPU time, ratios, and equal outputs."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks.bench import Bench
@@ -100,6 +101,7 @@ def _size_results(
         f"{STREAMS}, Avro {AVRO_VERSION} with generated classes, one stream thread, Java with {' '.join(JVM_OPTIONS)}",
         f"equal in every run: {outputs.audits_written:,} audit records, of them {outputs.transitions:,} transitions, "
         f"and {len(outputs.cleanups):,} clean-up requests, in all fields but the number of the transaction",
+        *(_compiler_note(engine, [round_[engine] for round_, _ in found]) for engine in STORES),
     ]
     results: list[Result] = []
     for engine in ENGINES:
@@ -119,6 +121,11 @@ def _size_results(
             Result(f"ours / {_name_of(engine, live)}, events per second", "times", speeds),
         ]
     return results
+
+
+def _compiler_note(engine: str, runs: Sequence[EngineRun]) -> str:
+    amount = statistics.median(one.compiler_cpu_us for one in runs)
+    return f"{engine}: {amount:.1f} µs of its CPU per event are those of Java's compiler, which goes on meanwhile"
 
 
 def _name_of(engine: str, live: int) -> str:
