@@ -34,7 +34,7 @@ final class TransitionTable {
         SessionStateName target,
         Phase phase,
         boolean byClient,
-        Set<String> reasons,
+        List<String> reasons,
         Guard guard,
         Effect effect,
         CleanupPlan cleanup
@@ -131,7 +131,7 @@ final class TransitionTable {
             SessionStateName.valueOf(row.get("target").asText()),
             row.get("phase").isNull() ? null : Phase.valueOf(row.get("phase").asText()),
             !row.get("by").asText().equals("processor"),
-            readTexts(row.get("reasons")),
+            listTexts(row.get("reasons")),
             Guard.valueOf(row.get("guard").asText().toUpperCase(Locale.ROOT)),
             Effect.valueOf(row.get("effect").asText().toUpperCase(Locale.ROOT)),
             new CleanupPlan(listTexts(plan.get("actions")), byReason, plan.get("once").asBoolean())
