@@ -15,7 +15,7 @@ CODEC := .venv/made-codec
 SCHEMAS := schemas/sessionary/schemas
 MADE_FROM := $(wildcard generation/*.py $(foreach folder,. codec events records avro/*,$(SCHEMAS)/$(folder)/*.*))
 
-.PHONY: help install codec demo bench native native-remove test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install codec demo bench bench-report native native-remove test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -48,7 +48,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(call INSTALL,dev)
 	@touch $(LOCAL) $(DOCS) $@
 
-install demo native test test-long alerts chaos fuzz mutants check bench docs dashboard-pictures: $(CODEC)
+install demo native test test-long alerts chaos fuzz mutants check bench bench-report docs dashboard-pictures: $(CODEC)
 
 $(CODEC): $(MADE_FROM) | $(LOCAL)
 	@$(BIN)/python -m generation
@@ -149,6 +149,10 @@ format: $(DEV)
 # Measure the pipeline; results go to benchmarks/results. ARGS="--only b,c --runs 3", ARGS=--quick to try it.
 bench: $(DEV)
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# Draw docs/performance.md and its plots from benchmarks/results.
+bench-report: $(DEV)
+	@$(BIN)/python -m benchmarks.report
 
 # Redraw what the documents take from the code, then build their site into build/site; it opens offline.
 docs: $(LOCAL) $(DOCS)

@@ -7,6 +7,7 @@
     consumption       how fast a consumer group commits, and its CPU time
     proc_stats        CPU time and memory of a process, from /proc
     peers             installs the other engines: Kafka Streams and Quix Streams
+    java_build        resolves jars and compiles Java programs
 
 Nothing here belongs to a single measurement.
 """

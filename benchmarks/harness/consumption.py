@@ -1,7 +1,7 @@
 """How fast a program consumes a topic, by its group's committed offsets and its CPU time."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -55,7 +55,10 @@ class Rate(NamedTuple):
 class GroupProgress:
     """Reads a group's committed offsets in a topic, without joining the group."""
 
-    def __init__(self, stack: Stack, topic: str, group: str, partitions: int) -> None:
+    def __init__(
+        self, stack: Stack, topic: str, group: str, partitions: int, ends: Mapping[int, int] | None = None
+    ) -> None:
+        """`ends`: by partition, the offset from which on nothing counts; None: all counts."""
         self._broker_pid = stack.broker_pid if stack.own_broker else None
         # read_uncommitted: otherwise the broker makes us wait while a transaction with offsets is
         # open. It returns committed offsets either way.
@@ -65,6 +68,7 @@ class GroupProgress:
             "isolation.level": "read_uncommitted",
         }
         self._consumer = Consumer({**config, "log_level": 0})
+        self._ends = ends or {}
         self._topics = [TopicPartition(topic, partition) for partition in range(partitions)]
 
     def committed_events(self) -> int:
@@ -73,7 +77,10 @@ class GroupProgress:
             places = self._consumer.committed(self._topics, timeout=_CALL_S)
         except KafkaException:
             return 0  # the group does not exist yet
-        return sum(max(0, place.offset) for place in places)
+        return sum(self._counted(place.partition, max(0, place.offset)) for place in places)
+
+    def _counted(self, partition: int, offset: int) -> int:
+        return min(offset, self._ends.get(partition, offset))
 
     def broker_cpu_seconds(self) -> float:
         """Return the broker's CPU time so far; 0 if the broker is not ours."""

@@ -147,9 +147,12 @@ class Worker:
 class CpuTrace:
     """Samples a process's CPU time from `start` to `stop`, or while the context lasts."""
 
-    def __init__(self, pid: int | None) -> None:
-        """`pid`: a process of this machine; None: no process, whose CPU time is 0."""
-        self._pid = pid
+    def __init__(self, pid: int | None, read: Callable[[int], float] = cpu_seconds) -> None:
+        """`pid`: a process of this machine; None: no process, whose CPU time is 0.
+
+        `read` returns the CPU time of a process so far, in s, or that of a part of it.
+        """
+        self._pid, self._read = pid, read
         self._seen: list[tuple[float, float]] = []
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample_cpu, name="cpu-trace", daemon=True)
@@ -191,7 +194,7 @@ class CpuTrace:
     def _sample_cpu(self) -> None:
         while self._pid is not None and not self._done.wait(_SAMPLE_S):
             try:
-                self._seen.append((time.time(), cpu_seconds(self._pid)))
+                self._seen.append((time.time(), self._read(self._pid)))
             except OSError:
                 return  # the process has ended
 

@@ -12,12 +12,13 @@
     spool_replay    g: how fast a client sends what a dead process left
     heartbeat_cost  g: what the heartbeats of 10,000 sessions cost
     growth          h: cost per event as live sessions grow
+    rolling_restart k: pauses of partitions in a rolling restart
     million         m: a million sessions: recovery, restart in place, gravestones
     command_times   o: how long operators' commands and scrapes take
     many_partitions p: idle partitions, and latency with many
     idle_sinks      q: what idle partitions cost sinks and ClickHouse
     restart         r: restart and takeover after kill -9
-    rolling_restart s: pauses of partitions in a rolling restart
+    streams_full_job/ s: the full job beside the same as a program on Kafka Streams
     call_latency    t: from a tool call's reservation to its grant
     task_start      t: from the start of a task to its id
     status_latency  t: the status of runs and tasks beside a load of events
@@ -63,12 +64,13 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("g", "spool_replay", "Replay of a dead process's spool"),
     Measurement("g", "heartbeat_cost", "What heartbeats cost"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
+    Measurement("k", "rolling_restart", "Rolling restart of three processors"),
     Measurement("m", "million", "A million sessions and their gravestones"),
     Measurement("o", "command_times", "How long operators wait"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("q", "idle_sinks", "Sinks and ClickHouse beside idle partitions"),
     Measurement("r", "restart", "Restart and takeover after kill -9"),
-    Measurement("s", "rolling_restart", "Rolling restart of three processors"),
+    Measurement("s", "streams_full_job", "The full job beside Kafka Streams'"),
     Measurement("t", "call_latency", "From a tool call's reservation to its grant"),
     Measurement("t", "task_start", "From the start of a task to its id"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),

@@ -25,12 +25,12 @@ RATE = "full job, events per second of one processor"
 COST = "full job, CPU of the processor per event"
 _LEFT_OUT = 0.1
 _COUNTED_MIN_S = 0.2  # CPU time is sampled every 0.05 s
-_STALL_S = 120.0
+STALL_S = 120.0
 _WARM_UP_EVENTS = 40_000
 
 
 class JobRun(NamedTuple):
-    """The figures of one run, without its first tenth."""
+    """The figures of one run, without its beginning."""
 
     events_per_s: float
     cpu_us: float
@@ -66,16 +66,21 @@ def run_job(
     try:
         broker_cpu = CpuTrace(stack.broker_pid if stack.own_broker else None)
         with CpuTrace(worker.pid) as cpu, broker_cpu:
-            reader.wait_judged(events, lambda: stack.check_running(worker.child), bench.print_progress, _STALL_S)
-        return _job_figures(reader.batches, cpu, broker_cpu, events)
+            reader.wait_judged(events, lambda: stack.check_running(worker.child), bench.print_progress, STALL_S)
+        return job_figures(reader.batches, cpu, broker_cpu, events)
     finally:
         worker.stop()
         reader.close()
         stack.drop_pipeline(kafka)
 
 
-def _job_figures(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, events: int) -> JobRun:
-    """Check that every event was applied, and compute the figures."""
+def job_figures(
+    batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, events: int, left_out: float = _LEFT_OUT
+) -> JobRun:
+    """Check that every event was applied, and compute the figures.
+
+    `left_out`: the share of the events at the beginning that does not count. Raises `RuntimeError`.
+    """
     counts: Counter[str] = Counter()
     for _, record in batches:
         counts.update({name: getattr(record, name) for name in ("applied", "duplicate", "refused", "audited")})
@@ -83,7 +88,7 @@ def _job_figures(batches: list[Batch], cpu: CpuTrace, broker_cpu: CpuTrace, even
         raise RuntimeError(f"of {events} legal events: {dict(counts)}")
     ordered = sorted((batch for batch in batches if batch.record.applied), key=lambda batch: batch.at_s)
     skipped, n = 0, 0
-    while skipped < events * _LEFT_OUT:
+    while skipped < events * left_out:
         skipped += ordered[n].record.applied
         n += 1
     first_s, last_s = ordered[n - 1].at_s, ordered[-1].at_s
@@ -141,4 +146,4 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-__all__ = ["COST", "RATE", "JobRun", "make_workload", "rules_of", "run", "run_job", "warm_up"]
+__all__ = ["COST", "RATE", "STALL_S", "JobRun", "job_figures", "make_workload", "rules_of", "run", "run_job", "warm_up"]

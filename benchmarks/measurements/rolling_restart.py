@@ -1,4 +1,4 @@
-"""(s) A rolling restart of three processors under load: how long a partition's events wait.
+"""(k) A rolling restart of three processors under load: how long a partition's events wait.
 
 Each worker in turn is stopped (SIGTERM) and started again by its name; the next one follows when it
 is ready. A pause is the time between two batches of a partition in the log. Those between batches

@@ -7,6 +7,7 @@ rows by session key, a header with the next deadline of each, and a position rec
 """
 
 import random
+import struct
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ _NO_ID = str(uuid.UUID(int=0))
 _NO_PRODUCER = str(uuid.UUID(int=1))
 _TRANSACTION_RECORDS = 50_000
 _ROWS = MachineRows(all_machines())
+_STREAMS_CLOCK = struct.Struct(">qq")
 
 
 class LiveRow(NamedTuple):
@@ -43,8 +45,11 @@ class LiveRow(NamedTuple):
     packed: PackedRow
 
 
-def _half_way_row(template: Template, now_ms: int) -> LiveRow:
-    """Return a template's row in the middle of its run; its key is the tenant's prefix only."""
+def _half_way_row(template: Template, now_ms: int, rules: int) -> LiveRow:
+    """Return a template's row in the middle of its run; its key is the tenant's prefix only.
+
+    `rules`: the version that it is written by.
+    """
     lines = template.lines[: len(template.lines) // 2]
     created = template.lines[0].payload
     assert isinstance(created, SessionCreated)
@@ -80,14 +85,16 @@ def _half_way_row(template: Template, now_ms: int) -> LiveRow:
         late_epoch=0,
         producers=(ProducerLedger(_NO_PRODUCER, len(lines)),),
     )
-    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state, NEWEST_RULES.version))
+    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state, rules))
 
 
-def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:
-    """Yield the rows of `sessions` sessions."""
+def session_rows(
+    templates: Sequence[Template], sessions: int, seed: int, now_ms: int, rules: int = NEWEST_RULES.version
+) -> Iterator[LiveRow]:
+    """Yield the rows of `sessions` sessions; `rules`: the version that they are written by."""
     rng = random.Random(f"live {seed}")
     # Sessions that ended before they were Active have no middle.
-    rows = [_half_way_row(template, now_ms) for template in templates if template.outcome != "failed_start"]
+    rows = [_half_way_row(template, now_ms, rules) for template in templates if template.outcome != "failed_start"]
     no_id, no_producer = _NO_ID.encode(), _NO_PRODUCER.encode()
     for _ in range(sessions):
         key, packed = rng.choice(rows)
@@ -105,17 +112,8 @@ def preload_sessions(
     be empty. Blocks.
     """
     now_ms = time.time_ns() // 1_000_000
-    producer = Producer(
-        {
-            **kafka.client_config(),
-            "transactional.id": f"{kafka.topic_prefix}-preload",
-            "linger.ms": 20,
-            "queue.buffering.max.messages": 2 * _TRANSACTION_RECORDS,
-            "message.max.bytes": CHANGELOG_BYTES_MAX,
-        }
-    )
+    producer = _changelog_producer(kafka)
     topic, size = kafka.topics.changelog, 0
-    producer.init_transactions(30)
     producer.begin_transaction()
     counted = [RowSum()] * kafka.partitions
     for n, (key, packed) in enumerate(session_rows(templates, sessions, seed, now_ms), 1):
@@ -135,4 +133,53 @@ def preload_sessions(
     return size
 
 
-__all__ = ["FAR_MS", "LiveRow", "preload_sessions", "session_rows"]
+def preload_engines(
+    kafka: KafkaSettings, templates: Sequence[Template], sessions: int, streams_changelogs: Sequence[str], seed: int = 1
+) -> int:
+    """Write the same rows, by rules 1, for a processor and for programs on Kafka Streams.
+
+    Return the bytes of one changelog. The events should follow within five seconds: all clocks are
+    set to the end of the rows, so that the first event ends no silence of the log. A program's
+    clock is two numbers of 8 bytes: its time, and until when it is quiet. Blocks.
+    """
+    began_ms = time.time_ns() // 1_000_000
+    producer, size = _changelog_producer(kafka), 0
+    producer.begin_transaction()
+    for n, (key, packed) in enumerate(session_rows(templates, sessions, seed, began_ms, FIRST_RULES.version), 1):
+        partition = partition_of(key, kafka.partitions)
+        producer.produce(kafka.topics.changelog, packed.value, key, partition, headers=[(DUE_HEADER, packed.due)])
+        for topic in streams_changelogs:
+            producer.produce(topic, packed.value, key, partition)
+        size += len(key) + len(packed.value)
+        if not n % _TRANSACTION_RECORDS:
+            producer.commit_transaction(60)
+            producer.begin_transaction()
+    producer.commit_transaction(60)
+    clock_ms = time.time_ns() // 1_000_000
+    producer.begin_transaction()
+    for partition in range(kafka.partitions):
+        position = encode_position(Position(0, clock_ms, 0, 1, 0, rules=FIRST_RULES))
+        producer.produce(kafka.topics.changelog, position, POSITION_KEY, partition)
+        for topic in streams_changelogs:
+            producer.produce(topic, _STREAMS_CLOCK.pack(clock_ms, 0), POSITION_KEY, partition)
+    producer.commit_transaction(60)
+    return size
+
+
+def _changelog_producer(kafka: KafkaSettings) -> Producer:
+    """Return a producer that can begin transactions. Blocks."""
+    producer = Producer(
+        {
+            **kafka.client_config(),
+            "transactional.id": f"{kafka.topic_prefix}-preload",
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 4 * _TRANSACTION_RECORDS,
+            "queue.buffering.max.kbytes": 1 << 20,
+            "message.max.bytes": CHANGELOG_BYTES_MAX,
+        }
+    )
+    producer.init_transactions(30)
+    return producer
+
+
+__all__ = ["FAR_MS", "LiveRow", "preload_engines", "preload_sessions", "session_rows"]

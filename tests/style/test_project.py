@@ -64,6 +64,7 @@ def test_the_demo_installs_only_what_it_needs() -> None:
 EXEMPT_LINES = {
     "USER nobody": "the Unix user of that name",
     'f"nobody asked for clean-up {payload.cleanup_id}"': "recorded audit trails have this text",
+    '"nobody asked for clean-up "': "a program in Java whose audit trail is compared with them has it too",
 }
 
 

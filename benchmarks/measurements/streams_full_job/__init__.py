@@ -1,0 +1,15 @@
+"""(s) The full job of a processor beside the same job as a program on Kafka Streams.
+
+    table           the table of transitions as JSON, for the program
+    java_program    builds the program; its sources are in java/
+    engines         the log of one round, and how each engine reads it
+    outputs         what the engines wrote, compared record by record
+    compare         the rounds: rates, CPU time and ratios
+
+Both read one log of the same events, by rules 1, from topics that were filled before. The
+measurement fails if they write other audit records or clean-up requests.
+"""
+
+from benchmarks.measurements.streams_full_job.compare import run
+
+__all__ = ["run"]

@@ -1,0 +1,166 @@
+import java.math.BigDecimal;
+import java.math.MathContext;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.avro.specific.SpecificRecordBase;
+import sessionary.common.AuditKind;
+import sessionary.common.Cleanup;
+import sessionary.common.Envelope;
+import sessionary.common.Phase;
+import sessionary.common.SeqRange;
+import sessionary.common.SessionStateName;
+import sessionary.events.ResourcesReleased;
+import sessionary.records.Gravestone;
+import sessionary.records.SessionState;
+
+/** What events and deadlines change in a session's row, with the records that each change leaves. */
+final class SessionChanges {
+    private static final int CLEANUPS_KEPT = 8;
+    private static final long GRAVESTONE_MS = 1_209_600_000L;
+
+    private final TransitionTable table;
+    private final Outputs outputs;
+
+    SessionChanges(TransitionTable table, Outputs outputs) {
+        this.table = table;
+        this.outputs = outputs;
+    }
+
+    /** Makes the transition of a session's earliest deadline; returns a gravestone if the session is archived. */
+    SpecificRecordBase fire(byte[] key, SessionState row, long dueMs) {
+        for (var clocked : table.clocksOf(row.getState())) {
+            if (clocked.clock().dueMs(row) == dueMs) {
+                String limit = formatSeconds(clocked.clock().limitMs(row));
+                String reason = clocked.reason().replace("{limit}", limit);
+                var grounds = Guards.Grounds.pass(clocked.reasonCode(), reason, null, null);
+                move(key, row, clocked.transition(), grounds, null, dueMs);
+                boolean isArchived = clocked.transition().target() == SessionStateName.Archived;
+                return isArchived ? bury(row) : row;
+            }
+        }
+        throw new IllegalStateException("no clock of " + row.getState() + " is due at " + dueMs);
+    }
+
+    /** Returns a session's earliest deadline, ms of log time. */
+    long dueMs(SessionState row) {
+        long earliestMs = Timers.NEVER;
+        for (var clocked : table.clocksOf(row.getState())) {
+            earliestMs = Math.min(earliestMs, clocked.clock().dueMs(row));
+        }
+        return earliestMs;
+    }
+
+    /** Returns true if no event can make the session due earlier while it stays in its state. */
+    static boolean isOnlyPostponed(SessionState row) {
+        return row.getState() == SessionStateName.Active;
+    }
+
+    static String formatSeconds(long limitMs) {
+        var seconds = BigDecimal.valueOf(limitMs).movePointLeft(3).round(new MathContext(6)).stripTrailingZeros();
+        return seconds.toPlainString() + "s";
+    }
+
+    /** Notes that a clean-up is confirmed. */
+    void release(byte[] key, SessionState row, Cleanup cleanup, ResourcesReleased released, Envelope envelope) {
+        long nowMs = outputs.nowMs();
+        cleanup.setReleased(true);
+        row.setLastEventAt(nowMs);
+        row.setLastWorkAt(nowMs);
+        boolean isTimeout = row.getState() == SessionStateName.Timeout;
+        if (isTimeout) {
+            row.setPhase(Phase.released);
+        }
+        if ((isTimeout || row.getState() == SessionStateName.Terminated) && row.getReleasedAt() == null) {
+            row.setReleasedAt(nowMs);
+        }
+        countAudit(row);
+        var record = outputs.addAudit(key, row, envelope, AuditKind.release);
+        record.setReasonCode(released.getHostLost() ? "host_lost" : "released");
+        record.setReason("clean-up " + cleanup.getCleanupId() + " confirmed");
+        record.setCleanupId(cleanup.getCleanupId());
+        List<String> done = new ArrayList<>();
+        List<String> failed = new ArrayList<>();
+        released.getActions().forEach(action -> (action.getDone() ? done : failed).add(action.getAction()));
+        record.setActionsDone(done);
+        record.setActionsFailed(failed);
+        record.setBytesReleased(released.getBytesReleased());
+        record.setHostLost(released.getHostLost());
+    }
+
+    /** Makes a transition; `envelope` is null, and `dueMs` is set, if a clock made it. */
+    void move(
+        byte[] key,
+        SessionState row,
+        TransitionTable.Transition transition,
+        Guards.Grounds grounds,
+        Envelope envelope,
+        long dueMs
+    ) {
+        long nowMs = outputs.nowMs();
+        var before = row.getState();
+        row.setState(transition.target());
+        row.setPhase(transition.phase());
+        row.setEnteredAt(nowMs);
+        row.setLastEventAt(nowMs);
+        row.setLastWorkAt(nowMs);
+        row.setReasonCode(grounds.reasonCode());
+        row.setSnapshot(grounds.snapshot() == null ? row.getSnapshot() : grounds.snapshot());
+        row.setErrorClass(grounds.errorClass() == null ? row.getErrorClass() : grounds.errorClass());
+        SessionRows.applyEffect(transition.effect(), row, nowMs);
+        countAudit(row);
+        List<String> actions = transition.cleanup().actionsFor(grounds.reasonCode(), row.getReleasedAt() != null);
+        var record = outputs.addAudit(key, row, envelope, AuditKind.transition);
+        record.setTransition(transition.id());
+        record.setEventType(transition.eventType());
+        record.setFromState(before);
+        record.setReasonCode(grounds.reasonCode());
+        record.setReason(grounds.reason());
+        if (dueMs != Timers.NEVER) {
+            record.setOccurredAt(dueMs * 1_000);
+            record.setDueAt(dueMs * 1_000);
+            record.setFiredAt(nowMs * 1_000);
+            record.setUserId(row.getUserId());
+        }
+        if (!actions.isEmpty()) {
+            String cleanupId = DerivedId.of(row.getTenantId() + ":" + row.getSessionId() + ":" + row.getAuditSeq());
+            row.getCleanups().add(new Cleanup(cleanupId, nowMs, false));
+            if (row.getCleanups().size() > CLEANUPS_KEPT) {
+                row.getCleanups().remove(0);
+            }
+            record.setCleanupId(cleanupId);
+            record.setCleanupActions(actions);
+            outputs.addCleanup(key, row, cleanupId, actions, grounds.reason());
+        }
+    }
+
+    void reportGap(byte[] key, SessionState row, Envelope envelope, SeqRange gap) {
+        countAudit(row);
+        Outputs.tellGap(outputs.addAudit(key, row, envelope, AuditKind.gap), gap);
+    }
+
+    void measureContext(byte[] key, SessionState row, Envelope envelope) {
+        Long size = envelope.getContextBytes();
+        if (size == null) {
+            return;
+        }
+        long limit = row.getLimits().getContextLimitBytes();
+        boolean isExceeded = size > limit;
+        if (isExceeded && !row.getContextExceeded()) {
+            countAudit(row);
+            var record = outputs.addAudit(key, row, envelope, AuditKind.context_limit);
+            record.setReasonCode("context_limit");
+            record.setReason("context of " + size + " bytes is above the limit of " + limit);
+        }
+        row.setContextBytes(size);
+        row.setContextExceeded(isExceeded);
+    }
+
+    static void countAudit(SessionState row) {
+        row.setAuditSeq(row.getAuditSeq() + 1);
+    }
+
+    private Gravestone bury(SessionState row) {
+        return new Gravestone(row.getTenantId(), row.getSessionId(), row.getProducers(), row.getReasonCode(),
+            row.getEpoch(), row.getAuditSeq(), outputs.nowMs() + GRAVESTONE_MS);
+    }
+}

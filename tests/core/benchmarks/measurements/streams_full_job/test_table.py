@@ -1,0 +1,45 @@
+"""The file that the Java program reads is the table, and the program knows all of its words."""
+
+import re
+from pathlib import Path
+
+from benchmarks.measurements.streams_full_job import java_program, table
+from sessionary.stream_processors.core.session.transitions import ACCEPTED, PHASES, TRANSITIONS
+
+JAVA = Path(java_program.__file__).parent / "java"
+
+
+def enum_words(source: str, name: str) -> set[str]:
+    """Return the constants of an enum in a source file of one line."""
+    found = re.search(rf"enum {name} {{ ([A-Z_, ]+) }}", (JAVA / source).read_text("utf-8"))
+    assert found is not None
+    return {word.lower() for word in found[1].split(", ")}
+
+
+def test_every_transition_is_in_the_file_with_all_that_it_says() -> None:
+    rows = table.transition_table()["transitions"]
+    assert len(rows) == len(TRANSITIONS)
+    for row, transition in zip(rows, TRANSITIONS, strict=True):
+        assert (row["id"], row["source"], row["event_type"]) == (
+            transition.id,
+            transition.source,
+            transition.event_type,
+        )
+        assert (row["target"], row["phase"], row["by"]) == (transition.target, transition.phase, transition.by)
+        assert tuple(row["reasons"]) == transition.reasons
+        assert [clock["name"] for clock in row["clocks"]] == [clock.name for clock in transition.clocks]
+        assert tuple(row["cleanup"]["actions"]) == transition.cleanup.actions
+
+
+def test_what_is_accepted_without_a_transition_is_in_the_file() -> None:
+    content = table.transition_table()
+    assert {state: set(names) for state, names in content["accepted"].items()} == ACCEPTED
+    assert {state: set(pairs) for state, pairs in content["phases"].items()} == PHASES
+
+
+def test_the_program_knows_every_guard_effect_and_clock() -> None:
+    rows = table.transition_table()["transitions"]
+    assert {row["guard"] for row in rows} == enum_words("TransitionTable.java", "Guard")
+    assert {row["effect"] for row in rows} == enum_words("TransitionTable.java", "Effect")
+    clocks = set(re.findall(r"^    ([A-Z_]+) \{$", (JAVA / "SessionClock.java").read_text("utf-8"), re.M))
+    assert {clock["name"] for row in rows for clock in row["clocks"]} == {name.lower() for name in clocks}
