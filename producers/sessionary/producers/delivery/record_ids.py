@@ -77,8 +77,19 @@ class HeartbeatTemplate:
         headers = self._headers.copy()
         headers[self._id_at] = "ce_id", encoded_id
         headers[self._time_at] = "ce_time", time_header(occurred_at)
-        key, _, _, _, *said = self._record
-        return OutRecord(key, value, headers, event_id, *said)
+        said = self._record
+        return OutRecord(
+            said.key,
+            value,
+            headers,
+            event_id,
+            said.event_type,
+            said.tenant_id,
+            said.session_id,
+            said.producer_id,
+            said.producer_seq,
+            said.traceparent,
+        )
 
 
 class EventTemplate:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 from confluent_kafka import Message, TopicPartition
-from confluent_kafka.admin import ClusterMetadata, PartitionMetadata, TopicMetadata
+from confluent_kafka.admin._metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 
 from sessionary.producers.control.request_consumer import KafkaRequestConsumer
 from sessionary.producers.errors import Unavailable, UnreadableRequest
