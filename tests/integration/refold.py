@@ -18,7 +18,7 @@ from tests.support.row_differences import row_differences, row_key
 
 _ANNOUNCED = re.compile(
     r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
-    r"finished runs are kept for (\d+) days?(?:; runs ask for quotas)?$"
+    r"finished runs are kept for (\d+) days?(?:; runs ask for quotas)?(?:; sessions ask for quotas)?$"
 )
 _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]] = {
     "records_skipped": "records_skipped",
@@ -108,8 +108,8 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     assert decision.source_n == 0, "rules are announced before a record, not among its outcomes"
     assert decision.actor is not None
     version, row_bytes, output_bytes, rejected_bytes, days = map(int, match.groups())
-    quotas = decision.reason.endswith("; runs ask for quotas")
-    batch.announce_rules(RuleSet(version, row_bytes, days, output_bytes, rejected_bytes, quotas), decision.actor)
+    asking = [f"; {who} ask for quotas" in decision.reason for who in ("runs", "sessions")]
+    batch.announce_rules(RuleSet(version, row_bytes, days, output_bytes, rejected_bytes, *asking), decision.actor)
 
 
 def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:

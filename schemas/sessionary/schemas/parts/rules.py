@@ -13,6 +13,7 @@ class RuleSet(NamedTuple):
         output_bytes_max: An audit record, or a request to a service; what is longer is cut.
         rejected_bytes_max: A rejected record, in the same way.
         quotas: Whether runs that begin ask for their tenant's quota.
+        session_quotas: Whether sessions that are created ask for their tenant's quota.
     """
 
     version: int
@@ -21,6 +22,7 @@ class RuleSet(NamedTuple):
     output_bytes_max: int
     rejected_bytes_max: int
     quotas: bool = False
+    session_quotas: bool = False
 
 
 class AnnouncedRules(NamedTuple):
@@ -37,6 +39,7 @@ class AnnouncedRules(NamedTuple):
     output_bytes_max: int
     rejected_bytes_max: int
     quotas: bool
+    session_quotas: bool
     from_offset: int
     principal: str
 

@@ -33,6 +33,7 @@ class RulesActivation(NamedTuple):
     output_bytes_max: int
     rejected_bytes_max: int
     quotas: bool
+    session_quotas: bool
     principal: str
     instance: str
 

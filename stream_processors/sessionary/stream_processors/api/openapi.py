@@ -179,6 +179,11 @@ DOCUMENT: Final[dict[str, Any]] = {
                         "description": "whether runs that begin by them ask for their tenant's quota; by default as "
                         "it is in force",
                     },
+                    session_quotas={
+                        "type": ["boolean", "null"],
+                        "description": "whether sessions that are created by them ask for their tenant's quota; by "
+                        "default as it is in force",
+                    },
                 ),
                 "required": ["version"],
             },

@@ -201,6 +201,8 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) 
     )
     if rules.quotas:
         reason += "; runs ask for quotas"
+    if rules.session_quotas:
+        reason += "; sessions ask for quotas"
     return decision_record("rules_announced", reason, principal, place)
 
 

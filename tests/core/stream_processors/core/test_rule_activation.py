@@ -74,6 +74,21 @@ def test_quotas_begin_and_end_with_the_rules_and_the_audit_trail_tells() -> None
         assert rig.fold.position.rules == rules
 
 
+def test_sessions_ask_by_a_setting_of_their_own() -> None:
+    rig = FoldRig()
+    for runs, sessions in ((False, True), (True, True), (True, False)):
+        rules = NEWEST_RULES._replace(quotas=runs, session_quotas=sessions)
+        rig.announce(rules, "on-call")
+        (decision,) = rig.audits()
+        asking = [who for who in ("runs", "sessions") if f"; {who} ask for quotas" in decision.reason]
+        assert asking == ["runs"] * runs + ["sessions"] * sessions
+        again = rig.fold.begin()
+        announce_again(again, decision)
+        assert again.final_position.announced == rig.fold.position.announced
+        assert rig.append(None, activation_bytes(rules, "on-call")) == "tick"
+        assert rig.fold.position.rules == rules
+
+
 def test_a_batch_is_judged_by_one_version_of_the_rules() -> None:
     rig = FoldRig()
     rig.announce(NEWEST_RULES)
