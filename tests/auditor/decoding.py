@@ -94,6 +94,7 @@ class Decision(NamedTuple):
     rejected_bytes: int = REJECTED_BYTES
     quotas: bool = False
     session_quotas: bool = False
+    resume_ms: int = 86_400_000
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
@@ -113,6 +114,9 @@ def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
             decision = Decision(*place, kind, version, output_bytes=output_bytes, rejected_bytes=rejected_bytes)
             asking = [who for who in ("runs", "sessions") if f"; {who} ask for quotas" in line["reason"]]
             decision = decision._replace(quotas="runs" in asking, session_quotas="sessions" in asking)
+            resumed = re.search(r"resumed for (\d+) ms", line["reason"])
+            assert resumed is not None, line["reason"]
+            decision = decision._replace(resume_ms=int(resumed[1]))
         else:
             match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
             assert match is not None, line["reason"]

@@ -165,12 +165,13 @@ class OracleRig:
         self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)
         self.oracle.rules, self.oracle.quotas = position.rules.version, position.rules.quotas
-        self.oracle.session_quotas = position.rules.session_quotas
+        self.oracle.session_quotas, self.oracle.resume_ms = position.rules.session_quotas, position.rules.resume_ms
         if (announced := position.announced) is not None:
             self.oracle.announced = Decision(
                 *(0, announced.from_offset, "rules_announced", announced.version),
                 quotas=announced.quotas,
                 session_quotas=announced.session_quotas,
+                resume_ms=announced.resume_ms,
             )
         self.log: list[LogRecord] = []
         self.missing = 0  # offsets that the log lost

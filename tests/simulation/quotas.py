@@ -37,7 +37,7 @@ class QuotaWorker:
         self.is_on = len(world.machines) == len(MACHINES) and rng.random() < 0.4
         self.limits = TenantLimits(rng.choice((0, 1, 1, 2, 3)), rng.choice(("queue", "queue", "reject")))
         # Agents that must survive start without waiting.
-        asks_sessions = self.is_on and not world.shape.calm and rng.random() < 0.5
+        asks_sessions = self.is_on and not world.shape.calm and rng.random() < 0.3
         self.limits = self.limits._replace(live_sessions=rng.choice((1, 2, 3, 5)))
         self.request = RulesRequest(NEWEST_RULES._replace(quotas=self.is_on, session_quotas=asks_sessions), "operator")
         self.activation = encode_record(RulesActivation(*self.request.rules, "operator", "w1"))

@@ -14,6 +14,7 @@ class RuleSet(NamedTuple):
         rejected_bytes_max: A rejected record, in the same way.
         quotas: Whether runs that begin ask for their tenant's quota.
         session_quotas: Whether sessions that are created ask for their tenant's quota.
+        resume_ms: For so long after it failed a run may be resumed.
     """
 
     version: int
@@ -23,6 +24,7 @@ class RuleSet(NamedTuple):
     rejected_bytes_max: int
     quotas: bool = False
     session_quotas: bool = False
+    resume_ms: int = 86_400_000
 
 
 class AnnouncedRules(NamedTuple):
@@ -40,6 +42,7 @@ class AnnouncedRules(NamedTuple):
     rejected_bytes_max: int
     quotas: bool
     session_quotas: bool
+    resume_ms: int
     from_offset: int
     principal: str
 

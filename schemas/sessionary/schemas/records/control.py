@@ -34,6 +34,7 @@ class RulesActivation(NamedTuple):
     rejected_bytes_max: int
     quotas: bool
     session_quotas: bool
+    resume_ms: int
     principal: str
     instance: str
 

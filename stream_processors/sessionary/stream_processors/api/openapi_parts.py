@@ -209,6 +209,10 @@ PARTITION_RULES: Final = object_schema(
         "type": ["boolean", "null"],
         "description": "whether runs that begin now ask for their tenant's quota; null if it is not known",
     },
+    resume_ms={
+        **NUMBER_OR_NULL,
+        "description": "ms for which a run may be resumed after it failed; null if it is not known",
+    },
     session_quotas={
         "type": ["boolean", "null"],
         "description": "whether sessions that are created now ask for their tenant's quota; null if it is not known",

@@ -48,7 +48,7 @@ def test_a_setting_of_the_rules_in_force_is_changed_by_announcing_them_again() -
     assert (decision.actor, decision.reason) == (
         "on-call",
         "rules 2 begin, after rules 2; rows have at most 4194304 bytes, outputs 2097152, rejected records 2097152; "
-        "finished runs are kept for 400 days",
+        "finished runs are kept for 400 days, and failed ones may be resumed for 86400000 ms",
     )
     assert rig.append(None, activation_bytes(longer)) == "tick"
     assert rig.fold.position.rules == longer

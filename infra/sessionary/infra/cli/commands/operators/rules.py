@@ -10,7 +10,7 @@ from sessionary.infra.cli.options import DataOption, JsonOption, control_api_cli
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.schemas.errors import SettingsError
-from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
 app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
@@ -22,6 +22,7 @@ _COLUMNS = (
     "finished_run_days",
     "quotas",
     "session_quotas",
+    "resume_ms",
     "announced",
     "principal",
     "detail",
@@ -49,6 +50,16 @@ def activate_rules(
             min=1,
             max=FINISHED_RUN_DAYS_MAX,
             help="Days for which a run that begins now can be read after its end. Default: as it is (30 at first).",
+        ),
+    ] = None,
+    resume_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--resume-ms",
+            min=1,
+            max=RESUME_MS_MAX,
+            help="Time for which a run may be resumed after it failed, as long as it can be read. Default: as it is "
+            "(a day at first).",
         ),
     ] = None,
     quotas: Annotated[
@@ -80,13 +91,14 @@ def activate_rules(
     """
     wanted_quotas = _wanted("quotas", yes=quotas, no=no_quotas)
     of_sessions = _wanted("session-quotas", yes=session_quotas, no=no_session_quotas)
-    listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas, of_sessions)
+    listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas, of_sessions, resume_ms)
     _show_listing(listing, as_json=as_json)
     waiting = [
         str(found["partition"])
         for found in listing["partitions"]
         if (found["rules"] or 0) < version
         or finished_run_days not in (None, found["finished_run_days"])
+        or resume_ms not in (None, found.get("resume_ms"))
         or wanted_quotas not in (None, found.get("quotas"))
         or of_sessions not in (None, found.get("session_quotas"))
     ]

@@ -80,6 +80,18 @@ def test_for_how_long_finished_runs_are_kept_is_an_option(
     assert run(["rules", "activate", "--finished-run-days", "0"]) == 2
 
 
+def test_for_how_long_a_run_may_be_resumed_is_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = listing(NEWEST, NEWEST)
+    for found in answer["partitions"]:
+        found["resume_ms"] = 60_000
+    api.answers = {PATH: (200, answer)}
+    assert run(["rules", "activate", "--resume-ms", "60000"]) == 0
+    assert json.loads(api.asked[0].body) == {"version": NEWEST, "resume_ms": 60_000}
+    assert run(["rules", "activate", "--resume-ms", "60001"]) == 1
+    assert "not in force yet in partition 0, 1" in capfd.readouterr().err
+    assert run(["rules", "activate", "--resume-ms", "0"]) == 2
+
+
 def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
     answer = listing(NEWEST, NEWEST)
     for found in answer["partitions"]:
