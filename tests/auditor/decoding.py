@@ -93,6 +93,8 @@ class Decision(NamedTuple):
     output_bytes: int = OUTPUT_BYTES
     rejected_bytes: int = REJECTED_BYTES
     quotas: bool = False
+    session_quotas: bool = False
+    resume_ms: int = 86_400_000
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
@@ -110,7 +112,11 @@ def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
             assert match is not None, line["reason"]
             version, output_bytes, rejected_bytes = map(int, match.groups())
             decision = Decision(*place, kind, version, output_bytes=output_bytes, rejected_bytes=rejected_bytes)
-            decision = decision._replace(quotas="runs ask for quotas" in line["reason"])
+            asking = [who for who in ("runs", "sessions") if f"; {who} ask for quotas" in line["reason"]]
+            decision = decision._replace(quotas="runs" in asking, session_quotas="sessions" in asking)
+            resumed = re.search(r"resumed for (\d+) ms", line["reason"])
+            assert resumed is not None, line["reason"]
+            decision = decision._replace(resume_ms=int(resumed[1]))
         else:
             match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
             assert match is not None, line["reason"]
@@ -243,6 +249,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "context_exceeded": False,
         "late_epoch": 0,
         "fenced": None,
+        "claim": None,  # to its tenant's quota
         "turns": 0,
         "agents": {},
         "shared_results": 0,

@@ -65,6 +65,7 @@ class Evidence(NamedTuple):
     acknowledgements: list[tuple[LogEntry, Row]] = []  # those on `batches`, which `outputs` leaves out
     claims: list[Row] = []
     quota_limits: dict[str, int] = {}  # runs at once, of the tenants that have a limit
+    session_limits: dict[str, int] = {}  # live sessions, in the same way
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:

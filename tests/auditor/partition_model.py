@@ -56,8 +56,10 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
     def next_clock(self, row: Row) -> tuple[int, str]:
         """Return the same without the end of an open migration."""
         at, limits, state = row["entered_at"], row["limits"], row["state"]
+        if state == "Idle" and self.is_queued(row):
+            return self.queue_clock(row, self.hole_end)
         if state == "Idle":
-            return row["created_at"] + limits["init_ms"], "init_timeout"
+            return at + limits["init_ms"], "init_timeout"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
             unheard_until = self.hole_end if self.rules >= 2 else 0
@@ -91,7 +93,9 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         """Begin the announced rules if the record says so."""
         decision = self.announced
         if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
-            self.rules, self.quotas, self.announced = decision.version, decision.quotas, None
+            self.rules, self.announced = decision.version, None
+            self.quotas, self.session_quotas = decision.quotas, decision.session_quotas
+            self.resume_ms = decision.resume_ms
             self.begun.append((entry.offset, decision))
 
     def take_decisions(self, offset: int) -> None:
@@ -230,6 +234,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         )
         self.last_transition, self.last_reason = number, details.get("reason_code", "")
         open_one = open_migration(row)
+        if state == "Terminated":
+            self.free_slot(row)
         if state == "Terminated" and open_one is not None:
             self.end_migration(key, row, "session_ended")
         elif number == "T05" and open_one is not None and open_one["step"] == "prepared":

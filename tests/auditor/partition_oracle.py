@@ -243,7 +243,8 @@ class PartitionOracle(PauseModel):
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
         if self.rules >= 2:
             row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
-        self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created")
+        reason = self.ask_for_session(row)
+        self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created", reason_code=reason)
         self.is_duplicate(row, envelope)
         if odd:
             row["audit_seq"] += 1
@@ -310,6 +311,8 @@ class PartitionOracle(PauseModel):
             case "session_started":
                 if row["phase"] != "connecting":
                     raise Refusal("phase_order")
+                if self.is_queued(row):
+                    raise Refusal("quota_exceeded")
                 row["max_due_at"] = self.now + row["limits"]["max_duration_ms"]
                 self.enter_state(key, row, "Active", "processing", "T02", event_type=kind)
             case "session_start_failed":

@@ -1,24 +1,29 @@
-"""The oracle's model of runs that wait for their tenant's quota, and of verdicts on them."""
+"""The oracle's model of runs and sessions that wait for their tenant's quota, and of verdicts."""
 
 from typing import Any
 
 from tests.auditor.decoding import LogEntry, Row, run_key_of
+from tests.auditor.rules import DAY_MS, END_ACTIONS
 
 _ADMITTED = {"run_started": "started", "run_resumed": "running"}
 
 
 class QuotaModel:
-    """The claims of runs: the offset of the event that asked, its type, and if it is granted."""
+    """The claims of runs: the offset of the event that asked, its type, and if it is granted.
+
+    Those of sessions are the same without a type. A session without one that is open has None.
+    """
 
     entry: LogEntry
     rows: dict[bytes, Row]
     now: int
+    last_transition: str
 
     def __init__(self) -> None:
         self.runs: dict[bytes, Row] = {}
         self.tasks: list[Row] = []  # the requests for the work of queued detached runs
-        self.quotas = False  # whether the rules in force have them
-        self.notices: list[tuple[str, str, str, str, int]] = []  # step, tenant, session, run, claim
+        self.quotas = self.session_quotas = False  # whether the rules in force have them
+        self.notices: list[tuple[str, str, str, str, str, int]] = []  # quota, step, tenant, session, run, claim
         self._asked: tuple[Row, str | None] | None = None  # by the record that is judged; the state before
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
@@ -26,6 +31,67 @@ class QuotaModel:
 
     def drop_run(self, name: bytes) -> None:
         raise NotImplementedError
+
+    def enter_state(
+        self,
+        key: bytes,
+        row: Row,
+        state: str,
+        phase: str | None,
+        number: str,
+        actions: tuple[str, ...] = (),
+        **details: Any,
+    ) -> None:
+        raise NotImplementedError
+
+    # Sessions
+
+    def ask_for_session(self, row: Row) -> str:
+        """Let a new session wait, if the rules say so; return the reason of its creation."""
+        if not self.session_quotas:
+            return "created"
+        row["claim"] = (self.entry.offset, False)
+        self.tell_of_session("requested", row)
+        return "quota_requested"
+
+    def is_queued(self, row: Row) -> bool:
+        return row["claim"] is not None and not row["claim"][1]
+
+    def queue_clock(self, row: Row, unheard_until: int) -> tuple[int, str]:
+        """Return when a session that waits is given up: after a day, or if its owner is silent."""
+        limits = row["limits"]
+        budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
+        silent = max(row["owner_heard"], unheard_until) + budget
+        given_up = row["created_at"] + DAY_MS
+        return (given_up, "quota_timeout") if given_up <= silent else (silent, "inactive")
+
+    def free_slot(self, row: Row) -> None:
+        """Tell that a session which ends has no claim any more."""
+        if row["claim"] is not None:
+            self.tell_of_session("released", row)
+            row["claim"] = None
+
+    def tell_of_session(self, step: str, row: Row) -> None:
+        self.notices.append(("live_sessions", step, row["tenant"], row["session"], "", row["claim"][0]))
+
+    def judge_session_verdict(self, key: bytes, row: Row, fields: Row) -> None:
+        """Apply a verdict on a session's claim, if it is the one that it waits with."""
+        if not self.is_queued(row) or fields["offset"] != row["claim"][0]:
+            return
+        offset, _ = row["claim"]
+        if fields["granted"]:
+            row["claim"], row["entered_at"] = (offset, True), self.now
+            self.tell_of_session("taken", row)
+            row["audit_seq"] += 1
+            states = {"from_state": "Idle", "to_state": "Idle"}
+            self.add_audit(row, kind="quota", reason_code="quota_granted", event_type="session_admitted", **states)
+            return
+        row["refusals"] = sorted([*row["refusals"], (offset, "quota_exceeded")], key=lambda kept: kept[0])[-16:]
+        reason = {"reason_code": "quota_exceeded", "event_type": "session_start_failed"}
+        self.enter_state(key, row, "Terminated", "releasing", "T03", END_ACTIONS, **reason)
+        self.last_transition = ""  # there are no runs yet that follow it
+
+    # Runs
 
     def waits_for_quota(self, run: Row) -> bool:
         return run["claim"] is not None and not run["claim"][2]
@@ -51,7 +117,8 @@ class QuotaModel:
             run["claim"] = None
 
     def tell_quotas(self, step: str, run: Row) -> None:
-        self.notices.append((step, run["tenant"], run["session"], run["run_id"], run["claim"][0]))
+        name = run["tenant"], run["session"], run["run_id"]
+        self.notices.append(("concurrent_runs", step, *name, run["claim"][0]))
 
     def tell_change(self, row: Row, run: Row, state: str, code: str, before: str | None = "queued") -> None:
         row["audit_seq"] += 1
@@ -61,7 +128,11 @@ class QuotaModel:
         self.add_audit(row, kind="run", reason_code=code, **moved, **states)
 
     def judge_verdict(self, key: bytes, fields: Row) -> None:
-        """Apply a verdict, if it is on the claim that its run waits with."""
+        """Apply a verdict, if it is on the claim that its run, or the session, waits with."""
+        if fields["quota"] == "live_sessions":
+            if key in self.rows:
+                self.judge_session_verdict(key, self.rows[key], fields)
+            return
         name = run_key_of(key, fields["run_id"])
         row, run = self.rows.get(key), self.runs.get(name)
         if row is None or run is None or not self.waits_for_quota(run) or fields["quota"] != "concurrent_runs":

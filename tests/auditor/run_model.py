@@ -10,7 +10,7 @@ from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, GRAVESTONE_MS
 
 NEVER = 1 << 61
 FINISHED = ("completed", "failed", "cancelled")
-SILENCE_MS = RESUME_MS = DAY_MS
+SILENCE_MS = DAY_MS
 READABLE_MS = 30 * DAY_MS
 OPEN_MAX = 64
 # Types that can name a run; the others are about the session itself.
@@ -33,6 +33,7 @@ class RunModel(QuotaModel):
 
     def __init__(self) -> None:
         super().__init__()
+        self.resume_ms = DAY_MS  # by the rules in force
         self.run_graves: dict[bytes, int] = {}  # when the gravestones of vanished runs vanish
         self.last_transition = ""  # of the record or deadline that is judged now
         self.last_reason = ""  # of that transition, if a deadline made it
@@ -185,7 +186,7 @@ class RunModel(QuotaModel):
         if kind == "run_resumed" and state == "failed":
             if run["error_class"] != "retryable" and not envelope["actor"]:
                 raise Refusal("not_retryable")
-            if self.now > run["entered_at"] + RESUME_MS:
+            if self.now > run["entered_at"] + self.resume_ms:
                 raise Refusal("resume_expired")
             if len(row["open_runs"]) >= OPEN_MAX:
                 raise Refusal("too_many_runs")

@@ -72,6 +72,7 @@ def oracle_row(state: SessionState) -> Row:
         "migration": state.migration and oracle_migration(state.migration),
         "head_content": (state.snapshot.state_json, state.snapshot.schema_version, state.snapshot.encoding),
         "holder_epoch": state.holder_epoch,
+        "claim": state.quota and (state.quota.offset, state.quota.granted),
         **people_of(state.question, state.answer),
         "producers": {
             ledger.producer_id: {
@@ -164,9 +165,13 @@ class OracleRig:
         self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)
         self.oracle.rules, self.oracle.quotas = position.rules.version, position.rules.quotas
+        self.oracle.session_quotas, self.oracle.resume_ms = position.rules.session_quotas, position.rules.resume_ms
         if (announced := position.announced) is not None:
             self.oracle.announced = Decision(
-                0, announced.from_offset, "rules_announced", announced.version, quotas=announced.quotas
+                *(0, announced.from_offset, "rules_announced", announced.version),
+                quotas=announced.quotas,
+                session_quotas=announced.session_quotas,
+                resume_ms=announced.resume_ms,
             )
         self.log: list[LogRecord] = []
         self.missing = 0  # offsets that the log lost
@@ -200,8 +205,7 @@ class OracleRig:
         written = ([line._asdict() for _, line in outcome.records_on(stream)] for stream in STREAMS)
         found = find_differences(self.all_partitions, *written)
         assert not found, found
-        told = [line[1:] for _, line in outcome.records_on("quotas")]
-        assert sorted(told) == sorted(self.oracle.notices)
+        assert sorted(line for _, line in outcome.records_on("quotas")) == sorted(self.oracle.notices)
         self._compare_rows(outcome)
         return expected
 

@@ -11,19 +11,22 @@ from tests.auditor.quota_slots import find_slot_faults
 RIGHT = ["requested a", "requested b", "taken a", "released a", "taken b"]
 
 
-def faults(told: list[str], heard: list[str] = RIGHT, limit: int = 1) -> list[str]:
+def faults(told: list[str], heard: list[str] = RIGHT, limit: int = 1, quota: str = "concurrent_runs") -> list[str]:
     """Return what is wrong with a topic of quotas; `heard`: what the sessions' own logs say."""
+    is_run = quota == "concurrent_runs"
     oracle = Oracle(1)
     rows: list[tuple[LogEntry, Row]] = [(LogEntry(0, 0, 0, None, b""), {"instance": "q1"})]  # a tick
     for offset, text in enumerate(told, 1):
-        step, run = text.split()
-        row = {"step": step, "tenant_id": "acme", "session_id": "s", "run_id": run, "offset": 7}
-        rows.append((LogEntry(0, offset, 0, b"acme/concurrent_runs", b""), row))
+        step, name = text.split()
+        names = {"session_id": "s", "run_id": name} if is_run else {"session_id": name, "run_id": ""}
+        row = {"quota": quota, "step": step, "tenant_id": "acme", **names, "offset": 7}
+        rows.append((LogEntry(0, offset, 0, b"acme/quota", b""), row))
     for text in heard:
-        step, run = text.split()
-        oracle.partitions[0].notices.append((step, "acme", "s", run, 7))
+        step, name = text.split()
+        oracle.partitions[0].notices.append((quota, step, "acme", *(("s", name) if is_run else (name, "")), 7))
     outputs = {**{name: list[tuple[LogEntry, Row]]() for name in OUTPUTS}, "quotas": rows}
-    evidence = Evidence(1, [], outputs, {}, {}, [], {}, quota_limits={"acme": limit})
+    runs, sessions = ({"acme": limit}, {}) if is_run else ({}, {"acme": limit})
+    evidence = Evidence(1, [], outputs, {}, {}, [], {}, quota_limits=runs, session_limits=sessions)
     return list(find_slot_faults(evidence, oracle))
 
 
@@ -33,7 +36,7 @@ def test_a_slot_that_is_handed_on_is_right() -> None:
 
 @pytest.mark.parametrize("n", range(len(RIGHT)))
 def test_what_a_session_tells_comes_once(n: int) -> None:
-    notice = f"Notice(step={RIGHT[n].split()[0]!r}"
+    notice = f"Notice(quota='concurrent_runs', step={RIGHT[n].split()[0]!r}"
     assert any(f"1 times too rarely: {notice}" in text for text in faults([*RIGHT[:n], *RIGHT[n + 1 :]]))
     assert any(f"1 times too often: {notice}" in text for text in faults([*RIGHT[:n], RIGHT[n], *RIGHT[n:]]))
 
@@ -49,3 +52,12 @@ def test_no_run_waits_for_ever_while_a_slot_is_free() -> None:
     assert faults(forgotten, forgotten) == ["1 runs of tenant acme wait for ever: 0 hold a slot"]
     full = RIGHT[:-2]
     assert faults(full, full) == []
+
+
+def test_live_sessions_have_slots_of_their_own() -> None:
+    early = ["requested a", "requested b", "taken a", "taken b", "released a"]
+    found = faults(early, early, quota="live_sessions")
+    assert found == ["2 sessions of tenant acme hold a slot since session b has one"]
+    assert faults(RIGHT, RIGHT, quota="live_sessions") == []
+    forgotten = faults(RIGHT[:-1], RIGHT[:-1], quota="live_sessions")
+    assert forgotten == ["1 sessions of tenant acme wait for ever: 0 hold a slot"]

@@ -265,6 +265,7 @@ KEPT = (
     ("SELECT count() AS n, countIf(is_refused) AS r, sum(tokens_in) AS t FROM v_activity", (9, 3, 600)),
     ("SELECT count() AS n FROM v_acknowledgements", (3,)),
     ("SELECT count() AS n FROM v_waiting_runs", (0,)),
+    ("SELECT count() AS n FROM v_waiting_sessions", (0,)),
     ("SELECT count() AS n FROM v_migrations", (0,)),
     ("SELECT count() AS n FROM v_migration_calls", (0,)),
     ("SELECT count() AS n, sum(events) AS e FROM v_foreign_writers", (1, 2)),

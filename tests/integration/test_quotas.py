@@ -36,7 +36,8 @@ TOKENS = {TOKEN: TENANT, "op": {"principal": "on-call", "roles": ["operator"]}}
 class QuotaRig:
     """A processor whose runs ask for quotas, a worker of quotas, and a client.
 
-    `is_on`: without it nothing is turned on, and no worker of quotas runs yet.
+    `is_on`: without it nothing is turned on, and no worker of quotas runs yet. `sessions`: so many
+    may be live; then sessions ask, and runs do not.
     """
 
     def __init__(
@@ -48,11 +49,14 @@ class QuotaRig:
         clickhouse: ClickHouseSettings | None = None,
         *,
         is_on: bool = True,
+        sessions: int | None = None,
     ) -> None:
-        begin_with(kafka, NEWEST_RULES._replace(quotas=is_on))
+        of_sessions = sessions is not None
+        begin_with(kafka, NEWEST_RULES._replace(quotas=is_on and not of_sessions, session_quotas=of_sessions))
         self.kafka, self.folder, self._processes = kafka, folder, processes
         self.limits = folder / "quotas.json"
-        self.limits.write_text(json.dumps({"tenants": {TENANT: {"concurrent_runs": LIMIT, "over": over}}}))
+        slots = {"live_sessions": sessions} if of_sessions else {"concurrent_runs": LIMIT}
+        self.limits.write_text(json.dumps({"tenants": {TENANT: {**slots, "over": over}}}))
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.processor = self.pipeline.start_processor(api_tokens=json.dumps(TOKENS))
         if is_on:
@@ -216,7 +220,7 @@ def test_a_waiting_run_is_queued_in_clickhouse_and_a_rejected_one_is_rejected(
                 with first.run("report"):
                     return ""
             except QuotaExceeded as error:
-                return error.run_id
+                return error.run_id or ""
 
         rejected = wait_until(rejected_id, 120, "a run to be rejected by the new limit")
         waiting.run.__exit__(None, None, None)

@@ -10,6 +10,7 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RulesActivation
 from sessionary.schemas.settings import ClickHouseSettings
+from sessionary.schemas.types import RuleSet
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
@@ -362,7 +363,7 @@ def test_each_partition_s_rules_are_listed_from_the_offset_at_which_they_begin(
         source_offset=20,
     )
     insert(migrated, [decided], "decisions")
-    activation = encode_record(RulesActivation(2, 1, 30, 1, 1, False, "mallory", "w1"))
+    activation = encode_record(RulesActivation(*RuleSet(2, 1, 30, 1, 1), "mallory", "w1"))
     for offset in (19, 21):  # the first one is a client's: rules had not been announced
         _insert_history(migrated, RawRecord("t.events", 0, offset, NOW_US // 1_000 + offset, None, activation))
     at = datetime.fromtimestamp((NOW_US // 1_000 + 21) / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -37,6 +37,7 @@ MODULES = (
     "core.session.report",
     "core.session.machine",
     "core.session.dependants",
+    "core.session.admission.claims",
     "core.run.transitions",
     "core.run.judge",
     "core.run.clocks",

@@ -40,6 +40,7 @@ SHORT_TESTS = (
     "run.test_atomicity",
     "run.test_task_requests",
     "run.test_quotas",
+    "session.admission.test_claims",
     "quota.test_claims",
     "quota.test_machine",
     "artifact.test_judge",

@@ -102,7 +102,7 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
         )
     ]
     oracle = whole.partitions[partition]
-    if sorted(line[1:] for _, line in outputs.quotas) != sorted(oracle.notices):
+    if sorted(line for _, line in outputs.quotas) != sorted(oracle.notices):
         found.append("the quotas were told something else")
     verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
     for field in ("applied", "duplicate", "refused", "ticks", "fenced_beats"):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import partition_of, quota_key
-from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, TenantQuota
+from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, SessionState, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = PartitionSettings("sessionary.quotas", 1)
 _ROUNDS_MAX = 200
-Claim = tuple[str, str, str, int]
+Claim = tuple[str, str, str, str, int]
 
 
 class QuotaWorker:
@@ -36,7 +36,10 @@ class QuotaWorker:
         self.rng = rng = Random(f"quotas {world.seed}")
         self.is_on = len(world.machines) == len(MACHINES) and rng.random() < 0.4
         self.limits = TenantLimits(rng.choice((0, 1, 1, 2, 3)), rng.choice(("queue", "queue", "reject")))
-        self.request = RulesRequest(NEWEST_RULES._replace(quotas=self.is_on), "operator")
+        # Agents that must survive start without waiting.
+        asks_sessions = self.is_on and not world.shape.calm and rng.random() < 0.3
+        self.limits = self.limits._replace(live_sessions=rng.choice((1, 2, 3, 5)))
+        self.request = RulesRequest(NEWEST_RULES._replace(quotas=self.is_on, session_quotas=asks_sessions), "operator")
         self.activation = encode_record(RulesActivation(*self.request.rules, "operator", "w1"))
         self.log: list[tuple[bytes, QuotaNotice]] = []
         self.stale: list[PendingVerdict] = []
@@ -99,7 +102,8 @@ class QuotaWorker:
     def deliver(self, pending: PendingVerdict) -> None:
         partition = partition_of(pending.key, self.world.shape.partitions)
         if self.world.broker.up:
-            self.world.mark(f"quota: {'granted' if pending.verdict.granted else 'rejected'}")
+            of_session = "" if pending.verdict.run_id else " a session"
+            self.world.mark(f"quota: {'granted' if pending.verdict.granted else 'rejected'}{of_session}")
             self.world.log(Sent("verdict", partition, pending.key, encode_record(pending.verdict)))
             self.world.sent_records.pop()
 
@@ -121,27 +125,28 @@ class QuotaWorker:
     # What must hold in the end
 
     def find_faults(self) -> list[str]:
-        """Return how the claims differ from the runs of all sessions, and from the limit."""
+        """Return how the claims differ from the sessions and their runs, and from the limits."""
         if not self.is_on:
             return []
         claims: dict[Claim, str] = {}
         found: list[str] = []
         for row in self.state.rows.values():
             assert isinstance(row, TenantQuota)
-            claims |= {(row.tenant_id, *claim[:3]): claim.state for claim in row.claims}
-            holders = [claim.state for claim in row.claims].count("taken")
+            claims |= {(row.quota, row.tenant_id, *claim[:3]): claim.state for claim in row.claims}
+            holders, slots = [claim.state for claim in row.claims].count("taken"), self.limits.slots_of(row.quota)
             waiting = len(row.claims) - holders
-            if holders > self.limits.concurrent_runs or (waiting and holders < self.limits.concurrent_runs):
-                found.append(f"{holders} hold a slot and {waiting} wait of tenant {row.tenant_id}: {self.limits}")
+            if holders > slots or (waiting and holders < slots):
+                found.append(f"{row.quota} of tenant {row.tenant_id}: {holders} hold a slot, {waiting} wait: {slots}")
             assert quota_key(row.tenant_id, row.quota) in self.state.rows
-        runs: dict[Claim, str] = {}
+        held: dict[Claim, str] = {}
         for partition in range(self.world.shape.partitions):
-            for run in self.world.cluster.owner(partition).fold.rows.values():
-                if isinstance(run, RunState) and run.quota is not None:
-                    name = run.tenant_id, run.session_id, run.run_id, run.quota.offset
-                    runs[name] = "taken" if run.quota.granted else "waiting"
-        if claims != runs:
-            found.append(f"the claims are {claims}, the runs {runs}")
+            for one in self.world.cluster.owner(partition).fold.rows.values():
+                if isinstance(one, RunState | SessionState) and one.quota is not None:
+                    what = ("concurrent_runs", one.run_id) if isinstance(one, RunState) else ("live_sessions", "")
+                    name = what[0], one.tenant_id, one.session_id, what[1], one.quota.offset
+                    held[name] = "taken" if one.quota.granted else "waiting"
+        if claims != held:
+            found.append(f"the claims are {claims}, those in the rows of sessions and runs {held}")
         return found
 
 

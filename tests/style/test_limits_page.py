@@ -10,7 +10,7 @@ from sessionary.producers import ProducerSettings
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import PAYLOADS, SessionActivity
 from sessionary.schemas.limits import DEFAULTS, HEARTBEATS_PER_BUDGET, LIMIT_MAX, RANGES, inactivity_budget_ms
-from sessionary.stream_processors.core.session.clocks import ANSWER
+from sessionary.stream_processors.core.session.clocks import ANSWER, QUOTA_SILENCE, QUOTA_WAIT
 from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.fold_rig import FoldRig
@@ -58,6 +58,7 @@ def test_the_numbers_of_the_text_are_those_of_the_code() -> None:
 def test_every_clock_has_its_column() -> None:
     clocked = {(transition.source, clock) for transition in TRANSITIONS for clock in transition.clocks}
     clocked.remove(("Paused", ANSWER))  # a question's own: no limit of the session's
+    clocked -= {("Idle", clock) for clock in (QUOTA_WAIT, QUOTA_SILENCE)}  # they run only while it waits
     assert {(column.state, column.clock) for column in CLOCKS} == clocked
 
 

@@ -60,13 +60,16 @@ class EventRow(NamedTuple):
 
 
 _STATES = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated")
+# `ANSWER` measures what its question says; the others run while the session waits for a quota: they
+# have no limit of the session's own.
+_OTHERS = (clocks.ANSWER, clocks.QUOTA_WAIT, clocks.QUOTA_SILENCE)
 CLOCKS = tuple(
     ClockColumn(state, clock)
     for state in _STATES
     for transition in TRANSITIONS
     if transition.source == state
     for clock in transition.clocks
-    if clock is not clocks.ANSWER  # measures what its question says: no limit of the session's
+    if clock not in _OTHERS
 )
 ROWS = (
     EventRow("session_created", ("session_created",)),

@@ -34,6 +34,10 @@ _BOUNDS = (
     ("all that the processor keeps of a session", f"{ROW_BYTES_MAX:,} bytes"),
     ("open runs of a session", f"{limits.RUNS_OPEN_MAX}"),
     ("runs at once of a tenant, if runs ask for quotas; runs of it that wait", f"{HOLDERS_MAX:,}; {WAITING_MAX:,}"),
+    (
+        "live sessions of a tenant, if sessions ask for quotas; its sessions that wait",
+        f"{HOLDERS_MAX:,}; {WAITING_MAX:,}",
+    ),
     ("steps, reserved calls, artifacts and turns of a run, or of a session itself", f"{limits.CHILDREN_MAX:,}"),
     ("recoveries of a session", f"{RECOVERY_ATTEMPTS_MAX}"),
     ("the time to live of a migration", f"{limits.MIGRATION_TTL_MS_MIN:,} to {limits.MIGRATION_TTL_MS_MAX:,} ms"),

@@ -35,6 +35,10 @@ Every transition of the session machine, from `TRANSITIONS` in
 `stream_processors/core/session/transitions.py`. `make docs` writes this page. Events that are
 accepted without a transition are in `ACCEPTED`, in the same module; any other event is refused.
 
+If the rules have quotas of sessions, T02 is refused as `quota_exceeded` until the tenant's quota
+admits the session, and a rejection is T03 with the same reason. The clock `initialisation` runs
+from the admission; `quota_wait` and `quota_silence` run until then.
+
 """
 
 

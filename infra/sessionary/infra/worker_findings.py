@@ -98,8 +98,8 @@ def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]
     return text
 
 
-def find_quota_faults(quota_workers: int | None) -> list[Finding]:
-    """Return what keeps runs that ask for quotas from being admitted.
+def find_quota_faults(quota_workers: int | None, who: str) -> list[Finding]:
+    """Return what keeps runs or sessions (`who`) that ask for quotas from being admitted.
 
     `quota_workers`: how many workers of the role quotas run; None if Kafka does not tell.
     """
@@ -110,7 +110,7 @@ def find_quota_faults(quota_workers: int | None) -> list[Finding]:
     start = (
         "start one: SESSIONARY_QUOTAS_FILE=quotas.json sessionary quotas (a local stack: sessionary up --quotas FILE)"
     )
-    return [Finding("runs ask for quotas, and no worker of that role runs: further runs wait for ever", start)]
+    return [Finding(f"{who} ask for quotas, and no worker of that role runs: further {who} wait for ever", start)]
 
 
 def find_full_state_disks(workers: Sequence[Document], bytes_min: int) -> list[Finding]:

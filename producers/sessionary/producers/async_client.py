@@ -201,6 +201,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
+        quota_wait_s: float | None = None,
         **marks: Unpack[Marks],
     ) -> AsyncSession:
         """Return a session that `async with` creates, starts and ends. Not a coroutine.
@@ -214,14 +215,13 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             parent: The session that this one belongs to, or its id.
             validate: Awaited in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
-            connect: Awaited in phase `connecting`. If it raises, the session ends with
-                `connection_failed`, and the exception is raised again.
-            beats_with: What the session's heartbeats end with: the process, or the thread or task
-                that enters the block. See `AsyncSession`.
+            connect: Awaited in phase `connecting`; if it raises: `connection_failed`, as above.
+            beats_with: What the heartbeats end with: the process, or the entering thread or task.
+            quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
             marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
-            The session, not created yet. Entering `async with` raises as `create` does.
+            The session, not created yet. Entering it raises as `create` and `Session.start` do.
         """
 
         def open_session() -> Session:
@@ -243,6 +243,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             validate=validate,
             connect=connect,
             beats_with=beats_with,
+            quota_wait_s=quota_wait_s,
             marks=marks,
         )
 

@@ -209,6 +209,7 @@ class SessionClient(FollowQuestions, TenantClients):
         validate: Step | None = None,
         connect: Step | None = None,
         beats_with: BeatsWith = "process",
+        quota_wait_s: float | None = None,
         **marks: Unpack[Marks],
     ) -> Session:
         """Create and start a session. Use it in `with`, which ends it.
@@ -226,10 +227,11 @@ class SessionClient(FollowQuestions, TenantClients):
                 `connection_failed`, and the exception is raised again.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `Session`.
+            quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
             marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
-            The session, in state Active.
+            The session, in state Active. With quotas it also raises as `Session.start` does.
 
         Raises:
             Invalid: A value is not allowed.
@@ -246,7 +248,7 @@ class SessionClient(FollowQuestions, TenantClients):
             beats_with=beats_with,
             **marks,
         )
-        return created.start(validate=validate, connect=connect, **marks)
+        return created.start(validate=validate, connect=connect, quota_wait_s=quota_wait_s, **marks)
 
     def attach(
         self,

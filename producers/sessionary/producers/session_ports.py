@@ -58,6 +58,7 @@ class SessionView(NamedTuple):
     answer: Answer | None = None  # How its last question ended
     agents: Sequence[AgentMember] = ()  # In the order in which they were registered
     migration: MigrationView | None = None  # Its last migration; None if there never was one
+    awaits_quota: bool = False  # Whether it waits until its tenant's quota admits it
 
     @property
     def is_held(self) -> bool:

@@ -102,11 +102,12 @@ class ProducerSettings(KafkaSettings):
     )
     quotas: bool = Field(
         default=False,
-        description="let runs wait until their tenant's quota admits them; needs the control API. Turn it on where "
-        "runs ask for quotas (`sessionary rules list`). A session that asked the control API goes by its answer",
+        description="let runs and sessions wait until their tenant's quota admits them; needs the control API. Turn it "
+        "on where these ask for quotas (`sessionary rules list`). For its runs, a session that asked the control API "
+        "goes by its answer",
     )
     quota_wait_s: float = Field(
-        600.0, description="longest wait of a run for its tenant's quota; then it is cancelled", ge=0
+        600.0, description="longest wait of a run or session for its tenant's quota; then it is cancelled or ends", ge=0
     )
     journal_path: Path | None = Field(None, description="NDJSON file: one line per delivered or lost event")
     artifacts_url: str | None = Field(

@@ -79,7 +79,7 @@ StepStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "skipped"]
 ToolCallStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "unknown"]
 """A tool call's state; docs/transitions.md has the transitions."""
 
-QuotaName = Literal["UNKNOWN", "concurrent_runs"]
+QuotaName = Literal["UNKNOWN", "concurrent_runs", "live_sessions"]
 """What a tenant's quota bounds."""
 
 QuotaStep = Literal["UNKNOWN", "requested", "taken", "released"]
@@ -116,6 +116,7 @@ AuditKind = Literal[
     "step",
     "access",
     "migration",
+    "quota",
 ]
 """What an audit record reports."""
 

@@ -69,7 +69,9 @@ CHILDREN_MAX: Final = 10_000  # steps, reserved calls, artifacts and turns of a 
 RUN_SILENCE_MS: Final = 86_400_000  # without an event a detached or queued run then fails
 FINISHED_RUN_DAYS: Final = 30  # for so long a finished run can be read, if nothing else was activated
 FINISHED_RUN_DAYS_MAX: Final = 3_650
-RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed
+SESSION_WAIT_MS: Final = 86_400_000  # for its tenant's quota; a session that is not admitted then ends
+RESUME_MS: Final = 86_400_000  # for so long after it failed a run may be resumed, if nothing else was activated
+RESUME_MS_MAX: Final = FINISHED_RUN_DAYS_MAX * 86_400_000
 MIGRATION_TTL_MS_MIN: Final = 1_000  # from its offer until it is aborted
 MIGRATION_TTL_MS_MAX: Final = 86_400_000
 MIGRATION_TTL_MS_DEFAULT: Final = 60_000  # if its offer names none
@@ -112,9 +114,11 @@ __all__ = [
     "RANGES",
     "RESULT_CHARACTERS_MAX",
     "RESUME_MS",
+    "RESUME_MS_MAX",
     "ROW_CONTENTS",
     "RUNS_OPEN_MAX",
     "RUN_SILENCE_MS",
+    "SESSION_WAIT_MS",
     "TEXTS",
     "TEXT_CHARACTERS_MAX",
     "UNBOUNDED_NUMBERS",

@@ -33,7 +33,7 @@ from sessionary.schemas.parts.fencing import FencedBeats
 from sessionary.schemas.parts.migration import Migration, MigrationStep
 from sessionary.schemas.parts.partition import ClockRepair, PartitionDecision
 from sessionary.schemas.parts.question import Answer, Question
-from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota
+from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota, SessionQuota
 from sessionary.schemas.parts.rules import AnnouncedRules, RuleSet
 from sessionary.schemas.parts.run import Checkpoint, OpenRun
 
@@ -300,6 +300,7 @@ __all__ = [
     "SeqRange",
     "SessionAgent",
     "SessionLimits",
+    "SessionQuota",
     "SessionStateName",
     "SharedResult",
     "Snapshot",

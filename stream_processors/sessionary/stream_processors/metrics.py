@@ -65,6 +65,7 @@ MetricName = Literal[
     "sessionary_processor_token_file_failures_total",
     "sessionary_processor_followers",
     "sessionary_processor_quota_claims",
+    "sessionary_processor_session_claims",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -141,8 +142,10 @@ HELP: Final[Mapping[MetricName, str]] = {
     "the file can be used.",
     "sessionary_processor_followers": "Open streams of followers of sessions, by where the session is: own (in a "
     "partition of this worker), passed_on (in another worker's).",
-    "sessionary_processor_quota_claims": "Claims to quotas in open partitions of the role quotas, by state: waiting, "
-    "granted and rejected (their sessions have not heard of it), taken. Those granted and taken hold a slot.",
+    "sessionary_processor_quota_claims": "Claims of runs to quotas in open partitions of the role quotas, by state: "
+    "waiting, granted and rejected (their sessions have not heard of it), taken. Those granted and taken hold a slot.",
+    "sessionary_processor_session_claims": "Claims of live sessions to quotas in open partitions of the role quotas, "
+    "by state, as those of runs.",
 }
 
 # The gauges that are read when the metrics are, each with its label; None: it has one series.
@@ -166,6 +169,7 @@ SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_group_heartbeat_age_seconds": None,
     "sessionary_processor_tick_age_seconds": "partition",
     "sessionary_processor_quota_claims": "state",
+    "sessionary_processor_session_claims": "state",
 }
 
 # Returns a gauge's values by label; of a gauge without one, its value or None.

@@ -103,6 +103,19 @@ def test_runs_of_a_new_stack_with_the_role_quotas_ask_for_quotas(
         assert "and runs ask for quotas: the stack is new" in capfd.readouterr().err
 
 
+def test_sessions_of_a_new_stack_ask_for_quotas_if_the_file_limits_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limits = limits_file(tmp_path, '{"tenants": {"acme": {"live_sessions": 2}}}')
+    with serve_fake_api() as api:
+        api.answers = {"/v1/rules": (200, {"partitions": [], "workers": []})}
+        ports = Ports(api=int(api.url.rpartition(":")[2]))
+        activate_newest_rules(Stack(tmp_path / "data", ports=ports, quotas_file=limits))
+        wanted = {"version": NEWEST_RULES.version, "quotas": True, "session_quotas": True}
+        assert [json.loads(asked.body) for asked in api.asked] == [wanted]
+        assert "and runs and sessions ask for quotas: the stack is new" in capfd.readouterr().err
+
+
 def test_a_file_of_limits_that_cannot_be_used_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     wrong = limits_file(tmp_path, "[]")
     assert run(["up", "--data", str(tmp_path / "data"), "--quotas", str(wrong)]) == 2

@@ -72,7 +72,7 @@ def test_an_empty_partition_needs_a_tick_before_rules_are_announced() -> None:
     "position",
     [
         AT_START._replace(rules=RuleSet(LATER, 1, 30, 1, 1)),
-        AT_START._replace(announced=AnnouncedRules(LATER, 1, 30, 1, 1, False, 5, "ops")),
+        AT_START._replace(announced=AnnouncedRules(*RuleSet(LATER, 1, 30, 1, 1), 5, "ops")),
     ],
 )
 def test_rules_of_a_later_release_halt_the_partition_by_name(position: Position) -> None:

@@ -111,10 +111,13 @@ _RUNS: Final = (
         (Query("sum by (state) (sessionary_processor_tool_calls)", "{{state}}"),),
     ),
     Panel(
-        "How many runs wait for their tenants' quotas?",
+        "How many runs and sessions wait for quotas?",
         "short",
         "Claims by state. waiting: no slot is free; granted, taken: they hold one.",
-        (Query("sum by (state) (sessionary_processor_quota_claims)", "{{state}}"),),
+        (
+            Query("sum by (state) (sessionary_processor_quota_claims)", "runs {{state}}"),
+            Query("sum by (state) (sessionary_processor_session_claims)", "sessions {{state}}"),
+        ),
     ),
     Panel(
         "How many attached runs are open?",

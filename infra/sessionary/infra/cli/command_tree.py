@@ -60,7 +60,7 @@ COMMANDS: Final = (
     LateCommand("broker", "roles", "broker_command", "Run a Kafka broker, for development."),
     LateCommand("clickhouse", "roles", "clickhouse_command", "Serve a ClickHouse engine, for development."),
     LateCommand("processor", "roles", "processor_command", "Run a processor."),
-    LateCommand("quotas", "roles", "quotas_command", "Run the role that admits runs by their tenants' limits."),
+    LateCommand("quotas", "roles", "quotas_command", "Run the role that admits runs and sessions by tenants' limits."),
     LateCommand("sink", "roles", "sink_command", "Run a sink: write one topic to ClickHouse."),
     LateCommand("task-worker", "roles", "task_worker_command", "Carry out the long tasks of a service."),
     LateCommand("lag-exporter", "roles", "lag_exporter_command", "Serve the groups' lag to Prometheus."),

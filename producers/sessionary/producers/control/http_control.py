@@ -297,6 +297,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         answer=None if (answer := body.get("answer")) is None else types.Answer(**answer),
         agents=[AgentMember(*(each[name] for name in AgentMember._fields)) for each in body.get("agents") or ()],
         migration=_parse_migration(body.get("migration")),
+        awaits_quota=body.get("awaits_quota") is True,
     )
 
 

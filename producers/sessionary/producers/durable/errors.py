@@ -6,7 +6,7 @@ SessionaryError
 └── ProducerError
     ├── RunNotFound(run_id)        a run that is to be resumed does not exist
     ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
-    ├── QuotaExceeded(limit, tenant_id)  a run is over its tenant's quota; it may be tried again
+    ├── QuotaExceeded(limit, tenant_id)  over the tenant's quota of runs or sessions; try it again
     └── ToolCallError(idem_key)    a recorded tool call was not made
         ├── ToolCallInProgress     another process makes it
         ├── ToolCallUnresolved     it may have taken effect: a person must decide
@@ -70,21 +70,32 @@ class RunOver(ProducerError):
 
 
 class QuotaExceeded(ProducerError):
-    """A run did not begin, or does not go on: its tenant has as many runs as it may have.
+    """A run or a session did not begin, or a run does not go on: its tenant has as many as it may.
 
     Attributes:
-        run_id: The run.
-        limit: The name of the limit: `concurrent_runs`.
+        run_id: The run; None if it is a session that did not begin.
+        limit: The name of the limit: `concurrent_runs` or `live_sessions`.
         tenant_id: The tenant.
-        waited_s: How long the run waited in vain, in seconds; None if it was rejected.
+        waited_s: How long it waited in vain, in seconds; None if it was rejected.
+        session_id: The session that did not begin; None if it is a run.
     """
 
     retryable = True
 
-    def __init__(self, run_id: str, limit: str, tenant_id: str, waited_s: float | None = None) -> None:
-        why = "was rejected" if waited_s is None else f"waited {waited_s:g} s in vain, and was cancelled"
-        super().__init__(f"run {run_id} {why}: tenant {tenant_id} is at its limit of {limit}; try again later")
+    def __init__(
+        self,
+        run_id: str | None,
+        limit: str,
+        tenant_id: str,
+        waited_s: float | None = None,
+        *,
+        session_id: str | None = None,
+    ) -> None:
+        what, end = (f"run {run_id}", "was cancelled") if session_id is None else (f"session {session_id}", "ended")
+        why = "was rejected" if waited_s is None else f"waited {waited_s:g} s in vain, and {end}"
+        super().__init__(f"{what} {why}: tenant {tenant_id} is at its limit of {limit}; try again later")
         self.run_id = run_id
+        self.session_id = session_id
         self.limit = limit
         self.tenant_id = tenant_id
         self.waited_s = waited_s

@@ -60,6 +60,7 @@ class AsyncSession(AsyncSessionAgents):
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
+        quota_wait_s: float | None = None,
         marks: Marks | None = None,
     ) -> None:
         """`marks`: of the events of the start, which entering `async with` sends if it `starts`."""
@@ -68,25 +69,35 @@ class AsyncSession(AsyncSessionAgents):
         self._beats_with: BeatsWith = beats_with
         self._starts = starts
         self._validate = validate
-        self._connect = connect
+        self._connect, self._quota_wait_s = connect, quota_wait_s
         self._marks: Marks = marks or {}
         self._block: SessionBlock | None = None  # while in `async with`
 
     async def start(
-        self, *, validate: AsyncStep | None = None, connect: AsyncStep | None = None, **marks: Unpack[Marks]
+        self,
+        *,
+        validate: AsyncStep | None = None,
+        connect: AsyncStep | None = None,
+        quota_wait_s: float | None = None,
+        **marks: Unpack[Marks],
     ) -> Self:
         """Start a created session: validate, connect, become Active.
+
+        With quotas (setting `quotas`) it waits for its tenant's before; it beats meanwhile.
 
         Args:
             validate: Awaited in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Awaited in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
             marks: As in `emit`; of all events of the start.
 
         Returns:
-            This session. Raises as `emit` does.
+            This session. Raises as `Session.start` does.
         """
+        session = self.sync_session
+        await run_flow_async(session._wait_admitted(quota_wait_s), session._waits.pause)
         await self._take_start_step("validating", "invalid_config", validate, marks)
         await self._take_start_step("connecting", "connection_failed", connect, marks)
         await self._run_verb(self.sync_session._mark_started, marks)
@@ -298,7 +309,12 @@ class AsyncSession(AsyncSessionAgents):
             self._use_session(session, is_alive)
             if self._starts:
                 try:
-                    await self.start(validate=self._validate, connect=self._connect, **self._marks)
+                    await self.start(
+                        validate=self._validate,
+                        connect=self._connect,
+                        quota_wait_s=self._quota_wait_s,
+                        **self._marks,
+                    )
                 except BaseException as error:
                     session.__exit__(type(error), error, None)  # nothing else ends it: the block is not entered
                     raise

@@ -215,6 +215,7 @@ class BeatingHandle(JudgedHandle):
         """Choose the timer, and the interval that the client wants; no heartbeat is due yet."""
         self._timer, self._wanted_s = timer, wanted_s
         self._is_alive = is_alive
+        self._is_queued = False  # it waits for its tenant's quota, and beats so that it is not given up
         self._heartbeat_token: int | None = None
         self._followed: PendingVerdict | None = None  # a verdict that ends the session once more, if it is granted
 
@@ -253,6 +254,7 @@ class BeatingHandle(JudgedHandle):
         """Return whether the session may be Active, and what its heartbeats end with is alive."""
         awaited = self._pending or self._followed
         may_be_active = self._local_state == "Active" if awaited is None else awaited.leads_to_active
+        may_be_active = may_be_active or self._is_queued
         is_left = self._detached and self._followed is None
         alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
         return may_be_active and not is_left and alive

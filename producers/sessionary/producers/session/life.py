@@ -8,12 +8,13 @@ from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import run_flow
 from sessionary.producers.errors import (
     SessionaryError,
     SessionEnded,
 )
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.session.collaboration.migration import MigratingSession
+from sessionary.producers.session.collaboration.admission import AdmittedSession
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import (
     Payload,
@@ -38,7 +39,7 @@ Step = Callable[[], object]
 """A step of a session's start; what it raises ends the session."""
 
 
-class Session(MigratingSession):
+class Session(AdmittedSession):
     """One session. Made by `SessionClient`; thread-safe; a context manager.
 
     Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
@@ -69,19 +70,36 @@ class Session(MigratingSession):
 
     _block: SessionBlock | None = None  # while in `with`
 
-    def start(self, *, validate: Step | None = None, connect: Step | None = None, **marks: Unpack[Marks]) -> Self:
+    def start(
+        self,
+        *,
+        validate: Step | None = None,
+        connect: Step | None = None,
+        quota_wait_s: float | None = None,
+        **marks: Unpack[Marks],
+    ) -> Self:
         """Start a created session: validate, connect, become Active.
+
+        With quotas (setting `quotas`) it waits for its tenant's before; it beats meanwhile.
 
         Args:
             validate: Called in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
             marks: As in `emit`; of all events of the start.
 
         Returns:
-            This session. Raises as `emit` does.
+            This session.
+
+        Raises:
+            QuotaExceeded: The quota rejected it, or it waited for so long. It has ended.
+            SessionEnded: It ended while it waited.
+
+        Otherwise raises as `emit` and, with quotas, `sync` do.
         """
+        run_flow(self._wait_admitted(quota_wait_s), self._waits.pause)
         self._take_start_step("validating", "invalid_config", validate, marks)
         self._take_start_step("connecting", "connection_failed", connect, marks)
         self._mark_started(marks)
@@ -267,7 +285,7 @@ class Session(MigratingSession):
             snapshot = self._new_snapshot()
             created = SessionCreated(self._limits, snapshot, parent_session_id, restored_from_snapshot_id)
             sent = self._sent_events
-            self._send_event(created, fields, None if sent is None else sent.on_creation_receipt)
+            self._created_id = self._send_event(created, fields, None if sent is None else sent.on_creation_receipt)
             self._snapshot_id = snapshot.snapshot_id
             self._is_holder = True
 

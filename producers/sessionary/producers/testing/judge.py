@@ -62,7 +62,15 @@ class Judge:
     written for one record, the audit record is last in `audits`.
     """
 
-    def __init__(self, partitions: int, rules: int, now_ms: int, limits: TenantLimits | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int,
+        rules: int,
+        now_ms: int,
+        limits: TenantLimits | None = None,
+        *,
+        asks_sessions: bool = False,
+    ) -> None:
         """Begin with empty partitions. Raises `Invalid` for a version of the rules that is unknown.
 
         Args:
@@ -70,12 +78,13 @@ class Judge:
             rules: Version of the rules that are in force.
             now_ms: The clock, ms since the epoch.
             limits: Of each tenant; None: runs ask for no quota.
+            asks_sessions: Whether sessions ask for one.
         """
         if rules not in _RULES:
             raise Invalid("invalid_value", f"rules {rules} are unknown: use one of {', '.join(map(str, _RULES))}")
         settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, hole_ms=_NO_HOLE_MS)
         self.rules = rules
-        self.quotas = Quotas(limits)
+        self.quotas, self._asks_sessions = Quotas(limits), asks_sessions
         self.now_ms = now_ms
         self.audits: list[AuditRecord] = []
         self.rejections: list[RejectedEvent] = []
@@ -90,7 +99,8 @@ class Judge:
         of_sessions = ArtifactMachine(), MessageMachine(), AgentMachine()
         machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), *of_sessions
         state = PartitionState(partition, settings, Decoder(), machines)
-        judged_by = _RULES[self.rules]._replace(quotas=self.quotas.limits is not None)
+        has_quotas = self.quotas.limits is not None
+        judged_by = _RULES[self.rules]._replace(quotas=has_quotas, session_quotas=self._asks_sessions)
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=judged_by))
         state.finish_loading()
         return state

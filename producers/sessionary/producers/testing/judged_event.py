@@ -25,10 +25,14 @@ def id_of(session: NamedSession | str) -> str:
 
 
 class MemoryQuota(NamedTuple):
-    """The quota of each tenant of a memory: how many runs at once; what becomes of further ones."""
+    """The quota of each tenant of a memory: how many runs at once; what becomes of further ones.
+
+    `live_sessions`: how many sessions at once; None: sessions ask for no quota.
+    """
 
     concurrent_runs: int
     over: Literal["queue", "reject"] = "queue"
+    live_sessions: int | None = None
 
 
 class JudgedEvent(NamedTuple):

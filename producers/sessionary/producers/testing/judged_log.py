@@ -25,6 +25,7 @@ from sessionary.schemas.ids import message_key, partition_of, run_key
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Limits, RefusalReason
 from sessionary.stream_processors.core.quota.limits import TenantLimits
+from sessionary.stream_processors.core.session.clocks import waits_for_quota
 
 _NOT_KEPT = Verdict(applied=False, reason=None, kept=False)
 
@@ -39,8 +40,11 @@ class JudgedLog:
 
     def __init__(self, partitions: int, rules: int, now_ms: int, quota: MemoryQuota | None = None) -> None:
         """Begin empty. The arguments are those of `Judge`; raises `Invalid` as it does."""
-        limits = None if quota is None else TenantLimits(*quota)
-        self.judge = Judge(partitions, rules, now_ms, limits)
+        slots = None if quota is None else quota.live_sessions
+        limits = None if quota is None else TenantLimits(quota.concurrent_runs, quota.over)
+        if limits is not None and slots is not None:
+            limits = limits._replace(live_sessions=slots)
+        self.judge = Judge(partitions, rules, now_ms, limits, asks_sessions=slots is not None)
         self.records: list[OutRecord] = []
         self.judged: list[JudgedEvent] = []
         self.heartbeats: list[Event] = []
@@ -106,6 +110,7 @@ class JudgedLog:
             answer=row.answer,
             agents=[AgentMember(*agent) for agent in row.agents],
             migration=_migration_view(row),
+            awaits_quota=waits_for_quota(row),
         )
 
     def follow_session(self, session_id: str) -> FollowedState | None:

@@ -13,6 +13,8 @@ class RuleSet(NamedTuple):
         output_bytes_max: An audit record, or a request to a service; what is longer is cut.
         rejected_bytes_max: A rejected record, in the same way.
         quotas: Whether runs that begin ask for their tenant's quota.
+        session_quotas: Whether sessions that are created ask for their tenant's quota.
+        resume_ms: For so long after it failed a run may be resumed.
     """
 
     version: int
@@ -21,6 +23,8 @@ class RuleSet(NamedTuple):
     output_bytes_max: int
     rejected_bytes_max: int
     quotas: bool = False
+    session_quotas: bool = False
+    resume_ms: int = 86_400_000
 
 
 class AnnouncedRules(NamedTuple):
@@ -37,6 +41,8 @@ class AnnouncedRules(NamedTuple):
     output_bytes_max: int
     rejected_bytes_max: int
     quotas: bool
+    session_quotas: bool
+    resume_ms: int
     from_offset: int
     principal: str
 

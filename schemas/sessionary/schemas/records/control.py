@@ -33,6 +33,8 @@ class RulesActivation(NamedTuple):
     output_bytes_max: int
     rejected_bytes_max: int
     quotas: bool
+    session_quotas: bool
+    resume_ms: int
     principal: str
     instance: str
 

@@ -1,6 +1,6 @@
 """Records of the quotas of tenants; times are ms of log time.
 
-A claim is named by its session, its run, and the offset of the event that asked.
+A claim is named by its session, its run if one asks, and the offset of the event that asked.
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ class QuotaNotice(NamedTuple):
     step: QuotaStep
     tenant_id: str
     session_id: str
-    run_id: str
+    run_id: str  # Empty if the session itself asks
     offset: int  # Of the event that asked, in its session's partition
 
 
 class QuotaVerdict(NamedTuple):
     """Says on the events topic what was decided about a claim to a tenant's quota.
 
-    It counts only for a claim that stands open in the row of its run.
+    It counts only for a claim that stands open in the row of its run, or of its session.
     """
 
     quota: QuotaName
-    run_id: str
+    run_id: str  # Empty if the session itself asks
     offset: int  # Of the event that asked
     granted: bool
     limit: int  # The tenant's limit at the decision

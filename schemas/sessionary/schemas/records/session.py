@@ -6,6 +6,7 @@ from typing import NamedTuple
 from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.fencing import FencedBeats
 from sessionary.schemas.parts.migration import Migration
+from sessionary.schemas.parts.quota import SessionQuota
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
     AnnouncedRules,
@@ -77,6 +78,7 @@ class SessionState(NamedTuple):
     agents: Sequence[SessionAgent] = ()  # In the order in which they were registered; none by rules 1
     shared_results: int = 0  # How many results the agents have shared; 0 by rules 1
     fenced_beats: FencedBeats | None = None  # None if there were none, and by rules 1
+    quota: SessionQuota | None = None  # The claim that it waits with, or holds; None if it needs none
 
 
 class SessionContent(NamedTuple):

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.stream_processors.api.agents.openapi import AGENT_PATHS, AGENT_SCHEMAS
 from sessionary.stream_processors.api.conversations.openapi import CONVERSATION_PATHS, CONVERSATION_SCHEMAS
 from sessionary.stream_processors.api.following.openapi import FOLLOW_PATHS
@@ -178,6 +178,18 @@ DOCUMENT: Final[dict[str, Any]] = {
                         "type": ["boolean", "null"],
                         "description": "whether runs that begin by them ask for their tenant's quota; by default as "
                         "it is in force",
+                    },
+                    resume_ms={
+                        "type": ["integer", "null"],
+                        "minimum": 1,
+                        "maximum": RESUME_MS_MAX,
+                        "description": "ms for which a run may be resumed after it failed, as long as it can be read; "
+                        "by default as it is in force",
+                    },
+                    session_quotas={
+                        "type": ["boolean", "null"],
+                        "description": "whether sessions that are created by them ask for their tenant's quota; by "
+                        "default as it is in force",
                     },
                 ),
                 "required": ["version"],

@@ -92,6 +92,7 @@ SESSION: Final = object_schema(
     },
     refusals=_REFUSALS,
     migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last one; null if there never was one"},
+    awaits_quota={"type": "boolean", "description": "whether it waits until its tenant's quota admits it"},
     verdict={
         **VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "
@@ -207,6 +208,14 @@ PARTITION_RULES: Final = object_schema(
     quotas={
         "type": ["boolean", "null"],
         "description": "whether runs that begin now ask for their tenant's quota; null if it is not known",
+    },
+    resume_ms={
+        **NUMBER_OR_NULL,
+        "description": "ms for which a run may be resumed after it failed; null if it is not known",
+    },
+    session_quotas={
+        "type": ["boolean", "null"],
+        "description": "whether sessions that are created now ask for their tenant's quota; null if it is not known",
     },
     announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
     principal={**TEXT_OR_NULL, "description": "who activated the announced rules"},

@@ -5,14 +5,15 @@ from typing import Any
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.session_questions import AskedOwner, log_document
 from sessionary.stream_processors.api.verdicts import former_verdict
+from sessionary.stream_processors.core.session.clocks import waits_for_quota
 
 
 def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
     It holds the committed state, its epoch and version, owner, content, limits, data classes and
-    next deadline (ms of log time since the epoch), the last refused events, the last migration, and
-    `log_document`.
+    next deadline (ms of log time since the epoch), the last refused events, the last migration,
+    whether it waits for its tenant's quota, and `log_document`.
     """
     document = {
         "session_id": row.session_id,
@@ -37,6 +38,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "agents": [agent._asdict() for agent in row.agents],
         "refusals": [refusal._asdict() for refusal in row.refusals],
         "migration": _migration_document(row),
+        "awaits_quota": waits_for_quota(row),
         **log_document(asked),
     }
     if not asked.question.reads_not_kept:

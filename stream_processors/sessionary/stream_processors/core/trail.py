@@ -197,10 +197,12 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) 
     reason = (
         f"rules {rules.version} begin, after rules {former.version}; rows have at most {rules.row_bytes_max} bytes, "
         f"outputs {rules.output_bytes_max}, rejected records {rules.rejected_bytes_max}; finished runs are kept for "
-        f"{days}"
+        f"{days}, and failed ones may be resumed for {rules.resume_ms} ms"
     )
     if rules.quotas:
         reason += "; runs ask for quotas"
+    if rules.session_quotas:
+        reason += "; sessions ask for quotas"
     return decision_record("rules_announced", reason, principal, place)
 
 

@@ -1,4 +1,4 @@
-"""The role quotas: it admits runs by their tenants' limits.
+"""The role quotas: it admits runs and sessions by their tenants' limits.
 
     settings         settings of one worker
     limits_file      the tenants' limits, read again if the file changes

@@ -35,6 +35,11 @@ class LimitsFile:
         """Return a tenant's limits."""
         return self._tenants.get(tenant_id, self._default)
 
+    @property
+    def limits_sessions(self) -> bool:
+        """Whether a tenant may have fewer live sessions than a row has room for."""
+        return any(limits.live_sessions < HOLDERS_MAX for limits in (self._default, *self._tenants.values()))
+
     def refresh(self) -> None:
         """Read the file again if it changed.
 
@@ -87,11 +92,12 @@ def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
     if unknown:
         raise ValueError(f"{what}: the limits are {', '.join(TenantLimits._fields)}, not {', '.join(unknown)}")
     limits = default._replace(**found)
-    runs, over = limits
-    if type(runs) is not int or not 0 <= runs <= HOLDERS_MAX:
-        raise ValueError(f"{what}: concurrent_runs is a number from 0 to {HOLDERS_MAX}, not {runs!r}")
-    if over not in _POLICIES:
-        raise ValueError(f"{what}: over is {' or '.join(_POLICIES)}, not {over!r}")
+    for name in ("concurrent_runs", "live_sessions"):
+        slots = getattr(limits, name)
+        if type(slots) is not int or not 0 <= slots <= HOLDERS_MAX:
+            raise ValueError(f"{what}: {name} is a number from 0 to {HOLDERS_MAX}, not {slots!r}")
+    if limits.over not in _POLICIES:
+        raise ValueError(f"{what}: over is {' or '.join(_POLICIES)}, not {limits.over!r}")
     return limits
 
 

@@ -6,6 +6,7 @@ that it heard: so none is lost if a worker is killed, and a repeated one changes
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -13,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.kafka.clients import discard_producer
-from sessionary.schemas.parts.quota import QuotaClaim
+from sessionary.schemas.parts.quota import QuotaClaim, QuotaName
 from sessionary.schemas.records import QuotaVerdict, TenantQuota
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import Outcome
@@ -75,8 +76,11 @@ class VerdictSender:
 
     @property
     def gauges(self) -> Mapping[MetricName, ReadGauge]:
-        """The claims by state."""
-        return {"sessionary_processor_quota_claims": self._count_claims}
+        """The claims of runs and of sessions by state."""
+        return {
+            "sessionary_processor_quota_claims": partial(self._count_claims, "concurrent_runs"),
+            "sessionary_processor_session_claims": partial(self._count_claims, "live_sessions"),
+        }
 
     def note_commit(self, partition: int, outcome: Outcome) -> None:
         """Take the rows that a transaction changed; their verdicts are sent at the next turn."""
@@ -146,10 +150,9 @@ class VerdictSender:
         if error is not None:
             self._failed = True
 
-    def _count_claims(self) -> dict[str, int]:
-        counts = Counter(
-            claim.state for rows in list(self._rows.values()) for row in list(rows.values()) for claim in row.claims
-        )
+    def _count_claims(self, quota: QuotaName) -> dict[str, int]:
+        rows = (row for rows in list(self._rows.values()) for row in list(rows.values()) if row.quota == quota)
+        counts = Counter(claim.state for row in rows for claim in row.claims)
         return {state: counts[state] for state in _STATES}
 
     def _made(self) -> Producer:

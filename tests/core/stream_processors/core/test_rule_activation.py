@@ -48,7 +48,7 @@ def test_a_setting_of_the_rules_in_force_is_changed_by_announcing_them_again() -
     assert (decision.actor, decision.reason) == (
         "on-call",
         "rules 2 begin, after rules 2; rows have at most 4194304 bytes, outputs 2097152, rejected records 2097152; "
-        "finished runs are kept for 400 days",
+        "finished runs are kept for 400 days, and failed ones may be resumed for 86400000 ms",
     )
     assert rig.append(None, activation_bytes(longer)) == "tick"
     assert rig.fold.position.rules == longer
@@ -70,6 +70,21 @@ def test_quotas_begin_and_end_with_the_rules_and_the_audit_trail_tells() -> None
         assert announced.rules == rules
         announce_again(again, decision)
         assert again.final_position.announced == announced
+        assert rig.append(None, activation_bytes(rules, "on-call")) == "tick"
+        assert rig.fold.position.rules == rules
+
+
+def test_sessions_ask_by_a_setting_of_their_own() -> None:
+    rig = FoldRig()
+    for runs, sessions in ((False, True), (True, True), (True, False)):
+        rules = NEWEST_RULES._replace(quotas=runs, session_quotas=sessions)
+        rig.announce(rules, "on-call")
+        (decision,) = rig.audits()
+        asking = [who for who in ("runs", "sessions") if f"; {who} ask for quotas" in decision.reason]
+        assert asking == ["runs"] * runs + ["sessions"] * sessions
+        again = rig.fold.begin()
+        announce_again(again, decision)
+        assert again.final_position.announced == rig.fold.position.announced
         assert rig.append(None, activation_bytes(rules, "on-call")) == "tick"
         assert rig.fold.position.rules == rules
 

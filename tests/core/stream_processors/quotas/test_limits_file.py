@@ -14,6 +14,9 @@ def test_what_a_tenant_leaves_out_is_the_default() -> None:
         b'{"default": {"concurrent_runs": 20, "over": "reject"}, "tenants": {"acme": {"concurrent_runs": 3}}}'
     )
     assert default == TenantLimits(20, "reject")
+    of_sessions, _ = parse_limits(b'{"default": {"live_sessions": 7}}')
+    assert of_sessions == TenantLimits(HOLDERS_MAX, "queue", 7)
+    assert (of_sessions.slots_of("live_sessions"), of_sessions.slots_of("concurrent_runs")) == (7, HOLDERS_MAX)
     assert tenants == {"acme": TenantLimits(3, "reject")}
     assert parse_limits(b"{}") == (TenantLimits(HOLDERS_MAX, "queue"), {})
 
@@ -26,11 +29,12 @@ def test_what_a_tenant_leaves_out_is_the_default() -> None:
         (b'{"limits": {}}', "use {"),
         (b'{"tenants": []}', "use {"),
         (b'{"tenants": {"a b": {}}}', "'a b' is no name of a tenant"),
-        (b'{"default": {"runs": 3}}', "default: the limits are concurrent_runs, over"),
+        (b'{"default": {"runs": 3}}', "default: the limits are concurrent_runs, over, live_sessions, not runs"),
         (b'{"tenants": {"acme": 3}}', "tenant acme: the limits are"),
         (b'{"default": {"concurrent_runs": -1}}', "from 0 to 5000, not -1"),
         (b'{"default": {"concurrent_runs": 5001}}', "not 5001"),
         (b'{"default": {"concurrent_runs": true}}', "not True"),
+        (b'{"default": {"live_sessions": 1.5}}', "default: live_sessions is a number from 0 to 5000, not 1.5"),
         (b'{"default": {"over": "drop"}}', "over is queue or reject, not 'drop'"),
     ],
 )
@@ -76,3 +80,18 @@ def test_without_a_file_no_tenant_has_a_limit() -> None:
     limits = LimitsFile(None)
     limits.refresh()
     assert limits.limits_of("acme") == TenantLimits(HOLDERS_MAX, "queue")
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("{}", False),
+        ('{"tenants": {"acme": {"concurrent_runs": 1}}}', False),
+        ('{"default": {"live_sessions": 4}}', True),
+        ('{"tenants": {"acme": {"live_sessions": 4999}}}', True),
+    ],
+)
+def test_it_is_known_whether_a_file_limits_sessions(text: str, limits: bool, tmp_path: Path) -> None:
+    path = tmp_path / "quotas.json"
+    path.write_text(text)
+    assert LimitsFile(path).limits_sessions is limits

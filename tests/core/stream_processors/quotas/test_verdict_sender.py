@@ -105,6 +105,8 @@ def test_a_verdict_is_sent_until_its_session_has_heard_it(monkeypatch: pytest.Mo
         "taken": 1,
         "rejected": 0,
     }
+    of_sessions = rig.sender.gauges["sessionary_processor_session_claims"]()
+    assert of_sessions == {"waiting": 0, "granted": 0, "taken": 0, "rejected": 0}
 
 
 def test_the_pause_between_two_repetitions_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

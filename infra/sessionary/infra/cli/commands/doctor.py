@@ -243,9 +243,11 @@ def _run_worker_checks(settings: OperatorSettings) -> Iterator[Check]:
     yield _run_check("workers", lambda: _raise_findings(faults, described), _PROCESSOR_ADVICE)
     clocks = find_clock_faults(partitions, workers, now_ms)
     yield _run_check("clocks", lambda: _raise_findings(clocks, "workers, log and this machine agree"), "")
-    if any(found.get("quotas") for found in listing["partitions"]):
-        unserved, count = find_quota_faults(listing.get("quota_workers")), listing.get("quota_workers")
-        yield _run_check("quotas", lambda: _raise_findings(unserved, f"runs ask for them; workers: {count}"), "")
+    names = {"runs": "quotas", "sessions": "session_quotas"}
+    if asking := [who for who, name in names.items() if any(found.get(name) for found in listing["partitions"])]:
+        who, count = " and ".join(asking), listing.get("quota_workers")
+        unserved = find_quota_faults(count, who)
+        yield _run_check("quotas", lambda: _raise_findings(unserved, f"{who} ask for them; workers: {count}"), "")
     if any(worker.get("state_dir") for worker in workers):
         full = find_full_state_disks(workers, ROOM_BYTES_MIN)
         yield _run_check("state disks", lambda: _raise_findings(full, "each worker has room for its rows"), "")

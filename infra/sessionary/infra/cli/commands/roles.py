@@ -94,9 +94,10 @@ def processor_command(
 
 
 def quotas_command() -> None:
-    """Run a worker of quotas: it admits, queues or rejects runs by their tenants' limits.
+    """Run a worker of quotas: it admits, queues or rejects runs and sessions by tenants' limits.
 
-    SESSIONARY_QUOTAS_FILE names the limits. `sessionary rules activate --quotas` lets runs ask.
+    SESSIONARY_QUOTAS_FILE names the limits. `sessionary rules activate --quotas` lets runs ask, and
+    `--session-quotas` sessions.
     """
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
     from sessionary.stream_processors.quotas.job import run_quotas

@@ -64,17 +64,23 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 def activate_newest_rules(stack: "Stack") -> None:
     """Let the newest rules begin if the stack is a new one: no older processor ever served it.
 
-    With the role quotas, runs ask for quotas by them. Blocks for some seconds. Raises what
-    `ControlApiClient` raises.
+    With the role quotas, runs ask for quotas by them; sessions too, if the file limits them. Blocks
+    for some seconds. Raises what `ControlApiClient` raises.
     """
     if stack.is_new:
         from sessionary.infra.control_api_client import ControlApiClient
         from sessionary.infra.settings import OperatorSettings
         from sessionary.schemas.rules import NEWEST_RULES
 
-        quotas = True if stack.has_quotas else None
-        ControlApiClient(OperatorSettings.from_env(stack.environ)).activate_rules(NEWEST_RULES.version, quotas=quotas)
-        asked = ", and runs ask for quotas" if quotas else ""
+        limits = stack.environ["SESSIONARY_QUOTAS_FILE"] if stack.has_quotas else None
+        quotas, of_sessions = None if limits is None else True, None
+        if limits is not None:
+            from sessionary.stream_processors.quotas.limits_file import LimitsFile
+
+            of_sessions = True if LimitsFile(Path(limits)).limits_sessions else None
+        client = ControlApiClient(OperatorSettings.from_env(stack.environ))
+        client.activate_rules(NEWEST_RULES.version, quotas=quotas, session_quotas=of_sessions)
+        asked = f", and runs{' and sessions' if of_sessions else ''} ask for quotas" if quotas else ""
         print_message(f"rules {NEWEST_RULES.version} were activated{asked}: the stack is new")
 
 
@@ -99,7 +105,8 @@ def up_command(
             "--quotas",
             metavar="FILE",
             dir_okay=False,
-            help="Run the role quotas with this JSON file of the tenants' limits; runs of a new stack ask for quotas. "
+            help="Run the role quotas with this JSON file of the tenants' limits; runs of a new stack ask for quotas, "
+            "and sessions if the file limits them. "
             "Default: the folder's last file.",
             show_default=False,
         ),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
@@ -36,7 +36,7 @@ _log = role_logger(__name__)
 _BEGIN_S = 5.0
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 _PARTITION_FIELDS = (
-    *("partition", "state", "instance", "rules", "finished_run_days", "quotas"),
+    *("partition", "state", "instance", "rules", "finished_run_days", "quotas", "session_quotas", "resume_ms"),
     *("announced", "principal", "detail"),
 )
 _WORKER_FIELDS = (
@@ -68,15 +68,24 @@ class _Wanted(NamedTuple):
     version: int
     finished_run_days: int | None  # None: as it is in each partition
     quotas: bool | None  # the same
+    session_quotas: bool | None  # the same
+    resume_ms: int | None  # the same
     principal: str
+
+    @property
+    def begins_quotas(self) -> bool:
+        """Whether quotas are to be in force that need a worker of that role."""
+        return bool(self.quotas or self.session_quotas)
 
     def begun_in(self, position: Position) -> RulesRequest:
         """Return what the owner of a partition at `position` is asked for."""
         decided = last_decided(position)
         days = self.finished_run_days or decided.finished_run_days
         quotas = decided.quotas if self.quotas is None else self.quotas
-        rules = _RULES[self.version]._replace(finished_run_days=days, quotas=quotas)
-        return RulesRequest(rules, self.principal)
+        of_sessions = decided.session_quotas if self.session_quotas is None else self.session_quotas
+        resume_ms = self.resume_ms or decided.resume_ms
+        rules = _RULES[self.version]._replace(finished_run_days=days, quotas=quotas, session_quotas=of_sessions)
+        return RulesRequest(rules._replace(resume_ms=resume_ms), self.principal)
 
 
 class RulesApi:
@@ -129,7 +138,7 @@ class RulesApi:
         found = self._joined(self._own_listing(), await self._others.ask_all(request, urls))
         _require_support(wanted.version, found.workers)
         _require_open_partitions(wanted.version, found.partitions.values())
-        quota_workers = await asyncio.to_thread(self._require_quota_worker) if wanted.quotas else None
+        quota_workers = await asyncio.to_thread(self._require_quota_worker) if wanted.begins_quotas else None
         _log.warning(
             "rules %(rules)d are activated because %(principal)s asked for it",
             rules=wanted.version,
@@ -157,7 +166,7 @@ class RulesApi:
         except Lost as error:
             raise not_ready(str(error)) from None
         if not found:
-            detail = "no worker of the role quotas runs, so every further run would wait: start one first"
+            detail = "no worker of the role quotas runs, so all that asks would wait: start one first"
             raise Problem(409, "no_quota_worker", "No worker of quotas", f"{detail} (sessionary quotas)")
         return found
 
@@ -211,6 +220,8 @@ def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> d
         "rules": position.rules.version if is_known else None,
         "finished_run_days": position.rules.finished_run_days if is_known else None,
         "quotas": position.rules.quotas if is_known else None,
+        "session_quotas": position.rules.session_quotas if is_known else None,
+        "resume_ms": position.rules.resume_ms if is_known else None,
         "announced": announced and announced.version,
         "principal": announced and announced.principal,
         "detail": halted and str(halted),
@@ -236,10 +247,12 @@ def _no_answer_text(answer: Any) -> str:
 
 async def _parse_wanted(request: Request, principal: str) -> _Wanted:
     """Return what the body asks for. Raises `Problem`: 400 or, if the rules are unknown, 409."""
-    version = days = quotas = None
+    version = days = resume_ms = None
+    quotas: dict[str, Any] = {}
     try:
         body = json.loads(await request.read())
-        version, days, quotas = body["version"], body.get("finished_run_days"), body.get("quotas")
+        version, days, resume_ms = body["version"], body.get("finished_run_days"), body.get("resume_ms")
+        quotas = {name: body.get(name) for name in ("quotas", "session_quotas")}
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
     if type(version) is not int:
@@ -247,14 +260,18 @@ async def _parse_wanted(request: Request, principal: str) -> _Wanted:
     if days is not None and not (type(days) is int and 1 <= days <= FINISHED_RUN_DAYS_MAX):
         detail = f"finished_run_days is a number from 1 to {FINISHED_RUN_DAYS_MAX}, not {days!r}"
         raise Problem(400, "invalid_value", "Bad number of days", detail)
-    if quotas is not None and type(quotas) is not bool:
-        raise Problem(400, "invalid_value", "Bad setting", f"quotas is true or false, not {quotas!r}")
+    if resume_ms is not None and not (type(resume_ms) is int and 1 <= resume_ms <= RESUME_MS_MAX):
+        detail = f"resume_ms is a number from 1 to {RESUME_MS_MAX}, not {resume_ms!r}"
+        raise Problem(400, "invalid_value", "Bad time", detail)
+    for name, value in quotas.items():
+        if value is not None and type(value) is not bool:
+            raise Problem(400, "invalid_value", "Bad setting", f"{name} is true or false, not {value!r}")
     if version not in _RULES:
         detail = f"this worker knows rules {', '.join(map(str, _RULES))}, not {version}: upgrade all workers first"
         raise Problem(409, "unknown_rules", "Unknown rules", detail)
-    if (days is not None or quotas is not None) and version == FIRST_RULES.version:
+    if any(value is not None for value in (days, resume_ms, *quotas.values())) and version == FIRST_RULES.version:
         raise Problem(400, "invalid_value", "No such setting", f"rules {version} know no runs")
-    return _Wanted(version, days, quotas, principal)
+    return _Wanted(version, days, quotas["quotas"], quotas["session_quotas"], resume_ms, principal)
 
 
 def _require_support(version: int, workers: Iterable[Mapping[str, Any]]) -> None:

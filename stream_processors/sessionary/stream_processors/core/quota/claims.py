@@ -43,7 +43,7 @@ def take_notice(
 
     Raises `OverflowError` for a claim for which the row has no room.
     """
-    before = row or TenantQuota(notice.tenant_id, notice.quota, limits.concurrent_runs, now_ms, (), clock_repair)
+    before = row or TenantQuota(notice.tenant_id, notice.quota, limits.slots_of(notice.quota), now_ms, (), clock_repair)
     name = notice.session_id, notice.run_id, notice.offset
     place = next((place for place, claim in enumerate(before.claims) if claim[:3] == name), None)
     claims = list(before.claims)
@@ -57,30 +57,30 @@ def take_notice(
         del claims[place]
     else:
         return row
-    after = before._replace(claims=tuple(claims), limit=limits.concurrent_runs)
+    after = before._replace(claims=tuple(claims))
     return admit_waiting(after, limits, now_ms) if claims else None
 
 
 def _first_state(row: TenantQuota, limits: TenantLimits) -> QuotaClaimState:
     """Return how a new claim stands: none overtakes one that waits."""
     waiting = sum(claim.state == "waiting" for claim in row.claims)
-    if not waiting and count_holders(row.claims) < _slots(limits):
+    if not waiting and count_holders(row.claims) < _slots(row, limits):
         return "granted"
     return "rejected" if limits.over == "reject" or waiting >= WAITING_MAX else "waiting"
 
 
 def admit_waiting(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQuota:
     """Return the claims after those that wait have got the free slots, the oldest first."""
-    free = _slots(limits) - count_holders(row.claims)
+    free = _slots(row, limits) - count_holders(row.claims)
     claims = list(row.claims)
     for place, claim in enumerate(claims):
         if free > 0 and claim.state == "waiting":
             claims[place], free = claim._replace(state="granted"), free - 1
-    return row._replace(claims=tuple(claims), limit=limits.concurrent_runs, looked_at=now_ms)
+    return row._replace(claims=tuple(claims), limit=limits.slots_of(row.quota), looked_at=now_ms)
 
 
-def _slots(limits: TenantLimits) -> int:
-    return min(limits.concurrent_runs, HOLDERS_MAX)
+def _slots(row: TenantQuota, limits: TenantLimits) -> int:
+    return min(limits.slots_of(row.quota), HOLDERS_MAX)
 
 
 __all__ = ["HOLDING", "UNHEARD", "admit_waiting", "count_holders", "has_waiting", "take_notice"]

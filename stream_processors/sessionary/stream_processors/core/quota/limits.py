@@ -6,6 +6,8 @@ What was decided by them stands in the log, so they may change at any time.
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from sessionary.schemas.parts.quota import QuotaName
+
 # A tenant without a limit has this one: all its claims are one row.
 HOLDERS_MAX: Final = 5_000
 WAITING_MAX: Final = 5_000  # further claims are rejected
@@ -14,10 +16,15 @@ OverPolicy = Literal["queue", "reject"]
 
 
 class TenantLimits(NamedTuple):
-    """What a tenant may have at once, and what becomes of a run beyond that."""
+    """What a tenant may have at once, and what becomes of a run or a session beyond that."""
 
     concurrent_runs: int = HOLDERS_MAX
     over: OverPolicy = "queue"
+    live_sessions: int = HOLDERS_MAX
+
+    def slots_of(self, quota: QuotaName) -> int:
+        """Return how many claims to a quota may hold a slot."""
+        return self.live_sessions if quota == "live_sessions" else self.concurrent_runs
 
 
 LimitsOf = Callable[[str], TenantLimits]  # of a tenant

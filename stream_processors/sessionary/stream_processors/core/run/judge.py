@@ -11,6 +11,7 @@ from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import RunState, SessionState
+from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.model import COMPLETIONS
@@ -85,7 +86,7 @@ def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> Run
     transition = BY_EVENT.get((None, envelope.event_type))
     if transition is None:
         return Objection("unknown_run", f"{envelope.event_type} of run {envelope.run_id}, which did not begin")
-    change = transition.guard(None, payload, RunMoment(arrival.now_ms, envelope.actor))
+    change = transition.guard(None, payload, _moment_of(arrival, envelope))
     if isinstance(change, Objection):
         return change
     if transition.target is None:
@@ -97,6 +98,10 @@ def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> Run
         row = row._replace(state="queued", reason_code=QUOTA_REQUESTED, due_at=None, quota=quota)
     is_detached, asks_quota = row.mode == "detached", quota is not None
     return RunJudgement(RunBegun(row), opens=True, is_detached=is_detached, asks_quota=asks_quota)
+
+
+def _moment_of(arrival: Arrival, envelope: Envelope) -> RunMoment:
+    return RunMoment(arrival.now_ms, envelope.actor, arrival.rules.resume_ms)
 
 
 def _claim_of(event: Event, arrival: Arrival) -> RunQuota | None:
@@ -139,7 +144,7 @@ def _new_run(
 
 def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arrival) -> RunJudgement | Objection:
     envelope = event.envelope
-    name, moment = envelope.event_type, RunMoment(arrival.now_ms, envelope.actor)
+    name, moment = envelope.event_type, _moment_of(arrival, envelope)
     if run.state in FINISHED and arrival.child_key is not None and name in _OUTLASTING:
         return RunJudgement(RunHeard(moment.now_ms))
     transition = BY_EVENT.get((run.state, name))

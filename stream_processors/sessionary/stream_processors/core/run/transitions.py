@@ -6,7 +6,7 @@
                       queued ──────────────▶ started
                                                │
                                                ▼
-                       paused ◀────────────▶ running ◀── failed (resumed within a day)
+                       paused ◀────────────▶ running ◀── failed (resumed in time)
                           │                    │
                           ▼                    ▼
                   failed, cancelled    completed, failed, cancelled
@@ -33,7 +33,6 @@ from sessionary.schemas.events import (
     RunRunning,
     RunStarted,
 )
-from sessionary.schemas.limits import RESUME_MS
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.schemas.types import Checkpoint, ErrorInfo, RunStateName
 from sessionary.stream_processors.core.clock import format_seconds
@@ -44,10 +43,14 @@ RunRow = RunState | FinishedRun
 
 
 class RunMoment(NamedTuple):
-    """When an event is judged (ms of log time), and who asked for it, if it says so."""
+    """When an event is judged (ms of log time), and who asked for it, if it says so.
+
+    `resume_ms`: for so long after it failed a run may be resumed, by the rules in force.
+    """
 
     now_ms: int
     actor: str | None
+    resume_ms: int
 
 
 class RunChange(NamedTuple):
@@ -157,8 +160,8 @@ def _revive(run: RunRow | None, payload: object, moment: RunMoment) -> RunChange
     error = run.error
     if moment.actor is None and (error is None or error.error_class != "retryable"):
         return Objection("not_retryable", "the run's error is fatal, and the event names no actor")
-    if moment.now_ms > run.entered_at + RESUME_MS:
-        limit = format_seconds(RESUME_MS)
+    if moment.now_ms > run.entered_at + moment.resume_ms:
+        limit = format_seconds(moment.resume_ms)
         return Objection("resume_expired", f"the run failed more than {limit} ago")
     return RunChange("resumed")
 

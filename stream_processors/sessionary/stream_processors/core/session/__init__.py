@@ -8,6 +8,7 @@
     accepted       events without a change of state
     values         checks of an event's values: names, numbers, bounds, snapshots
     people/        what people do: operators, questions and answers
+    admission/     a session that waits for its tenant's quota
     row_size       keeps a row within the changelog's limit
     decide         the order in which an event is checked
     effects        what each fact does to the row

@@ -6,7 +6,7 @@ Nothing about a clock is stored: it is asked again after every change. Times are
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from sessionary.schemas.limits import inactivity_budget_ms
+from sessionary.schemas.limits import SESSION_WAIT_MS, inactivity_budget_ms
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
@@ -20,7 +20,7 @@ class SessionClock(NamedTuple):
     A clock of activity is due one limit after the last sign of it.
     """
 
-    name: ClockName | Literal["answer"]  # no event says that this one fired
+    name: ClockName | Literal["answer", "quota_wait", "quota_silence"]  # no event says that these fired
     due_ms: Callable[[SessionState], int | None]  # None: the clock does not run
     limit_ms: Callable[[SessionState], int]  # the limit that it measures
     reason_code: str
@@ -38,8 +38,22 @@ class SessionClock(NamedTuple):
         return max(due_ms, hole_end_ms + self.limit_ms(state))
 
 
-def _initialisation_due(state: SessionState) -> int:
-    return state.created_at + state.limits.init_ms
+def waits_for_quota(state: SessionState) -> bool:
+    """Return whether a session waits until its tenant's quota admits it."""
+    return state.quota is not None and not state.quota.granted
+
+
+def _initialisation_due(state: SessionState) -> int | None:
+    # The time that it waited for its tenant's quota does not count.
+    return None if waits_for_quota(state) else state.entered_at + state.limits.init_ms
+
+
+def _quota_wait_due(state: SessionState) -> int | None:
+    return state.created_at + SESSION_WAIT_MS if waits_for_quota(state) else None
+
+
+def _quota_silence_due(state: SessionState) -> int | None:
+    return state.owner_heard_at + inactivity_budget_ms(state.limits) if waits_for_quota(state) else None
 
 
 def _inactivity_due(state: SessionState) -> int:
@@ -95,6 +109,21 @@ INITIALISATION = SessionClock(
     lambda state: state.limits.init_ms,
     "init_timeout",
     "Session not started after {limit}",
+)
+QUOTA_WAIT = SessionClock(
+    "quota_wait",
+    _quota_wait_due,
+    lambda state: SESSION_WAIT_MS,
+    "quota_timeout",
+    "Not admitted by its tenant's quota within {limit}",
+)
+QUOTA_SILENCE = SessionClock(
+    "quota_silence",
+    _quota_silence_due,
+    lambda state: inactivity_budget_ms(state.limits),
+    "inactive",
+    "Nothing was heard for {limit} while it waited for its tenant's quota",
+    of_activity=True,
 )
 INACTIVITY = SessionClock(
     "inactivity",
@@ -185,9 +214,12 @@ __all__ = [
     "INACTIVITY",
     "INITIALISATION",
     "MAX_DURATION",
+    "QUOTA_SILENCE",
+    "QUOTA_WAIT",
     "RECOVERY",
     "SessionClock",
     "continue_duration",
     "repair_times",
     "stop_duration",
+    "waits_for_quota",
 ]

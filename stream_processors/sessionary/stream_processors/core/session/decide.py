@@ -174,7 +174,7 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
     row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
     if arrival.rules.version >= 2:
-        row = row._replace(holder=envelope.producer_id, owner_heard_at=arrival.now_ms)
+        row = dependants.with_claim(row._replace(holder=envelope.producer_id, owner_heard_at=arrival.now_ms), arrival)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))

@@ -22,7 +22,7 @@ from sessionary.schemas.records import (
     TaskRequest,
     ToolCallState,
 )
-from sessionary.schemas.types import OpenRun
+from sessionary.schemas.types import OpenRun, SessionQuota
 from sessionary.stream_processors.core.agent.facts import AgentMoved
 from sessionary.stream_processors.core.agent.judge import judge_agent
 from sessionary.stream_processors.core.artifact.facts import ArtifactMoved
@@ -44,7 +44,8 @@ from sessionary.stream_processors.core.run.facts import (
     TaskAdmitted,
 )
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
-from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, RunRow
+from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, QUOTA_REQUESTED, RunRow
+from sessionary.stream_processors.core.session.admission.claims import SESSION_QUOTA, receive_verdict
 from sessionary.stream_processors.core.session.clocks import INACTIVITY
 from sessionary.stream_processors.core.session.facts import (
     AgentKept,
@@ -170,10 +171,24 @@ def _session_facts(judgement: RunJudgement, event: Event) -> Sequence[SessionFac
     return (RunClosed(run_id),) if judgement.closes else ()
 
 
+def with_claim(row: SessionState, arrival: Arrival) -> SessionState:
+    """Return a new session as it waits for its tenant's quota, if the rules say that it asks."""
+    if not arrival.rules.session_quotas:
+        return row
+    assert arrival.event is not None
+    claim = SessionQuota(arrival.record.offset, arrival.event.envelope.event_id, granted=False)
+    return row._replace(reason_code=QUOTA_REQUESTED, quota=claim)
+
+
 def decide_claim(row: object, arrival: Arrival, verdict: QuotaVerdict) -> Decision:
-    """Hand a verdict on a claim to its run, which knows whether the claim is open."""
+    """Judge a verdict on the claim of a session; hand one on a run's claim to that run.
+
+    The run knows whether its claim is open.
+    """
     if not isinstance(row, SessionState):
         return Decision(())
+    if verdict.quota == SESSION_QUOTA:
+        return Decision(receive_verdict(row, verdict, arrival.now_ms))
     key = run_key(*arrival.session, verdict.run_id)
     return Decision((ForRow(key, RunState, ClaimDecided(arrival.now_ms, verdict)),))
 
@@ -330,4 +345,5 @@ __all__ = [
     "report_run",
     "report_step",
     "take_turn",
+    "with_claim",
 ]

@@ -11,11 +11,12 @@ from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import Remains
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
-from sessionary.stream_processors.core.run.transitions import FINISHED
+from sessionary.stream_processors.core.run.transitions import FINISHED, QUOTA_GRANTED
 from sessionary.stream_processors.core.session.facts import (
     AgentKept,
     BeatFenced,
     Buried,
+    ClaimRefused,
     CleanupReleased,
     ContentUpdated,
     ContextExceeded,
@@ -36,6 +37,7 @@ from sessionary.stream_processors.core.session.facts import (
     RunEventTaken,
     RunOpened,
     SequenceMoved,
+    SessionAdmitted,
     SessionFact,
     SnapshotTaken,
     StateDiffered,
@@ -168,6 +170,8 @@ def _move_state(row: SessionState, fact: Transitioned) -> SessionState:
         after = after._replace(question=fact.question, answer=fact.answer)
     if fact.fences:
         after = after._replace(holder_epoch=after.epoch)
+    if row.quota is not None and transition.target == "Terminated":
+        after = after._replace(quota=None)
     if not requested_actions(after, fact):
         return after
     return add_cleanup(after, now_ms)
@@ -233,9 +237,19 @@ def _change_run(row: SessionState, fact: RunChanged) -> SessionState:
 
 def _reject_run(row: SessionState, fact: RunRejected) -> SessionState:
     closed = _close_run(next_number(row), RunClosed(fact.run_id))
+    return _keep_refusal(closed, fact)
+
+
+def _keep_refusal(row: SessionState, fact: RunRejected | ClaimRefused) -> SessionState:
     # The event that asked lies back; refusals stay in the log's order, so that the oldest go first.
     refusals = sorted((*row.refusals, fact.refusal), key=lambda refusal: refusal.offset)
-    return closed._replace(refusals=tuple(refusals[-REFUSALS_KEPT:]))
+    return row._replace(refusals=tuple(refusals[-REFUSALS_KEPT:]))
+
+
+def _admit_session(row: SessionState, fact: SessionAdmitted) -> SessionState:
+    assert row.quota is not None
+    admitted = row._replace(entered_at=fact.at_ms, reason_code=QUOTA_GRANTED, quota=row.quota._replace(granted=True))
+    return next_number(admitted)
 
 
 _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
@@ -244,6 +258,7 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     Buried: _bury_session,
     CallBecameUnknown: _number_only,
     StepTimedOut: _number_only,
+    ClaimRefused: _keep_refusal,
     CleanupReleased: _release_cleanup,
     ContentUpdated: _update_content,
     ContextExceeded: _number_only,
@@ -266,6 +281,7 @@ _EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
     RunOpened: _open_run,
     RunRejected: _reject_run,
     SequenceMoved: _move_sequence,
+    SessionAdmitted: _admit_session,
     SnapshotTaken: _take_snapshot,
     StateDiffered: migration_effects.count_difference,
     TakenOver: _take_over,

@@ -55,6 +55,18 @@ class Created(NamedTuple):
     row: SessionState
 
 
+class SessionAdmitted(NamedTuple):
+    """The session's claim to a slot of its tenant's quota was granted: it may start."""
+
+    at_ms: int
+
+
+class ClaimRefused(NamedTuple):
+    """The session's claim was rejected: `refusal` is of the event that created the session."""
+
+    refusal: Refusal
+
+
 class LimitsOverridden(NamedTuple):
     """The session was created with limits outside their recommended ranges."""
 
@@ -271,6 +283,8 @@ SessionFact = (
     Refused
     | BeatFenced
     | Created
+    | SessionAdmitted
+    | ClaimRefused
     | LimitsOverridden
     | SequenceMoved
     | GapFound
@@ -309,6 +323,7 @@ __all__ = [
     "AgentKept",
     "BeatFenced",
     "Buried",
+    "ClaimRefused",
     "CleanupReleased",
     "ContentUpdated",
     "ContextExceeded",
@@ -329,6 +344,7 @@ __all__ = [
     "RunEventTaken",
     "RunOpened",
     "SequenceMoved",
+    "SessionAdmitted",
     "SessionFact",
     "SnapshotTaken",
     "StateDiffered",

@@ -72,7 +72,7 @@ class SessionMachine:
         RowKind(GravestoneChunk, live=False, prefixes=record_headers(GravestoneChunk), encode=encode_record),
     )
     event_types: frozenset[str] = frozenset(PAYLOADS)
-    streams: frozenset[Stream] = frozenset({"audit", "rejected", "cleanup", "tasks", "migrations"})
+    streams: frozenset[Stream] = frozenset({"audit", "rejected", "cleanup", "tasks", "migrations", "quotas"})
     reported_facts: frozenset[type[object]] = REPORTED_FACTS
 
     def __init__(self, transitions: Sequence[Transition] = TRANSITIONS, gravestone_ms: int = GRAVESTONE_MS) -> None:

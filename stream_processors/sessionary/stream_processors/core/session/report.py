@@ -1,4 +1,4 @@
-"""What each fact of a session leaves on the audit, rejected, cleanup and tasks topics.
+"""What each fact of a session leaves on the audit, rejected, cleanup, tasks and quotas topics.
 
 Clean-up actions on a transition are those requested; a confirmation lists them as done or failed.
 """
@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sessionary.schemas.events import ResourcesReleased
-from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.ids import SessionKey, quota_key
 from sessionary.schemas.records import (
     AuditRecord,
     CleanupRequest,
     MigrationRequest,
+    QuotaNotice,
     RejectedEvent,
     SessionState,
     TaskRequest,
@@ -21,6 +22,7 @@ from sessionary.stream_processors.core.call.facts import CallBecameUnknown
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
 from sessionary.stream_processors.core.model import Emitted, Place, Stream
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
+from sessionary.stream_processors.core.session.admission.claims import WAITS, claim_notices, report_admission
 from sessionary.stream_processors.core.session.dependants import (
     report_admitted_task,
     report_call,
@@ -42,6 +44,7 @@ from sessionary.stream_processors.core.session.facts import (
     MigrationMoved,
     Refused,
     RunOpened,
+    SessionAdmitted,
     SessionFact,
     TakenOver,
     Transitioned,
@@ -53,11 +56,11 @@ from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_tim
 
 def _report_creation(
     session: SessionKey, row: None, after: SessionState, fact: Created, arrival: Arrival, place: Place
-) -> list[AuditRecord]:
+) -> list[AuditRecord | QuotaNotice]:
     record = session_record(session, after, arrival, place, "transition")
-    return [
-        record._replace(transition=fact.transition.id, from_state="UNKNOWN", reason_code="created", reason="created")
-    ]
+    code, reason = after.reason_code, WAITS if after.quota is not None else after.reason_code
+    record = record._replace(transition=fact.transition.id, from_state="UNKNOWN", reason_code=code, reason=reason)
+    return [record, *claim_notices(None, after)]
 
 
 def _report_transition(
@@ -67,7 +70,7 @@ def _report_transition(
     fact: Transitioned,
     arrival: Arrival | None,
     place: Place,
-) -> list[AuditRecord | CleanupRequest]:
+) -> list[AuditRecord | CleanupRequest | QuotaNotice]:
     """Report a change of state.
 
     A timer's change (`fact.due_ms` is set) occurred when it was due.
@@ -88,7 +91,10 @@ def _report_transition(
     )
     if fact.due_ms is not None:
         record = at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)
-    return [record, cleanup] if cleanup else [record]
+    elif arrival is not None and arrival.quota is not None:
+        record = record._replace(user_id=after.user_id)
+    told: list[AuditRecord | CleanupRequest | QuotaNotice] = [record, cleanup] if cleanup else [record]
+    return told if row.quota is after.quota else [*told, *claim_notices(row, after)]
 
 
 def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned) -> CleanupRequest | None:
@@ -233,6 +239,7 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     RunChanged: report_run,
     RunOpened: report_opened_run,
     RunRejected: report_rejected_run,
+    SessionAdmitted: report_admission,
     StepTimedOut: report_step,
     TakenOver: _report_take_over,
     TaskAdmitted: report_admitted_task,
@@ -243,6 +250,7 @@ _STREAMS: dict[type[Any], Stream] = {
     AuditRecord: "audit",
     CleanupRequest: "cleanup",
     MigrationRequest: "migrations",
+    QuotaNotice: "quotas",
     RejectedEvent: "rejected",
     TaskRequest: "tasks",
 }
@@ -264,6 +272,9 @@ def report_fact(
     emitted: list[Emitted] = []
     for record in _REPORTS[type(fact)](session, row, after, fact, arrival, place):
         stream = _STREAMS[type(record)]
+        if stream == "quotas":
+            emitted.append(Emitted(stream, quota_key(record.tenant_id, record.quota), record))
+            continue
         emitted.append(Emitted(stream, record.key if stream == "rejected" else key, record))
     return emitted
 

@@ -156,6 +156,8 @@ def _texts(row: SessionState) -> list[str]:
         texts += (row.question.question_id, row.question.text)
     if row.answer is not None:
         texts += (row.answer.question_id, row.answer.by, row.answer.text or "")
+    if row.quota is not None:
+        texts.append(row.quota.event_id)
     if row.refusals:
         texts.extend(refusal.event_id for refusal in row.refusals)
     if row.open_runs:

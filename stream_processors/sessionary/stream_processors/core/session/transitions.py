@@ -106,6 +106,8 @@ class Transition(NamedTuple):
 def _start(state: SessionState, payload: object, now_ms: int) -> Grounds | Objection:
     if state.phase != "connecting":
         return Objection("phase_order", f"a session starts from phase connecting, not {state.phase}")
+    if clocks.waits_for_quota(state):
+        return Objection("quota_exceeded", "the session waits until its tenant's quota admits it")
     return Grounds("started", "started")
 
 
@@ -214,7 +216,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         "either",
         ("invalid_config", "connection_failed"),
         guard=_fail_start,
-        clocks=(clocks.INITIALISATION,),
+        clocks=(clocks.INITIALISATION, clocks.QUOTA_WAIT, clocks.QUOTA_SILENCE),
         cleanup=CleanupPlan(_PLAIN_END),
     ),
     Transition("T04", "Active", "session_paused", "Paused", None, "client", guard=_pause, effect=clocks.stop_duration),
@@ -240,14 +242,7 @@ TRANSITIONS: tuple[Transition, ...] = (
         cleanup=CleanupPlan(_MEMORY_FIRST),
     ),
     Transition(
-        "T07",
-        "Timeout",
-        "session_resumed",
-        "Active",
-        "processing",
-        "client",
-        guard=_resume_in_grace,
-        effect=_revive,
+        "T07", "Timeout", "session_resumed", "Active", "processing", "client", guard=_resume_in_grace, effect=_revive
     ),
     Transition(
         "T08",

@@ -81,7 +81,9 @@ def test_doctor_looks_at_the_disk_of_a_stack_before_its_first_start(
     assert found["disks"]["advice"].startswith("make room: du ")
 
 
-def quota_checks(quota_workers: int | None, role: FakeControlApi, *, is_on: bool = True) -> dict[str, Check]:
+def quota_checks(
+    quota_workers: int | None, role: FakeControlApi, *, is_on: bool = True, of_sessions: bool = False
+) -> dict[str, Check]:
     """Return doctor's checks of quotas; `role` answers as a worker of that role."""
     told = {"instance": "w1", "url": "http://w1:8600", "newest": 2, "detail": None}
     with serve_fake_api() as api:
@@ -90,7 +92,7 @@ def quota_checks(quota_workers: int | None, role: FakeControlApi, *, is_on: bool
             "/v1/rules": (
                 200,
                 {
-                    "partitions": [{"partition": 0, "rules": 2, "quotas": is_on}],
+                    "partitions": [{"partition": 0, "rules": 2, "quotas": is_on, "session_quotas": of_sessions}],
                     "workers": [told],
                     "quota_workers": quota_workers,
                 },
@@ -118,6 +120,10 @@ def test_doctor_says_that_runs_wait_for_ever_without_a_worker_of_quotas() -> Non
         unknown = quota_checks(None, role)["quotas"]
         assert (unknown.ok, unknown.advice) == (False, "read the log of sessionary processor")
         assert "quotas" not in quota_checks(0, role, is_on=False)
+        found = quota_checks(0, role, is_on=False, of_sessions=True)["quotas"]
+        assert "no worker of that role runs: further sessions wait for ever" in found.found
+        found = quota_checks(1, role, of_sessions=True)["quotas"]
+        assert found == Check("quotas", ok=True, found="runs and sessions ask for them; workers: 1")
 
 
 def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> None:

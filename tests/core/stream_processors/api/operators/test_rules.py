@@ -184,6 +184,11 @@ def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
                 (b'{"version": 1, "finished_run_days": 30}', 400, "invalid_value"),
                 (b'{"version": 1, "quotas": true}', 400, "invalid_value"),
                 (b'{"version": 2, "quotas": 1}', 400, "invalid_value"),
+                (b'{"version": 2, "resume_ms": 0}', 400, "invalid_value"),
+                (b'{"version": 2, "resume_ms": 315360000001}', 400, "invalid_value"),
+                (b'{"version": 1, "resume_ms": 1}', 400, "invalid_value"),
+                (b'{"version": 1, "session_quotas": false}', 400, "invalid_value"),
+                (b'{"version": 2, "session_quotas": "yes"}', 400, "invalid_value"),
             ):
                 answer = await server.ask(RULES, b"Bearer op", b"POST", body=body)
                 assert (answer.status, answer.body["reason"]) == (status, reason)
@@ -214,6 +219,22 @@ def test_for_how_long_finished_runs_are_kept_is_activated_with_the_rules_and_sta
             assert kept(await activate(first, finished_run_days=90)) == [(NEWEST, 90)] * 4
             assert kept(await activate(second)) == [(NEWEST, 90)] * 4
             assert kept(await activate(second, finished_run_days=None)) == [(NEWEST, 90)] * 4
+
+    asyncio.run(story())
+
+
+def test_for_how_long_a_failed_run_may_be_resumed_is_activated_with_the_rules_and_stays(tmp_path: Path) -> None:
+    owners = [FakeOwner(partition) for partition in range(4)]
+
+    def found(answer: Answer) -> list[tuple[Any, Any]]:
+        assert answer.status == 200, answer
+        return [(one["resume_ms"], one["finished_run_days"]) for one in answer.body["partitions"]]
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(*owners)) as server:
+            assert found(await activate(server)) == [(86_400_000, 30)] * 4
+            assert found(await activate(server, resume_ms=60_000)) == [(60_000, 30)] * 4
+            assert found(await activate(server, finished_run_days=90)) == [(60_000, 90)] * 4
 
     asyncio.run(story())
 
@@ -269,6 +290,24 @@ def test_quotas_are_turned_on_with_the_rules_and_stay(tmp_path: Path) -> None:
             assert found(await activate(server, quotas=True)) == [(True, 30)] * 4
             assert found(await activate(server, finished_run_days=90)) == [(True, 90)] * 4
             assert found(await activate(server, quotas=False)) == [(False, 90)] * 4
+
+    asyncio.run(story())
+
+
+def test_quotas_of_sessions_are_turned_on_for_themselves(tmp_path: Path) -> None:
+    owners, workers = [FakeOwner(partition) for partition in range(4)], [0]
+
+    def found(answer: Answer) -> list[tuple[Any, Any]]:
+        assert answer.status == 200, answer
+        return [(one["quotas"], one["session_quotas"]) for one in answer.body["partitions"]]
+
+    async def story() -> None:
+        async with running_server(tmp_path, Owned(*owners), count_quotas=lambda _: workers[0]) as server:
+            assert (await activate(server, session_quotas=True)).body["reason"] == "no_quota_worker"
+            workers[0] = 1
+            assert found(await activate(server, session_quotas=True)) == [(False, True)] * 4
+            assert found(await activate(server, quotas=True)) == [(True, True)] * 4
+            assert found(await activate(server, session_quotas=False)) == [(True, False)] * 4
 
     asyncio.run(story())
 

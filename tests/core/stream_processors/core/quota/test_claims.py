@@ -111,3 +111,16 @@ def test_the_row_has_a_bound() -> None:
     assert len(row.claims) == CLAIMS_MAX
     with pytest.raises(OverflowError, match="tenant acme has 15000 claims"):
         take_notice(row, notice("requested", "b"), QUEUED, 9)
+
+
+def test_live_sessions_have_a_limit_of_their_own() -> None:
+    limits = TenantLimits(concurrent_runs=0, over="queue", live_sessions=1)
+    row: TenantQuota | None = None
+    for session in ("s1", "s2"):
+        row = take_notice(row, QuotaNotice("live_sessions", "requested", "acme", session, "", 1), limits, 7)
+    assert row is not None
+    assert [(claim.session_id, claim.state) for claim in row.claims] == [("s1", "granted"), ("s2", "waiting")]
+    assert (row.quota, row.limit) == ("live_sessions", 1)
+    more = admit_waiting(row, limits._replace(live_sessions=2), 8)
+    assert [claim.state for claim in more.claims] == ["granted", "granted"]
+    assert more.limit == 2

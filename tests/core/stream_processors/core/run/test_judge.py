@@ -7,6 +7,7 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import derived_id, run_key
 from sessionary.schemas.limits import RESUME_MS, RUNS_OPEN_MAX
 from sessionary.schemas.records import FinishedRun, RunState
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import ErrorInfo, Limits, OpenRun
 from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.core.run.run_rig import RunRig
@@ -138,6 +139,16 @@ def test_so_many_runs_may_be_open() -> None:
     assert rig.say("run_started", "more", mode="detached") == "applied"
     assert rig.open_ids()[-2:] == ["r63", "more"]
     assert rig.row_of(rig.agent).open_runs[-1] == OpenRun("more", True)
+
+
+@pytest.mark.parametrize(("waited_ms", "outcome"), [(90_000, "applied"), (90_001, "refused resume_expired")])
+def test_for_how_long_a_failed_run_may_be_resumed_is_a_setting_of_the_rules(waited_ms: int, outcome: str) -> None:
+    rig = RunRig(limits=LONG)
+    rig.begin()
+    assert rig.say("run_failed", error=RETRYABLE) == "applied"
+    rig.activate(NEWEST_RULES._replace(resume_ms=90_000))  # it failed by others
+    rig.at += waited_ms
+    assert rig.say("run_resumed") == outcome
 
 
 @pytest.mark.parametrize(

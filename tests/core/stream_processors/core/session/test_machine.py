@@ -14,10 +14,10 @@ from tests.core.oracle_rig import START_MS, OracleRig
 from tests.support.event_factory import EventFactory
 
 
-def test_it_decides_on_every_event_and_writes_to_five_topics() -> None:
+def test_it_decides_on_every_event_and_writes_to_six_topics() -> None:
     machine = SessionMachine()
     assert machine.event_types == set(PAYLOADS)
-    assert machine.streams == {"audit", "rejected", "cleanup", "tasks", "migrations"}
+    assert machine.streams == {"audit", "rejected", "cleanup", "tasks", "migrations", "quotas"}
 
 
 def test_its_rows_are_sessions_which_live_and_gravestones_which_do_not() -> None:

@@ -10,7 +10,7 @@ from sessionary.infra.cli.options import DataOption, JsonOption, control_api_cli
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.schemas.errors import SettingsError
-from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX
+from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
 app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
@@ -21,6 +21,8 @@ _COLUMNS = (
     "rules",
     "finished_run_days",
     "quotas",
+    "session_quotas",
+    "resume_ms",
     "announced",
     "principal",
     "detail",
@@ -50,6 +52,16 @@ def activate_rules(
             help="Days for which a run that begins now can be read after its end. Default: as it is (30 at first).",
         ),
     ] = None,
+    resume_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--resume-ms",
+            min=1,
+            max=RESUME_MS_MAX,
+            help="Time for which a run may be resumed after it failed, as long as it can be read. Default: as it is "
+            "(a day at first).",
+        ),
+    ] = None,
     quotas: Annotated[
         bool,
         typer.Option(
@@ -58,32 +70,50 @@ def activate_rules(
         ),
     ] = False,
     no_quotas: Annotated[bool, typer.Option("--no-quotas", help="Let them ask no more.")] = False,
+    session_quotas: Annotated[
+        bool,
+        typer.Option(
+            "--session-quotas",
+            help="Let sessions that are created from now on ask for their tenant's quota. Default: as it is (no at "
+            "first).",
+        ),
+    ] = False,
+    no_session_quotas: Annotated[bool, typer.Option("--no-session-quotas", help="Let them ask no more.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let newer rules begin in all partitions, once every processor is upgraded. No way back.
 
-    Refused while a processor of the group does not know them; with --quotas, also while no worker
-    of the role quotas runs. The command may be repeated, also to change a setting of the rules in
-    force. The exit code is 1 if they are not in force everywhere after some seconds.
+    Refused while a processor of the group does not know them; with --quotas or --session-quotas,
+    also while no worker of the role quotas runs. The command may be repeated, also to change a
+    setting of the rules in force. The exit code is 1 if they are not in force everywhere after some
+    seconds.
     """
-    if quotas and no_quotas:
-        raise SettingsError("--quotas and --no-quotas contradict each other: give one of them")
-    wanted_quotas = quotas if quotas or no_quotas else None
-    listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas)
+    wanted_quotas = _wanted("quotas", yes=quotas, no=no_quotas)
+    of_sessions = _wanted("session-quotas", yes=session_quotas, no=no_session_quotas)
+    listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas, of_sessions, resume_ms)
     _show_listing(listing, as_json=as_json)
     waiting = [
         str(found["partition"])
         for found in listing["partitions"]
         if (found["rules"] or 0) < version
         or finished_run_days not in (None, found["finished_run_days"])
+        or resume_ms not in (None, found.get("resume_ms"))
         or wanted_quotas not in (None, found.get("quotas"))
+        or of_sessions not in (None, found.get("session_quotas"))
     ]
     if waiting:
         raise CheckFailed(
             f"rules {version} are not in force yet in partition {', '.join(waiting)}: look again with sessionary rules "
             "list, and repeat this command if they are not announced there"
         )
+
+
+def _wanted(name: str, *, yes: bool, no: bool) -> bool | None:
+    """Return what a pair of options asks for; None: neither was given."""
+    if yes and no:
+        raise SettingsError(f"--{name} and --no-{name} contradict each other: give one of them")
+    return yes if yes or no else None
 
 
 def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:

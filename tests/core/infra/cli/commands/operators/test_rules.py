@@ -80,6 +80,18 @@ def test_for_how_long_finished_runs_are_kept_is_an_option(
     assert run(["rules", "activate", "--finished-run-days", "0"]) == 2
 
 
+def test_for_how_long_a_run_may_be_resumed_is_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = listing(NEWEST, NEWEST)
+    for found in answer["partitions"]:
+        found["resume_ms"] = 60_000
+    api.answers = {PATH: (200, answer)}
+    assert run(["rules", "activate", "--resume-ms", "60000"]) == 0
+    assert json.loads(api.asked[0].body) == {"version": NEWEST, "resume_ms": 60_000}
+    assert run(["rules", "activate", "--resume-ms", "60001"]) == 1
+    assert "not in force yet in partition 0, 1" in capfd.readouterr().err
+    assert run(["rules", "activate", "--resume-ms", "0"]) == 2
+
+
 def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
     answer = listing(NEWEST, NEWEST)
     for found in answer["partitions"]:
@@ -92,13 +104,28 @@ def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[
     assert "not in force yet in partition 0, 1" in capfd.readouterr().err
 
 
-def test_quotas_are_turned_on_or_off_and_not_both(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
-    for options in (["--quotas", "--no-quotas"], ["--no-quotas", "--quotas"]):
+def test_quotas_of_sessions_are_an_option_of_their_own(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    answer = listing(NEWEST, NEWEST)
+    for found in answer["partitions"]:
+        found["session_quotas"] = True
+    api.answers = {PATH: (200, answer)}
+    assert run(["rules", "activate", "--session-quotas"]) == 0
+    assert json.loads(api.asked[0].body) == {"version": NEWEST, "session_quotas": True}
+    assert run(["rules", "activate", "--no-session-quotas"]) == 1
+    assert json.loads(api.asked[1].body) == {"version": NEWEST, "session_quotas": False}
+    assert "not in force yet in partition 0, 1" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["quotas", "session-quotas"])
+def test_quotas_are_turned_on_or_off_and_not_both(
+    api: FakeControlApi, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    for options in ([f"--{name}", f"--no-{name}"], [f"--no-{name}", f"--{name}"]):
         assert run(["rules", "activate", *options]) == 2
         out, err = capfd.readouterr()
         assert (out, err) == (
             "",
-            "sessionary: --quotas and --no-quotas contradict each other: give one of them\n",
+            f"sessionary: --{name} and --no-{name} contradict each other: give one of them\n",
         )
     assert api.asked == []
 

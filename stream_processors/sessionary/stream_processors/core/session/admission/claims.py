@@ -1,0 +1,73 @@
+"""The claim of a session to a slot of its tenant's quota: what moves it, and who is told.
+
+    created ─▶ requested ─▶ waits in Idle: it cannot start
+    verdict of the quotas, if that claim is open ─▶ admitted (taken), or ended by T03 (released)
+    ends in any way ─▶ released
+
+A session holds its slot as long as it is live: while it is Active or may become so again. In
+Terminated it never works again, and waits only to be archived. Its detached runs may outlive it,
+but these have a quota of their own. So the transition to Terminated releases the claim.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sessionary.schemas.ids import SessionKey
+from sessionary.schemas.parts.quota import QuotaStep, SessionQuota
+from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
+from sessionary.schemas.types import Refusal
+from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, QUOTA_GRANTED
+from sessionary.stream_processors.core.session.clocks import waits_for_quota
+from sessionary.stream_processors.core.session.facts import ClaimRefused, SessionAdmitted, SessionFact, Transitioned
+from sessionary.stream_processors.core.session.migration.judge import facts_of_change
+from sessionary.stream_processors.core.session.transitions import TRANSITIONS
+from sessionary.stream_processors.core.trail import session_record
+
+SESSION_QUOTA: Final = "live_sessions"
+ADMITTED_TYPE: Final = "session_admitted"
+WAITS: Final = "Session created: it waits for its tenant's quota"
+_ADMITTED = "Session admitted by its tenant's quota"
+(_FAILED_START,) = (each for each in TRANSITIONS if (each.source, each.target) == ("Idle", "Terminated"))
+
+
+def receive_verdict(row: SessionState, verdict: QuotaVerdict, at_ms: int) -> Sequence[SessionFact]:
+    """Return what a verdict comes to; nothing unless it is on the claim that stands open."""
+    claim = row.quota
+    if claim is None or not waits_for_quota(row) or verdict.offset != claim.offset:
+        return ()
+    if verdict.granted:
+        return (SessionAdmitted(at_ms),)
+    reason = f"Session rejected: the limit of {SESSION_QUOTA} of tenant {row.tenant_id} is {verdict.limit}"
+    ended = Transitioned(_FAILED_START, at_ms, QUOTA_EXCEEDED, reason)
+    refused = ClaimRefused(Refusal(claim.offset, QUOTA_EXCEEDED, claim.event_id))
+    return refused, ended, *facts_of_change(row, ended, at_ms)
+
+
+def claim_notices(row: SessionState | None, after: SessionState) -> Sequence[QuotaNotice]:
+    """Return what the quotas are told of a session's claim; nothing if the fact did not move it."""
+    before, now = None if row is None else row.quota, after.quota
+    if before is now:
+        return ()
+    step: QuotaStep = "released" if now is None else "requested" if before is None else "taken"
+    claim = before if now is None else now
+    assert isinstance(claim, SessionQuota)
+    return (QuotaNotice(SESSION_QUOTA, step, after.tenant_id, after.session_id, "", claim.offset),)
+
+
+def report_admission(
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: SessionAdmitted,
+    arrival: Arrival | None,
+    place: Place,
+) -> list[AuditRecord | QuotaNotice]:
+    """Report that a session may start; the quotas are told that it took its slot."""
+    record = session_record(session, after, arrival, place, "quota")
+    told = record._replace(event_type=ADMITTED_TYPE, reason_code=QUOTA_GRANTED, reason=_ADMITTED)
+    return [told._replace(user_id=after.user_id), *claim_notices(row, after)]
+
+
+__all__ = ["ADMITTED_TYPE", "SESSION_QUOTA", "WAITS", "claim_notices", "receive_verdict", "report_admission"]
