@@ -31,8 +31,9 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.full_disk import halt_if_disk_full
-from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec, RowSurvey
+from sessionary.stream_processors.store.packed_rows import RowCodec, RowSurvey
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
 from sessionary.stream_processors.store.saved_position import SavedPosition

@@ -20,7 +20,8 @@ from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, CachedRows, MachineRows, PackedRow
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, MachineRows, PackedRow
 from sessionary.stream_processors.store.row_sum import sum_rows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
