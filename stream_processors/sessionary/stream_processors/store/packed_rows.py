@@ -14,10 +14,11 @@ store has. The header says nothing of it, and it is kept without a moment in fro
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.headers import Headers
 from sessionary.stream_processors.core.machine import AnyMachine, RowKind
 from sessionary.stream_processors.core.model import DueRow, DueRows, RowFate
 from sessionary.stream_processors.store.row_sum import CHECKSUM_MASK, RowSum
@@ -27,8 +28,9 @@ DUE_HEADER = "due"  # of a changelog record: when its row is due
 CONTENT_SUFFIX = b"\x00content"
 _FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
-_HEADER_BYTES = 10  # of Avro's single-object encoding
-_RECORD_HEADER = slice(_DUE.size, _DUE.size + _HEADER_BYTES)  # where a packed row has it
+_DUE_BYTES: Final = 8
+_HEADER_BYTES: Final = 10  # of Avro's single-object encoding
+_RECORD_HEADER_END: Final = _DUE_BYTES + _HEADER_BYTES  # in a packed row
 LAYERS = ("rows", "contents", "gravestones")  # of what a store keeps; gravestones and finished runs only vanish
 StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
@@ -54,6 +56,14 @@ class PackedRow(NamedTuple):
         return self.due + self.value
 
 
+class ChangelogRecords(NamedTuple):
+    """Records of a changelog, in order; in each list one entry of each."""
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers | None]
+
+
 class RowCodec(Protocol):
     """How a job's rows become bytes in a store, and back."""
 
@@ -67,6 +77,14 @@ class RowCodec(Protocol):
     def repack(self, value: bytes, due: bytes | None) -> bytes:
         """Return what a store keeps of a changelog record; `due` is its header. Raises
         `DecodeError`.
+        """
+        ...
+
+    def repack_usual(self, records: "ChangelogRecords", first: int, rows: dict[bytes, bytes | None]) -> int:
+        """Take records from the place `first` on into `rows`, by key, up to one that is not usual.
+
+        Returns the place of that, or the number of the records. What is not usual is repacked by
+        itself. A record without a value becomes None.
         """
         ...
 
@@ -144,7 +162,7 @@ class MachineRows:
 
     def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
         """Return the row, with its content. Raises `DecodeError`."""
-        row = self._decode(stored[_DUE.size :])
+        row = self._decode(stored[_DUE_BYTES:])
         parts = self._by_class[type(row)][1].parts
         if parts is None or not parts.is_split(row):
             return row
@@ -163,10 +181,34 @@ class MachineRows:
         is_content = self._content_by_header.get(value[:_HEADER_BYTES])
         if is_content or (is_content is None and value.startswith(self._content_prefixes)):
             return value
-        if due is not None and len(due) == _DUE.size and (is_content is False or value.startswith(self._prefixes)):
+        if due is not None and len(due) == _DUE_BYTES and (is_content is False or value.startswith(self._prefixes)):
             return due + value
         row = self._decode(value)
         return _DUE.pack(self._by_class[type(row)][0].due_ms(row)) + value
+
+    def repack_usual(self, records: ChangelogRecords, first: int, rows: dict[bytes, bytes | None]) -> int:
+        """Take records into `rows`, as `repack` does, up to one that is not usual; see `RowCodec`.
+
+        A partition opens after one turn of this loop for each of its rows: so it does nothing else.
+        """
+        keys, values, headers = records
+        content_by_header = self._content_by_header
+        for place in range(first, len(keys)):
+            key, value, pairs = keys[place], values[place], headers[place]
+            if value is None:
+                rows[key or b""] = None
+                continue
+            is_content = content_by_header.get(value[:_HEADER_BYTES])
+            if is_content:
+                rows[key or b""] = value
+                continue
+            if is_content is None or pairs is None or len(pairs) != 1:
+                return place
+            name, due = pairs[0]
+            if name != DUE_HEADER or due is None or len(due) != _DUE_BYTES:
+                return place
+            rows[key or b""] = due + value
+        return len(keys)
 
     def estimate_bytes(self, row: Any) -> int:
         """Return about how many bytes a row takes packed; encodes nothing."""
@@ -182,9 +224,9 @@ class MachineRows:
 
         Decodes rows of unknown schemas only.
         """
-        fate = self._fate_by_header.get(stored[_RECORD_HEADER])
+        fate = self._fate_by_header.get(stored[_DUE_BYTES:_RECORD_HEADER_END])
         if fate is None:
-            kind = self._kind_of(stored, _DUE.size) or self._by_class[type(self._decode(stored[_DUE.size :]))][1]
+            kind = self._kind_of(stored, _DUE_BYTES) or self._by_class[type(self._decode(stored[_DUE_BYTES:]))][1]
             fate = kind.fate
         return DueRow(key, _DUE.unpack_from(stored)[0], fate)
 
@@ -206,10 +248,10 @@ class MachineRows:
                 contents += 1
                 content_bytes += len(key) + len(stored)
                 continue
-            if stored[_RECORD_HEADER] != header:
+            if stored[_DUE_BYTES:_RECORD_HEADER_END] != header:
                 sizes[layer] += size
                 fate, size = self.due_stored_row(key, stored).fate, 0
-                known = stored[_RECORD_HEADER]
+                known = stored[_DUE_BYTES:_RECORD_HEADER_END]
                 header = known if known in self._fate_by_header else None
                 add, layer = found.setdefault(fate, []).append, layer_of_fate(fate)
             size += len(key) + len(stored)
@@ -241,6 +283,7 @@ __all__ = [
     "CONTENT_SUFFIX",
     "DUE_HEADER",
     "LAYERS",
+    "ChangelogRecords",
     "MachineRows",
     "PackedRow",
     "RowCodec",

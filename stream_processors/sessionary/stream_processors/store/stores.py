@@ -145,7 +145,7 @@ class MemoryStore:
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved."""
         before = self.count_again() if self.row_sum is None else self.row_sum
-        self._former_rows = {key: self._shelf.get(key) for key in rows}
+        self._former_rows = self._shelf.get_each(rows)
         return before.replace_rows(rows, self._former_rows.get)
 
     def count_again(self) -> RowSum:
