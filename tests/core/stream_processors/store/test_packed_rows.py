@@ -92,8 +92,8 @@ def test_usual_changelog_records_are_taken_at_once_up_to_one_that_is_not(rows: d
         (b"\xc3\x01unknown of a later release", due),
         (b"", due),
     ]
+    keys, values, all_headers = [r[0] for r in usual], [r[1] for r in usual], [r[2] for r in usual]
     for value, headers in unusual:
-        keys, values, all_headers = ([record[n] for record in usual] for n in range(3))
         records = ChangelogRecords(
             [*keys, b"odd", *keys], [*values, value, *values], [*all_headers, headers, *all_headers]
         )
@@ -124,7 +124,9 @@ def test_what_is_no_row_is_not_taken_for_one(value: bytes) -> None:
 
 
 @pytest.mark.interpreted  # a class below a compiled one
-def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
+def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(
+    rows: dict[bytes, SessionRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads: list[bytes] = []
 
     class Counted(MachineRows):
@@ -133,7 +135,7 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
             return super().unpack(stored, read_content)
 
     kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, Counted([MACHINE]))
-    kept.RECENT_MAX = 2
+    monkeypatch.setattr(CachedRows, "RECENT_MAX", 2)
     first, second, third = rows
     assert kept[first] is kept[first]
     assert kept[second] is kept[second]
