@@ -46,9 +46,10 @@ def _options_json(bench: Bench) -> dict[str, object]:
 
 def main(words: Sequence[str]) -> int:
     """Run the measurements that the arguments `words` name; return the exit code."""
-    options, letters = parse_options(words, sorted({measurement.letter for measurement in MEASUREMENTS}))
+    letters, names = {measurement.letter for measurement in MEASUREMENTS}, [each.name for each in MEASUREMENTS]
+    options, chosen = parse_options(words, sorted(letters), names)
     bench, console = Bench(options), Console(width=_WIDTH, highlight=False)
-    wanted = [measurement for measurement in MEASUREMENTS if measurement.letter in letters]
+    wanted = [each for each in MEASUREMENTS if each.letter in chosen or each.name in chosen]
     failed = [measurement.name for measurement in wanted if not _run_measurement(measurement, bench, console)]
     missed = [result.name for found in bench.done.values() for result in found if result.met is False]
     if failed:

@@ -82,13 +82,15 @@ class Bench:
         return next((result for result in self.done.get(part, ()) if result.name == name), None)
 
 
-def parse_options(words: Sequence[str], letters: Sequence[str]) -> tuple[Options, list[str]]:
-    """Return the options, and the letters of the measurements to run.
+def parse_options(words: Sequence[str], letters: Sequence[str], names: Sequence[str] = ()) -> tuple[Options, list[str]]:
+    """Return the options, and the letters or names of the measurements to run.
 
     Exits if an argument is wrong.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="measure the pipeline")
-    parser.add_argument("--only", default=",".join(letters), help=f"measurements, comma-separated: {','.join(letters)}")
+    parser.add_argument(
+        "--only", default=",".join(letters), help=f"measurements by letter or name: {','.join(letters)}"
+    )
     parser.add_argument("--runs", type=int, default=RUNS, help="runs per figure")
     parser.add_argument("--quick", action="store_true", help="small, one run: shows that the programs work")
     parser.add_argument("--events", type=int, help="events (or sessions) instead of each measurement's own number")
@@ -109,7 +111,7 @@ def parse_options(words: Sequence[str], letters: Sequence[str]) -> tuple[Options
     )
     given = parser.parse_args(words)
     wanted = [letter.strip() for letter in given.only.split(",") if letter.strip()]
-    if unknown := sorted(set(wanted) - set(letters)):
+    if unknown := sorted(set(wanted) - {*letters, *names}):
         parser.error(f"there is no measurement {', '.join(unknown)}; choose from {', '.join(letters)}")
     if given.runs < 1:
         parser.error("--runs is at least 1")

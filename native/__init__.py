@@ -2,6 +2,7 @@
 
     modules      which modules are compiled
     codec_text   readers and writers of Avro records for Cython, below codec_head.pyx
+    check_text   the checks of events' values for Cython, in the same module
     fast_replace the module of that name for Cython
     toolchain    what a build needs, and what of it is missing
     compile      makes the extensions, in a process of its own

@@ -6,10 +6,11 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AsDouble
-from cpython.long cimport PyLong_AsLongLong
+from cpython.long cimport PyLong_AsLongLong, PyLong_AsLongLongAndOverflow
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.math cimport isfinite
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
@@ -17,6 +18,9 @@ from libc.string cimport memcpy
 from types import MappingProxyType
 
 from sessionary.schemas.codec.compiled_functions import fits
+from sessionary.schemas.limits import NUMBER_MAX as number_max
+
+cdef long long NUMBER_MAX = number_max
 
 cdef extern from *:
     """
@@ -266,3 +270,20 @@ cdef inline int check_record(object value, object cls, Py_ssize_t items) except 
         raise TypeError
     return 0
 
+cdef inline bint is_longer(object value, Py_ssize_t most) except -1:
+    if type(value) is not str:
+        raise TypeError
+    return PyUnicode_GET_LENGTH(value) > most
+
+cdef inline bint is_out_of_bounds(object value) except -1:
+    cdef int overflow = 0
+    cdef long long number
+    if type(value) is not int:
+        raise TypeError
+    number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    return overflow or number < 0 or number > NUMBER_MAX
+
+cdef inline bint is_infinite(object value) except -1:
+    if type(value) is not float:
+        raise TypeError
+    return not isfinite(PyFloat_AsDouble(value))

@@ -11,10 +11,12 @@ from typing import Any
 
 from generation.schemas import KnownSchema, known_schemas
 from generation.source import class_named
-from sessionary.schemas.codec.catalogue import Json
+from native.check_text import CHECK_IMPORTS, CheckText
+from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas, schema_fingerprint
+from sessionary.schemas.codec.compiled_functions import module_name
 from sessionary.schemas.codec.formats import Event
 from sessionary.schemas.codec.mapping import absent_fields
-from sessionary.schemas.events import EVENT_TYPES
+from sessionary.schemas.events import EVENT_TYPES, SessionCreated
 from sessionary.schemas.headers import EventIdentity
 from sessionary.schemas.types import Envelope
 
@@ -42,6 +44,11 @@ def _spelled_out(schema: Json, enums: dict[str, Json]) -> Json:
     return _spelled_out(schema["type"], enums)
 
 
+def _is_of_today(event: KnownSchema) -> bool:
+    full_name = f"{EVENTS_NAMESPACE}.{event.cls.__name__}"
+    return event.module == module_name(full_name, schema_fingerprint(current_schemas()[full_name]))
+
+
 class CodecText:
     """The text as it grows. A value is read by an expression, and written by a statement."""
 
@@ -62,6 +69,8 @@ class CodecText:
             self._add_identity_reader(known, schema)
             fields = [field for field in schema["fields"] if field["name"] != "envelope"]
             self._add_writer(known, {**schema, "fields": fields}, "write_payload", event=False)
+            if _is_of_today(known):
+                self._add_checks(known, schema["fields"][0]["type"], fields)
 
     def module_text(self, digest: str) -> str:
         """Return the whole text. `digest` tells from which Python it was made."""
@@ -255,6 +264,13 @@ class CodecText:
             *("        for key, v in pairs:", "            write_string(o, key)"),
             *(f"            {self._writing(values, 'v')}", "    return write_byte(o, 0)"),
         ]
+
+    def _add_checks(self, known: KnownSchema, envelope: Json, fields: list[Json]) -> None:
+        """Add the checks of an event's values, and of the envelope, which all events share."""
+        self._imports |= {("sessionary.schemas.codec.value_bounds", name) for name in CHECK_IMPORTS}
+        self._def(known, "check", "r", CheckText(self._class).event_lines(known.cls, envelope, fields))
+        if known.cls is SessionCreated:
+            self._def(known, "check_envelope", "r", CheckText(self._class).envelope_lines(envelope))
 
     def _add_writer(self, known: KnownSchema, schema: Json, kind: str, *, event: bool) -> None:
         lines = ["cdef Out output", "cdef Out *o = &output", "open_output(o, h)", "try:"]

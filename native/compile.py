@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from native.codec_text import make_codec_text
-from native.modules import CODEC, FAST_REPLACE, ROOMS, rule_modules
+from native.modules import CODEC, FAST_REPLACE, ROOMS, plain_modules, rule_modules
 from native.tree import SHARED
 
 _CONFIG = """[mypy]
@@ -51,6 +51,7 @@ def main(tree: Path, work: Path) -> None:
     _write_if_new(work / "codec.pyx", _codec_text(tree))
     _write_if_new(work / "fast_replace.pyx", Path(__file__).with_name("fast_replace.pyx").read_text("utf-8"))
     extensions += _cython_extensions({CODEC: "codec.pyx", FAST_REPLACE: "fast_replace.pyx"})
+    extensions += _cython_extensions({module: str(tree / module) for module in plain_modules(tree)})
     folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects"), "--parallel", "2"]
     setup(name="sessionary-native", packages=[], ext_modules=extensions, script_args=["build_ext", *folders])
 
@@ -79,7 +80,10 @@ def _cython_extensions(sources: Mapping[Path, str]) -> list[Any]:
         Extension(".".join(module.with_suffix("").parts[1:]), [source], extra_compile_args=["-O2", "-g0"])
         for module, source in sources.items()
     ]
-    made: list[Any] = cythonize(extensions, build_dir="c", quiet=True)  # type: ignore[no-untyped-call]
+    # A module means what its Python means: its annotations say nothing to the compiler.
+    directives = {"language_level": 3, "annotation_typing": False}
+    options = {"build_dir": "c", "quiet": True, "compiler_directives": directives}
+    made: list[Any] = cythonize(extensions, **options)  # type: ignore[no-untyped-call]
     return made
 
 

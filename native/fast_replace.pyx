@@ -52,7 +52,21 @@ cdef extern from *:
 
     /* speed_up: a class's plan is (fields, defaults by field, the Python `_replace`). */
 
-    static PyObject *plans;
+    static PyObject *plans;  /* those of all classes, for ever */
+
+    /* The plan of a class, or NULL; those that were asked for last are found without the dictionary. */
+    static struct { PyObject *cls, *plan; } found_last[256];
+
+    static PyObject *plan_of(PyObject *cls) {
+        size_t place = ((size_t)cls >> 6) & 255;
+        PyObject *plan;
+        if (found_last[place].cls == cls) return found_last[place].plan;
+        if ((plan = PyDict_GetItem(plans, cls)) != NULL) {
+            found_last[place].cls = cls;
+            found_last[place].plan = plan;
+        }
+        return plan;
+    }
 
     static Py_ssize_t place_of(PyObject *fields, PyObject *name, Py_ssize_t guess) {
         Py_ssize_t i, items = PyTuple_GET_SIZE(fields);
@@ -84,7 +98,7 @@ cdef extern from *:
 
     static PyObject *make_instance(PyObject *cls, PyObject *const *args, size_t flags, PyObject *names) {
         Py_ssize_t i, place, items, count = PyVectorcall_NARGS(flags), named = names ? PyTuple_GET_SIZE(names) : 0;
-        PyObject *fields, *made, *plan = PyDict_GetItem(plans, cls);
+        PyObject *fields, *made, *plan = plan_of(cls);
         if (plan == NULL) return call_plainly(cls, args, count, names);
         fields = PyTuple_GET_ITEM(plan, 0);
         items = PyTuple_GET_SIZE(fields);
@@ -111,7 +125,7 @@ cdef extern from *:
 
     static PyObject *replace_names(PyObject *record, PyObject *const *args, Py_ssize_t count, PyObject *names) {
         Py_ssize_t i, place, items, named = names ? PyTuple_GET_SIZE(names) : 0;
-        PyObject *fields, *made, *old, *plan = PyDict_GetItem(plans, (PyObject *)Py_TYPE(record));
+        PyObject *fields, *made, *old, *plan = plan_of((PyObject *)Py_TYPE(record));
         if (plan == NULL || count) goto unusual;
         fields = PyTuple_GET_ITEM(plan, 0);
         items = PyTuple_GET_SIZE(fields);

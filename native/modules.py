@@ -1,10 +1,12 @@
 """Which modules are compiled: the rules, what runs for each event beside them, the generated codec.
 
-mypyc compiles the first two. Left as Python: packages (they only say what is in them); machines,
-whose attributes of the class the compiler does not take; and what takes values of any type from
-users, such as the codec: a compiled function makes a float of an int, and raises its own error for
-a value of another type. The generated readers and writers, which look at each type themselves, are
-made once more for Cython; so is `fast_replace`, which is nothing but speed.
+mypyc compiles the rules. It takes types at their word: a compiled function makes a float of an int,
+and raises its own error for a value of another type. So what takes values of any type from users is
+left to Cython, which compiles a module as it is, types unseen: slower than mypyc's, faster than the
+interpreter. So are machines, whose attributes of the class mypyc does not take, and what handles
+each record or row around the rules. The generated readers and writers, which look at each type
+themselves, are made once more for Cython; so is `fast_replace`, which is nothing but speed.
+Packages stay Python: they only say what is in them.
 """
 
 from pathlib import Path
@@ -14,35 +16,65 @@ from generation.modules import FINDER, FOLDER
 
 ROOMS: Final = ("schemas", "producers", "stream_processors", "sinks", "infra")
 _CORE: Final = Path("stream_processors/sessionary/stream_processors/core")
-# The machines of rows: each is asked once per event, and only passes the question on.
-_PYTHON: Final = frozenset({"__init__.py", "machine.py"})
-_STORE: Final = Path("stream_processors/sessionary/stream_processors/store")
+_PACKAGE: Final = "__init__.py"
+_MACHINE: Final = "machine.py"
+_PROCESSOR: Final = Path("stream_processors/sessionary/stream_processors")
 _SCHEMAS: Final = Path("schemas/sessionary/schemas")
 _BESIDE_THE_RULES: Final = (
     _SCHEMAS / "ids.py",
-    _STORE / "compact_rows.py",
-    _STORE / "row_sum.py",
+    _PROCESSOR / "store/cached_rows.py",
+    _PROCESSOR / "store/compact_rows.py",
+    _PROCESSOR / "store/packed_rows.py",
+    _PROCESSOR / "store/row_sum.py",
+    _PROCESSOR / "store/shelves.py",
+)
+# What handles each record or row around the rules.
+_AROUND_THE_RULES: Final = (
+    _SCHEMAS / "codec/framing.py",
+    _SCHEMAS / "codec/record_sizes.py",
+    _SCHEMAS / "codec/value_bounds.py",
+    _SCHEMAS / "retention.py",
+    _PROCESSOR / "runtime/job.py",
 )
 
 # An extension of this name has all generated readers and writers.
 CODEC: Final = FOLDER / FINDER
 FAST_REPLACE: Final = _SCHEMAS / "fast_replace.py"
-# What Cython compiles, and what it is made from beside the module itself, below the project.
+# What Cython has another text of, and what that is made from beside the module, below the project.
 CYTHON_MODULES: Final = {
-    CODEC: (Path("native/codec_head.pyx"), Path("native/codec_text.py")),
+    CODEC: (Path("native/codec_head.pyx"), Path("native/codec_text.py"), Path("native/check_text.py")),
     FAST_REPLACE: (Path("native/fast_replace.pyx"),),
 }
 
 
 def compiled_modules(root: Path) -> list[Path]:
     """Return the files of the modules that are compiled, relative to `root`."""
-    return [*rule_modules(root), *CYTHON_MODULES]
+    return [*rule_modules(root), *plain_modules(root), *CYTHON_MODULES]
 
 
 def rule_modules(root: Path) -> list[Path]:
     """Return the files of the modules that mypyc compiles, relative to `root`."""
-    core = [path.relative_to(root) for path in sorted((root / _CORE).rglob("*.py")) if path.name not in _PYTHON]
-    return [_CORE / "machine.py", *core, *_BESIDE_THE_RULES]
+    core = [path for path in _core_modules(root) if path.name != _MACHINE]
+    return [_CORE / _MACHINE, *core, *_BESIDE_THE_RULES]
 
 
-__all__ = ["CODEC", "CYTHON_MODULES", "FAST_REPLACE", "ROOMS", "compiled_modules", "rule_modules"]
+def plain_modules(root: Path) -> list[Path]:
+    """Return the files of the modules that Cython compiles as they are, relative to `root`."""
+    machines = [path for path in _core_modules(root) if path.name == _MACHINE and path.parent != _CORE]
+    return [*machines, *_AROUND_THE_RULES]
+
+
+def _core_modules(root: Path) -> list[Path]:
+    found = sorted((root / _CORE).rglob("*.py"))
+    return [path.relative_to(root) for path in found if path.name != _PACKAGE]
+
+
+__all__ = [
+    "CODEC",
+    "CYTHON_MODULES",
+    "FAST_REPLACE",
+    "ROOMS",
+    "compiled_modules",
+    "plain_modules",
+    "rule_modules",
+]

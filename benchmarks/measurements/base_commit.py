@@ -3,6 +3,9 @@
 Both commits use one broker, in turn, with the packages that are installed now; each makes its
 events with its own client. Within a pair the order changes, so that what drifts (the machine's
 clock rate, neighbours) falls on both. Only ratios within a pair are judged.
+
+The other commit is unpacked anew, so its core is the Python. This tree's is the native one if
+`make native` built it, else the Python too; the notes say which.
 """
 
 import os
@@ -90,7 +93,7 @@ def measure_tree(stack: Stack, bench: Bench, tree: Path, events: int) -> dict[st
     )
     check_tree(figures, "processor", tree)
     rate, cost = f"{figures['events_per_s']:,.0f} events/s", f"{figures['cpu_us']:.1f} µs CPU"
-    bench.print_progress(f"  {tree.name}: {rate}, {cost}, rules {figures['rules']}")
+    bench.print_progress(f"  {tree.name}: {rate}, {cost}, rules {figures['rules']}, {figures['core']} core")
     return figures
 
 
@@ -116,7 +119,8 @@ def run(bench: Bench) -> list[Result]:
     notes = (
         f"beside {short}, {len(pairs)} pairs of {events:,} events of {CONCURRENT:,} sessions at a time; the other "
         "commit makes the same runs' events with its own client, and runs with the packages installed now",
-        f"ours is judged by rules {pairs[0].ours['rules']}, theirs by rules {pairs[0].base['rules']}",
+        f"ours is judged by rules {pairs[0].ours['rules']} and the {pairs[0].ours['core']} core, theirs by rules "
+        f"{pairs[0].base['rules']} and the {pairs[0].base['core']} core",
     )
     rates = [pair.ours["events_per_s"] / pair.base["events_per_s"] for pair in pairs]
     costs = [pair.ours["cpu_us"] / pair.base["cpu_us"] for pair in pairs]

@@ -8,7 +8,7 @@ and harness are all of that tree, which may be of another commit. FOLDER is for 
 RULES is the version of the rules that judge; if the tree does not have it, its newest one does.
 
 It prints one line of JSON: events per second, CPU time per event in µs, the version of the rules,
-and the file of the processor's package, which tells the tree.
+the build of the core that runs, and the file of the processor's package, which tells the tree.
 """
 
 import inspect
@@ -36,9 +36,18 @@ def main(bootstrap_servers: str, folder: str, events: str, seed: str, rules: str
     finally:
         stack.stop()
     figures: dict[str, Any] = {"events_per_s": found.events_per_s, "cpu_us": found.cpu_us, "rules": version}
-    figures["processor"] = stream_processors.__file__
+    figures |= {"core": _core(), "processor": stream_processors.__file__}
     sys.stdout.write(json.dumps(figures) + "\n")
     return 0
+
+
+def _core() -> str:
+    """Return which core runs: native or python. A tree that cannot tell has the Python only."""
+    try:
+        from sessionary.stream_processors.measures.core_build import core_build
+    except ImportError:
+        return "python"
+    return core_build()
 
 
 def _begin_with(version: int) -> tuple[Sequence[Callable[[Any], Any]], int]:

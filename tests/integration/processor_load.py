@@ -42,7 +42,8 @@ from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_batches, read_records, read_topic, wait_until
 from tests.support.machines import MACHINES

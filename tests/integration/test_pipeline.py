@@ -18,7 +18,8 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.auditor import oracle
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.integration.refold import RefoldResult, find_differences, refold

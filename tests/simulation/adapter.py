@@ -16,7 +16,8 @@ from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, 
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows, StoredLookup
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import MachineRows, StoredLookup
 from tests.auditor.decoding import SKIPS
 from tests.integration.refold import announce_again, set_clock_again, skip_again
 from tests.support.machines import MACHINES

@@ -8,11 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import Counts, DueRow, DueRows, LogRecord, Outcome, RowFate
+from sessionary.stream_processors.core.model import (
+    POSITION_KEY,
+    Counts,
+    DueRow,
+    DueRows,
+    LogRecord,
+    Outcome,
+    RowFate,
+)
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
-from sessionary.stream_processors.store.packed_rows import RowSurvey, StoredLookup, nothing_stored
+from sessionary.stream_processors.store.packed_rows import ChangelogRecords, RowSurvey, StoredLookup, nothing_stored
 
 _NEVER_DUE = RowFate(live=False)
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
@@ -102,6 +110,14 @@ class CountCodec:
     def repack(self, value: bytes, due: bytes | None) -> bytes:
         """Return what a store keeps: the digits."""
         return value
+
+    def repack_usual(self, records: ChangelogRecords, first: int, rows: dict[bytes, bytes | None]) -> int:
+        """Take the digits of records, up to a position; return the place of that."""
+        for place in range(first, len(records.keys)):
+            if (key := records.keys[place]) == POSITION_KEY:
+                return place
+            rows[key or b""] = records.values[place]
+        return len(records.keys)
 
     def estimate_bytes(self, row: int) -> int:
         """Return about how many bytes a count takes."""

@@ -7,6 +7,7 @@ librdkafka calls `murmur2_random`.
 import hashlib
 import re
 import secrets
+import struct
 import uuid
 from functools import lru_cache
 from typing import NamedTuple
@@ -216,8 +217,9 @@ def murmur2(data: bytes) -> int:
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     h = 0x9747B28C ^ len(data)
     whole = len(data) & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+    words: tuple[int, ...] = struct.unpack(f"<{whole >> 2}I", data[:whole])
+    for word in words:
+        k = word * m & mask
         k = (k ^ k >> 24) * m & mask
         h = (h * m & mask) ^ k
     if tail := data[whole:]:

@@ -12,6 +12,7 @@ def test_the_command_line_knows_its_parts() -> None:
     assert (options.quick, options.base, wanted) == (True, "HEAD^", ["b", "c"])
     assert parse_options(["--base", "main"], ["v"])[0].base == "main"
     assert options.rules == NEWEST_RULES.version
+    assert parse_options(["--only", "b,base_commit"], ["a", "b"], ["base_commit"])[1] == ["b", "base_commit"]
     assert parse_options(["--rules", "1"], ["b"])[0].rules == 1
     for senseless in (["--only", "z"], ["--rules", f"{NEWEST_RULES.version + 1}"]):
         with pytest.raises(SystemExit):

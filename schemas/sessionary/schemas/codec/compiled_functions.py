@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 _PACKAGE = "sessionary.schemas.codec.generated"
 
-Kind = Literal["read", "read_identity", "write", "write_payload"]
+# Checks of values (`value_bounds`) are made in a native build only.
+Kind = Literal["read", "read_identity", "write", "write_payload", "check", "check_envelope"]
 
 
 def module_name(full_name: str, fingerprint: bytes) -> str:

@@ -6,7 +6,7 @@ meanwhile, because every deadline is looked up there; see `PartitionState.begin`
 
 import heapq
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import MessageAppended
@@ -25,18 +25,11 @@ from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 # The row under a key before and after, whether its deadline moves or it only vanishes from now on,
 # when, its estimated bytes, and the label of the row before.
 RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
+# The machine of a row, and what the row is before and after a record or a deadline.
+RowChange = tuple[AnyMachine, Any, Any]
 
-
-class RowChange(NamedTuple):
-    """What a row is before and after a record or a deadline, and its machine."""
-
-    machine: AnyMachine
-    before: Any
-    after: Any
-
-
-_with_run = make_replacer(Arrival, "run")
-_with_named_rows = make_replacer(Arrival, "run", "child_key", "child", "siblings")
+_with_run: Final = make_replacer(Arrival, "run")
+_with_named_rows: Final = make_replacer(Arrival, "run", "child_key", "child", "siblings")
 
 
 class BatchRows:
@@ -74,8 +67,9 @@ class BatchRows:
         return self._vanishing - sum(not is_chunk_key(key) for key in self._packing)
 
     def _row(self, key: bytes) -> Any:
-        if key in self.rows:
-            return self.rows[key]
+        row = self.rows.get(key)
+        if row is not None or key in self.rows:
+            return row
         row = self._committed.rows.get(key)
         return self._committed.repair_times(row, self._repairs) if self._repairs else row
 
@@ -84,8 +78,9 @@ class BatchRows:
 
         A message names the turn after its session's last one.
         """
-        run_id, child_key = event.envelope.run_id, named_child(arrival.session, event)
-        run = self._row(run_key(*arrival.session, run_id)) if run_id else None
+        session_key, run_id = arrival.session, event.envelope.run_id
+        child_key = named_child(session_key, event)
+        run = self._row(run_key(session_key.tenant_id, session_key.session_id, run_id)) if run_id else None
         if type(run) is RunGravestone:
             run = None
         if type(event.payload) is MessageAppended:
@@ -113,7 +108,12 @@ class BatchRows:
         return REMAINS if expires_ms > self._clock.now_ms else None
 
     def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
-        self._keep_row(*self._plan_row(machine, key, before, row))
+        live_classes = self._families.live_classes
+        is_live = type(row) in live_classes and type(before) in live_classes
+        if is_live and key in self.rows and machine.is_only_postponed(before, row):
+            self.rows[key] = row  # as most rows that a batch touches again: nothing else changes
+        else:
+            self._keep_row(self._plan_row(machine, key, before, row))
 
     def _plan_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> RowPlan:
         """Work out all that may raise, so that a failed machine leaves nothing half done."""
@@ -130,17 +130,8 @@ class BatchRows:
         size = RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)
         return key, before, row, is_moved, is_expiring, due_ms, size, self._committed.tally.label_of(before)
 
-    def _keep_row(
-        self,
-        key: bytes,
-        before: Any,
-        row: Any,
-        is_moved: bool,
-        is_expiring: bool,
-        due_ms: int,
-        size: int,
-        label: Hashable,
-    ) -> None:
+    def _keep_row(self, plan: RowPlan) -> None:
+        key, before, row, is_moved, is_expiring, due_ms, size, label = plan
         live_classes = self._families.live_classes
         is_live, was_live = type(row) in live_classes, type(before) in live_classes
         if key not in self.rows:
@@ -181,16 +172,15 @@ class BatchRows:
 
     def _drop_expired(self) -> bool:
         """Drop every row that vanishes; False if the batch is full before the last one."""
-        now_ms = self._clock.now_ms
+        now_ms, committed = self._clock.now_ms, self._committed
         if self._chunks_due_ms <= now_ms:
-            for key in self._committed.chunks.expired_keys(now_ms):
+            for key in committed.chunks.expired_keys(now_ms):
                 self._drop_row(key, None)
             self._chunks_due_ms = end_of_day(now_ms + 1)
-        return all(map(self._drop_due, (self._committed.expiries, self._committed.unpacked_expiries)))
+        return self._drop_due(committed.expiries, now_ms) and self._drop_due(committed.unpacked_expiries, now_ms)
 
-    def _drop_due(self, expiries: list[tuple[int, bytes]]) -> bool:
+    def _drop_due(self, expiries: list[tuple[int, bytes]], now_ms: int) -> bool:
         """Drop the rows of a heap that vanish by now; False if the batch is full before that."""
-        now_ms = self._clock.now_ms
         while expiries and expiries[0][0] <= now_ms:
             if self.is_output_full:
                 return False

@@ -34,7 +34,7 @@ from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord
 
 RowT = TypeVar("RowT")
 FactT = TypeVar("FactT")
-NO_SESSION = SessionKey("", "")
+NO_SESSION: Final = SessionKey("", "")
 ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState | AgentState
 
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 
-POSITION_KEY = b"\x00position"  # of a partition's position record in the changelog
-RECORD_OVERHEAD_BYTES = 100  # what a record weighs beside its key and value
-EMITTED_BYTES = 1_000  # about what an emitted record weighs beside the texts and bytes that it repeats
+POSITION_KEY: Final = b"\x00position"  # of a partition's position record in the changelog
+RECORD_OVERHEAD_BYTES: Final = 100  # what a record weighs beside its key and value
+EMITTED_BYTES: Final = 1_000  # about what an emitted record weighs beside the texts and bytes that it repeats
 
 CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
 # The end of something that began before: accepted although the session is held.

@@ -230,6 +230,8 @@ class Overlay(BatchRows):
 
     def _move_clock(self, stamp_ms: int) -> None:
         settings, former = self._committed.settings, self._clock
+        if stamp_ms <= former.now_ms:
+            return  # as of most records: many are appended within a millisecond
         self._clock = former.advance_to(
             stamp_ms, live=self.live > 0, hole_ms=settings.hole_ms, quiet_ms=settings.quiet_ms
         )
@@ -264,9 +266,10 @@ class Overlay(BatchRows):
 
     def _fire_due(self) -> bool:
         """Fire every row that is due; False if the batch is full before the last one."""
-        if self._clock.is_quiet:
+        timers, now_ms = self._committed.timers, self._clock.now_ms
+        if not timers.may_be_due(now_ms) or self._clock.is_quiet:
             return True
-        while due := self._committed.timers.next_due(self._live_due_ms, self._clock.now_ms):
+        while due := timers.next_due(self._live_due_ms, now_ms):
             if self.is_output_full or len(self._lateness_ms) >= self._committed.settings.timers_max:
                 return False
             self._fire_row(*due)
@@ -279,7 +282,7 @@ class Overlay(BatchRows):
         own, others = split_facts(facts)
         after, emitted = apply_facts(machine, key, row, own, None, self._next_place)
         if others:
-            plans = self._plan_rows(RowChange(machine, row, after), key, others, emitted, None)
+            plans = self._plan_rows((machine, row, after), key, others, emitted, None)
         else:
             plans = [self._plan_row(machine, key, row, after)]
         self._lateness_ms.append(now_ms - due_ms)
@@ -287,7 +290,7 @@ class Overlay(BatchRows):
         self._emitted += emitted
         self._count_output(EMITTED_BYTES * len(emitted))
         for plan in plans:
-            self._keep_row(*plan)
+            self._keep_row(plan)
 
     def _plan_rows(
         self, own: RowChange, key: bytes, others: Sequence[ForRow], emitted: list[Emitted], arrival: Arrival | None
@@ -297,24 +300,24 @@ class Overlay(BatchRows):
         `own` is the change of the row under `key`, which the facts are from. `emitted` gets their
         records.
         """
-        changes = {key: own}
+        changes: dict[bytes, RowChange] = {key: own}
         waiting = deque(others)
         while waiting:
             other_key, row_class, fact = waiting.popleft()
             change = changes.get(other_key)
             if change is None:
                 row = self._row(other_key)
-                change = RowChange(self._families.by_row_class[row_class], row, row)
+                change = self._families.by_row_class[row_class], row, row
             machine, before, former = change
             facts, further = split_facts(machine.receive_fact(former, fact))
             after, records = apply_facts(machine, other_key, former, facts, arrival, self._next_place)
-            changes[other_key] = RowChange(machine, before, after)
+            changes[other_key] = machine, before, after
             emitted += records
             waiting += further
         return [
-            self._plan_row(change.machine, other_key, change.before, change.after)
-            for other_key, change in changes.items()
-            if change.after is not change.before
+            self._plan_row(machine, other_key, before, after)
+            for other_key, (machine, before, after) in changes.items()
+            if after is not before
         ]
 
     def _judge_safely(self, record: LogRecord) -> str | None:
@@ -370,8 +373,8 @@ class Overlay(BatchRows):
         own, others = split_facts(decision.facts)
         after, emitted = apply_facts(machine, key, row, own, arrival, self._next_place)
         if others:
-            for plan in self._plan_rows(RowChange(machine, row, after), key, others, emitted, arrival):
-                self._keep_row(*plan)
+            for plan in self._plan_rows((machine, row, after), key, others, emitted, arrival):
+                self._keep_row(plan)
         elif after is not row:
             self._put_row(machine, key, row, after)
         # Nothing raises from here on.

@@ -68,7 +68,7 @@ class PartitionState(CommittedState):
         counted: list[bytes] = []
         for fate, due in self._list_due_rows() if due_rows is None else due_rows:
             if fate.is_counted:
-                counted.extend(key for _, key in due)
+                counted += [key for _, key in due]
             if fate.is_child:
                 for _, key in due:
                     self.child_index.add(key)

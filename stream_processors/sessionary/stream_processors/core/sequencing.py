@@ -21,18 +21,18 @@ judged by its number, so that a caller who waits for it gets its verdict from th
 import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalReason, SeqRange
 
-PRODUCERS_MAX = 64
+PRODUCERS_MAX = 64  # a test makes these two smaller, so they are not final for the compiler
 FORGOTTEN_MAX = 1_024
-RANGES_MAX = 16
-IDS_KEPT = 32
-_HASH_BYTES = 2
-_NO_EVENT = bytes(_HASH_BYTES)
-OFFSETS_KEPT = 8  # per producer; about two bytes each, and five for the newest
-OFFSET_DISTANCE_MAX = 1 << 20  # between two of them, so that three bytes are enough
+RANGES_MAX: Final = 16
+IDS_KEPT: Final = 32
+_HASH_BYTES: Final = 2
+_NO_EVENT: Final = bytes(_HASH_BYTES)
+OFFSETS_KEPT: Final = 8  # per producer; about two bytes each, and five for the newest
+OFFSET_DISTANCE_MAX: Final = 1 << 20  # between two of them, so that three bytes are enough
 EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 
@@ -48,7 +48,7 @@ class LogMoment(NamedTuple):
     offset: int = -1
 
 
-UNKNOWN_MOMENT = LogMoment()
+UNKNOWN_MOMENT: Final = LogMoment()
 
 
 class SequenceCheck(NamedTuple):
@@ -149,7 +149,9 @@ def _judge_number(
     ids = _append_id(recent_ids or b"", seq - last_seq - 1, id_hash) if id_hash else None
     offsets = _put_offset(offsets, offset) if offset >= 0 else ()
     moved = ProducerLedger(producer_id, seq, left, epoch, now_ms, inexact_to, ids, offsets)
-    return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap=gap)
+    if len(producers) <= 1 and place == 0:
+        return SequenceCheck((moved,), gap)  # as in almost every session
+    return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap)
 
 
 def hash_event_id(event_id: str) -> bytes:

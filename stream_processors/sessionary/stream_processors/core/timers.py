@@ -57,6 +57,10 @@ class Timers:
                 places += 2 * place + 1, 2 * place + 2
         return found
 
+    def may_be_due(self, until_ms: int) -> bool:
+        """Return whether an entry is at `until_ms` or before; if not, no row is due by then."""
+        return bool(self._heap) and self._heap[0][0] <= until_ms
+
     def next_due(self, due_of: DueOf, until_ms: float = math.inf) -> tuple[int, bytes] | None:
         """Return the earliest true deadline at or before `until_ms`, and its key.
 

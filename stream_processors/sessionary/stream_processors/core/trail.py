@@ -6,7 +6,7 @@ session that is not known. Each record also has the place in the log that caused
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
@@ -34,14 +34,14 @@ from sessionary.stream_processors.core.model import (
 )
 
 # Refusals that suggest that the sender speaks for someone else.
-SECURITY_REASONS: frozenset[RefusalReason] = frozenset(
+SECURITY_REASONS: Final[frozenset[RefusalReason]] = frozenset(
     {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 )
 
 # From here on accesses are numbered among the outputs of a batch's last record: it never has as
 # many. So they take no number that a replay, which does not know them, gives to another output.
-ACCESS_N = 1 << 19
-_DECISIONS_KEPT = 8
+ACCESS_N: Final = 1 << 19
+_DECISIONS_KEPT: Final = 8
 
 
 class Access(NamedTuple):
@@ -76,7 +76,7 @@ class Subject(NamedTuple):
     data_classes: Sequence[DataClass] = ()
 
 
-UNKNOWN_SUBJECT = Subject()
+UNKNOWN_SUBJECT: Final = Subject()
 
 
 def next_number(row: NumberedT) -> NumberedT:

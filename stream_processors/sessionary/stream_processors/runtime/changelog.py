@@ -10,7 +10,7 @@ client hears the broker, is replaced by that one.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -31,7 +31,7 @@ from sessionary.stream_processors.rules_change import require_known_rules
 from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import require_roomy_topics
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, RowCodec
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, ChangelogRecords, RowCodec
 from sessionary.stream_processors.store.saved_position import SavedPosition, is_usable
 from sessionary.stream_processors.store.stores import Store
 
@@ -257,28 +257,29 @@ class _ChangelogReading:
     def _read_rows(self, messages: Sequence[Message]) -> dict[bytes, bytes | None]:
         """Return what the store is to keep of records, by key; take those of positions.
 
-        A partition opens after one turn of this loop for each of its rows: a call less per row
-        counts. A call that `map` makes takes half the time.
+        A partition opens after one turn of a loop for each of its rows, so a call less per row
+        counts: one that `map` makes takes half the time.
         """
         rows: dict[bytes, bytes | None] = {}
-        repack = self._row_codec.repack
-        keys = cast(Iterable[bytes | None], map(Message.key, messages))
-        values = cast(Iterable[bytes | None], map(Message.value, messages))
-        for message, key, value, headers in zip(messages, keys, values, read_each_headers(messages), strict=True):
-            if value is None:
-                rows[key or b""] = None
-                continue
+        records = ChangelogRecords(
+            cast(list[bytes | None], list(map(Message.key, messages))),
+            cast(list[bytes | None], list(map(Message.value, messages))),
+            read_each_headers(messages),
+        )
+        place = 0
+        while (place := self._row_codec.repack_usual(records, place, rows)) < len(messages):
+            key, value = records.keys[place], records.values[place]
+            assert value is not None  # a tombstone is usual
             try:
                 if key == POSITION_KEY:
                     self._state.load_position(_position(value))
-                elif headers and len(headers) == 1 and headers[0][0] == DUE_HEADER:
-                    rows[key or b""] = repack(value, headers[0][1])
                 else:
-                    rows[key or b""] = repack(value, _find_due(headers or ()))
+                    rows[key or b""] = self._row_codec.repack(value, _find_due(records.headers[place] or ()))
             except DecodeError as error:
-                where = f"partition {self._state.partition}, offset {message.offset()}, key {key!r}"
+                where = f"partition {self._state.partition}, offset {messages[place].offset()}, key {key!r}"
                 advice = "if a newer release wrote it, upgrade this worker"
                 raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
+            place += 1
         return rows
 
 

@@ -1,11 +1,10 @@
-"""A partition's rows as they are kept: packed, and those used last decoded too.
+"""A partition's rows as bytes: in its changelog, and in stores.
 
     packed row = due time (8 bytes, big-endian, ms of log time) + the changelog's record
 
-Decoded, an idle session takes about 2.3 kB, and every garbage collection walks over it; packed it
-is its bytes. The moment in front is derived from the row when it is packed, so that a partition
-that opens learns its deadlines without decoding its rows. A row that fires is asked itself. The
-changelog carries the same moment as a header.
+The moment in front is derived from the row when it is packed, so that a partition that opens learns
+its deadlines without decoding its rows. A row that fires is asked itself. The changelog carries the
+same moment as a header.
 
 From the second rules on, a large content of a row is a record of its own, under the row's key and
 `CONTENT_SUFFIX`, in the changelog and in stores. It is written only if it is not the one that the
@@ -14,14 +13,14 @@ store has. The header says nothing of it, and it is kept without a moment in fro
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.headers import Headers
 from sessionary.stream_processors.core.machine import AnyMachine, RowKind
 from sessionary.stream_processors.core.model import DueRow, DueRows, RowFate
-from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.store.row_sum import CHECKSUM_MASK, RowSum
 
 DUE_HEADER = "due"  # of a changelog record: when its row is due
@@ -29,8 +28,9 @@ DUE_HEADER = "due"  # of a changelog record: when its row is due
 CONTENT_SUFFIX = b"\x00content"
 _FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
-_HEADER_BYTES = 10  # of Avro's single-object encoding
-_RECORD_HEADER = slice(_DUE.size, _DUE.size + _HEADER_BYTES)  # where a packed row has it
+_DUE_BYTES: Final = 8
+_HEADER_BYTES: Final = 10  # of Avro's single-object encoding
+_RECORD_HEADER_END: Final = _DUE_BYTES + _HEADER_BYTES  # in a packed row
 LAYERS = ("rows", "contents", "gravestones")  # of what a store keeps; gravestones and finished runs only vanish
 StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
@@ -39,7 +39,8 @@ def nothing_stored(_key: bytes) -> None:
     """Return what an empty store keeps."""
 
 
-def _layer_of_fate(fate: RowFate) -> str:
+def layer_of_fate(fate: RowFate) -> str:
+    """Return in which layer rows of a fate are."""
     return "rows" if fate.live or fate.is_child else "gravestones"
 
 
@@ -55,6 +56,14 @@ class PackedRow(NamedTuple):
         return self.due + self.value
 
 
+class ChangelogRecords(NamedTuple):
+    """Records of a changelog, in order; in each list one entry of each."""
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[Headers | None]
+
+
 class RowCodec(Protocol):
     """How a job's rows become bytes in a store, and back."""
 
@@ -68,6 +77,14 @@ class RowCodec(Protocol):
     def repack(self, value: bytes, due: bytes | None) -> bytes:
         """Return what a store keeps of a changelog record; `due` is its header. Raises
         `DecodeError`.
+        """
+        ...
+
+    def repack_usual(self, records: "ChangelogRecords", first: int, rows: dict[bytes, bytes | None]) -> int:
+        """Take records from the place `first` on into `rows`, by key, up to one that is not usual.
+
+        Returns the place of that, or the number of the records. What is not usual is repacked by
+        itself. A record without a value becomes None.
         """
         ...
 
@@ -145,7 +162,7 @@ class MachineRows:
 
     def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
         """Return the row, with its content. Raises `DecodeError`."""
-        row = self._decode(stored[_DUE.size :])
+        row = self._decode(stored[_DUE_BYTES:])
         parts = self._by_class[type(row)][1].parts
         if parts is None or not parts.is_split(row):
             return row
@@ -164,10 +181,34 @@ class MachineRows:
         is_content = self._content_by_header.get(value[:_HEADER_BYTES])
         if is_content or (is_content is None and value.startswith(self._content_prefixes)):
             return value
-        if due is not None and len(due) == _DUE.size and (is_content is False or value.startswith(self._prefixes)):
+        if due is not None and len(due) == _DUE_BYTES and (is_content is False or value.startswith(self._prefixes)):
             return due + value
         row = self._decode(value)
         return _DUE.pack(self._by_class[type(row)][0].due_ms(row)) + value
+
+    def repack_usual(self, records: ChangelogRecords, first: int, rows: dict[bytes, bytes | None]) -> int:
+        """Take records into `rows`, as `repack` does, up to one that is not usual; see `RowCodec`.
+
+        A partition opens after one turn of this loop for each of its rows: so it does nothing else.
+        """
+        keys, values, headers = records
+        content_by_header = self._content_by_header
+        for place in range(first, len(keys)):
+            key, value, pairs = keys[place], values[place], headers[place]
+            if value is None:
+                rows[key or b""] = None
+                continue
+            is_content = content_by_header.get(value[:_HEADER_BYTES])
+            if is_content:
+                rows[key or b""] = value
+                continue
+            if is_content is None or pairs is None or len(pairs) != 1:
+                return place
+            name, due = pairs[0]
+            if name != DUE_HEADER or due is None or len(due) != _DUE_BYTES:
+                return place
+            rows[key or b""] = due + value
+        return len(keys)
 
     def estimate_bytes(self, row: Any) -> int:
         """Return about how many bytes a row takes packed; encodes nothing."""
@@ -183,9 +224,9 @@ class MachineRows:
 
         Decodes rows of unknown schemas only.
         """
-        fate = self._fate_by_header.get(stored[_RECORD_HEADER])
+        fate = self._fate_by_header.get(stored[_DUE_BYTES:_RECORD_HEADER_END])
         if fate is None:
-            kind = self._kind_of(stored, _DUE.size) or self._by_class[type(self._decode(stored[_DUE.size :]))][1]
+            kind = self._kind_of(stored, _DUE_BYTES) or self._by_class[type(self._decode(stored[_DUE_BYTES:]))][1]
             fate = kind.fate
         return DueRow(key, _DUE.unpack_from(stored)[0], fate)
 
@@ -207,12 +248,12 @@ class MachineRows:
                 contents += 1
                 content_bytes += len(key) + len(stored)
                 continue
-            if stored[_RECORD_HEADER] != header:
+            if stored[_DUE_BYTES:_RECORD_HEADER_END] != header:
                 sizes[layer] += size
                 fate, size = self.due_stored_row(key, stored).fate, 0
-                known = stored[_RECORD_HEADER]
+                known = stored[_DUE_BYTES:_RECORD_HEADER_END]
                 header = known if known in self._fate_by_header else None
-                add, layer = found.setdefault(fate, []).append, _layer_of_fate(fate)
+                add, layer = found.setdefault(fate, []).append, layer_of_fate(fate)
             size += len(key) + len(stored)
             add((read_due(stored)[0], key))
         sizes[layer] += size
@@ -238,163 +279,16 @@ class MachineRows:
         return self._home.decode(value)
 
 
-class Shelf(Protocol):
-    """Where packed rows are: a dict, or a database."""
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return a row's bytes, or None."""
-        ...
-
-    def items(self) -> Iterable[tuple[bytes, bytes]]:
-        """Return every row's key and bytes."""
-        ...
-
-
-class CachedRows(MutableMapping[bytes, Any]):
-    """The mapping that a partition's state works on.
-
-    A row that is set stays in `unsaved` until its bytes are on the shelf. Of the rows used last, so
-    many stay decoded that neither their number nor their packed bytes exceed a bound.
-
-    `layer_bytes`: the bytes on the shelf with their keys, by layer; empty until `survey_shelf` has
-    counted them.
-
-    One thread works on it; another may replace `unsaved` once rows are on the shelf. Reading a row
-    raises `Halted` if its bytes cannot be read.
-    """
-
-    RECENT_MAX = 4_096
-    RECENT_BYTES_MAX = 16 << 20  # as they are packed; decoded, a small row takes four times as much
-
-    def __init__(self, shelf: Shelf, codec: RowCodec) -> None:
-        self._shelf = shelf
-        self._codec = codec
-        self._recent: dict[bytes, Any] = {}
-        self._recent_sizes: dict[bytes, int] = {}  # packed, by key
-        self._recent_bytes = 0  # their sum
-        self.unsaved: dict[bytes, Any] = {}
-        self.layer_bytes: dict[str, int] = {}
-
-    def __getitem__(self, key: bytes) -> Any:
-        if (row := self.get(key)) is None:
-            raise KeyError(key)
-        return row
-
-    def get(self, key: bytes, default: Any = None) -> Any:
-        """Return a row, or `default`; often there is none, and an error would cost more."""
-        if (row := self._recent.get(key)) is not None:
-            return row
-        unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf
-        size = 0
-        if key in unsaved:
-            row = unsaved[key]
-        # Any client may send a record with the key of a content, and its row is looked up.
-        elif not key.endswith(CONTENT_SUFFIX) and (stored := self._shelf.get(key)) is not None:
-            row, size = self._unpack_row(key, stored)
-        if row is None:
-            return default
-        self._keep_recent(key, row, size or self._codec.estimate_bytes(row))
-        return row
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, bytes) and self.get(key) is not None
-
-    def __setitem__(self, key: bytes, row: Any) -> None:
-        self.unsaved[key] = row
-        self._drop_recent(key)  # to the end: the first one is the one used longest ago
-        self._keep_recent(key, row, self._codec.estimate_bytes(row))
-
-    def __delitem__(self, key: bytes) -> None:
-        if key not in self:
-            raise KeyError(key)
-        self.unsaved[key] = None
-        self._drop_recent(key)
-
-    def __iter__(self) -> Iterator[bytes]:
-        unsaved = dict(self.unsaved)
-        yield from (key for key, row in unsaved.items() if row is not None)
-        yield from (key for key, _ in self._stored_rows() if key not in unsaved)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def due_rows(self) -> list[DueRows]:
-        """Return when each row is due; decodes none that is on the shelf. Counts `layer_bytes`."""
-        unsaved = dict(self.unsaved)
-        due_rows = self.survey_shelf(counts=False).due_rows
-        if unsaved:
-            due_rows = [DueRows(fate, [row for row in due if row[1] not in unsaved]) for fate, due in due_rows]
-        changed = (self._codec.due_row(key, row) for key, row in unsaved.items() if row is not None)
-        return due_rows + [DueRows(fate, [(due_ms, key)]) for key, due_ms, fate in changed]
-
-    def survey_shelf(self, *, counts: bool) -> RowSurvey:
-        """Walk over all that is on the shelf; decodes nothing. Sets `layer_bytes`."""
-        survey = self._codec.survey_rows(self._shelf.items(), counts=counts)
-        self.layer_bytes = survey.layer_bytes
-        return survey
-
-    def replace_bytes(self, rows: Mapping[bytes, bytes | None], former: StoredLookup) -> None:
-        """Count the bytes of rows that are saved, by key, instead of the `former` ones."""
-        if layers := self.layer_bytes:
-            for key, stored in rows.items():
-                if (before := former(key)) is not None:
-                    layers[self._layer_of(key, before)] -= len(key) + len(before)
-                if stored is not None:
-                    layers[self._layer_of(key, stored)] += len(key) + len(stored)
-
-    def _layer_of(self, key: bytes, stored: bytes) -> str:
-        if key.endswith(CONTENT_SUFFIX):
-            return "contents"
-        return _layer_of_fate(self._codec.due_stored_row(key, stored).fate)
-
-    def forget_unsaved(self) -> None:
-        """Keep nothing but what is on the shelf."""
-        self.unsaved, self._recent, self._recent_sizes, self._recent_bytes = {}, {}, {}, 0
-
-    def mark_saved(self, keys: Mapping[bytes, object]) -> None:
-        """Note that these rows are on the shelf."""
-        self.unsaved = {key: row for key, row in self.unsaved.items() if key not in keys}
-
-    def _stored_rows(self) -> Iterator[tuple[bytes, bytes]]:
-        return ((key, stored) for key, stored in self._shelf.items() if not key.endswith(CONTENT_SUFFIX))
-
-    def _unpack_row(self, key: bytes, stored: bytes) -> tuple[Any, int]:
-        """Return a row, and how many bytes the shelf has of it."""
-        size = len(stored)
-
-        def read_content() -> bytes | None:
-            nonlocal size
-            content = self._shelf.get(key + CONTENT_SUFFIX)
-            size += len(content or b"")
-            return content
-
-        try:
-            return self._codec.unpack(stored, read_content), size
-        except DecodeError as error:
-            raise Halted("changelog_unreadable", f"the row of {key!r}: {error.detail}") from error
-
-    def _keep_recent(self, key: bytes, row: Any, size: int) -> None:
-        self._recent[key] = row
-        self._recent_sizes[key] = size
-        self._recent_bytes += size
-        while len(self._recent) > self.RECENT_MAX or self._recent_bytes > self.RECENT_BYTES_MAX:
-            self._drop_recent(next(iter(self._recent)))
-
-    def _drop_recent(self, key: bytes) -> None:
-        if self._recent.pop(key, None) is not None:
-            self._recent_bytes -= self._recent_sizes.pop(key)
-
-
 __all__ = [
     "CONTENT_SUFFIX",
     "DUE_HEADER",
     "LAYERS",
-    "CachedRows",
+    "ChangelogRecords",
     "MachineRows",
     "PackedRow",
     "RowCodec",
     "RowSurvey",
-    "Shelf",
     "StoredLookup",
+    "layer_of_fate",
     "nothing_stored",
 ]

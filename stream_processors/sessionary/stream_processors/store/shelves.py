@@ -5,7 +5,7 @@ shelf.items()      all keys and bytes
 shelf.put(rows)    takes rows; None deletes one
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sessionary.stream_processors.store.compact_rows import PLAIN_KEYS, compact_key, compact_row, whole_key, whole_row
@@ -22,6 +22,10 @@ class MemoryShelf:
         short = compact_key(key)
         kept = self.kept.get(short)
         return None if kept is None else whole_row(short, kept)
+
+    def get_each(self, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
+        """Return the bytes under each key, or None."""
+        return {key: self.get(key) for key in keys}
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Return every key and its bytes."""

@@ -31,8 +31,9 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.full_disk import halt_if_disk_full
-from sessionary.stream_processors.store.packed_rows import CachedRows, RowCodec, RowSurvey
+from sessionary.stream_processors.store.packed_rows import RowCodec, RowSurvey
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
 from sessionary.stream_processors.store.saved_position import SavedPosition
@@ -144,7 +145,7 @@ class MemoryStore:
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
         """Return what `row_sum` will be once `rows` are saved."""
         before = self.count_again() if self.row_sum is None else self.row_sum
-        self._former_rows = {key: self._shelf.get(key) for key in rows}
+        self._former_rows = self._shelf.get_each(rows)
         return before.replace_rows(rows, self._former_rows.get)
 
     def count_again(self) -> RowSum:

@@ -9,7 +9,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.errors import NotLocal
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
-from sessionary.stream_processors.store.packed_rows import CachedRows
+from sessionary.stream_processors.store.cached_rows import CachedRows
 
 
 class LocalSessions(Mapping[str, SessionState]):

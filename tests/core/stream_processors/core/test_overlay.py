@@ -1,7 +1,5 @@
 """Batches at their limits: what fills one, what a void one leaves behind, and what is counted."""
 
-from unittest.mock import patch
-
 import pytest
 
 from sessionary.schemas.records import Gravestone, Position, SessionState
@@ -9,7 +7,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
+from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionDeadline, SessionMachine
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
@@ -325,19 +323,26 @@ def test_a_refused_heartbeat_writes_no_row(epoch: int) -> None:
     assert rig.outcomes[-1].rows == {}
 
 
-def test_events_within_active_do_not_recompute_the_deadline() -> None:
+def test_events_within_active_do_not_recompute_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     fold = fold_again(rig)
     key, offset = agent.key.encoded(), len(rig.log)
     batch = fold.begin()
-    with patch.object(SessionMachine, "deadline", autospec=True, side_effect=SessionMachine.deadline) as asked:
-        for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
-            assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
-            offset += 1
-        assert asked.call_count == 0
-        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes("session_paused")))
-        assert asked.call_count == 1
+    asked: list[SessionState] = []
+    whole = SessionMachine.deadline
+
+    def note_deadline(machine: SessionMachine, state: SessionState, hole_end_ms: int = 0) -> SessionDeadline:
+        asked.append(state)
+        return whole(machine, state, hole_end_ms)
+
+    monkeypatch.setattr(SessionMachine, "deadline", note_deadline)
+    for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
+        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
+        offset += 1
+    assert len(asked) == 0
+    assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes("session_paused")))
+    assert len(asked) == 1
     assert batch.finish().counts.applied == 5
 
 

@@ -10,7 +10,8 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord, Outcome, RowFate
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import SessionMachine
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.tally_machine import SILENCE_MS, STUB_MS, Tally, TallyMachine, TallyStub, tally_key
 

@@ -12,15 +12,24 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.formats import record_format
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.headers import Headers
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
 from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.types import Snapshot
 from sessionary.stream_processors.core.machine import RowKind
 from sessionary.stream_processors.core.model import DueRow, RowFate
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, CachedRows, MachineRows, PackedRow
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import (
+    CONTENT_SUFFIX,
+    DUE_HEADER,
+    ChangelogRecords,
+    MachineRows,
+    PackedRow,
+)
 from sessionary.stream_processors.store.row_sum import sum_rows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
@@ -31,6 +40,7 @@ MACHINE = SessionMachine()
 ROWS = MachineRows([MACHINE])
 CONTENT_KEY = b"k" + CONTENT_SUFFIX
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
+SNAPSHOT = Snapshot("s1", None, 1, "{}", None, "", "full", "none")
 SESSION_FATE, GRAVE_FATE = RowFate(live=True, is_counted=True), RowFate(live=False, is_packed=True)
 
 
@@ -62,6 +72,41 @@ def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dic
     ]
 
 
+def test_usual_changelog_records_are_taken_at_once_up_to_one_that_is_not(rows: dict[bytes, SessionRow]) -> None:
+    row = next(iter(rows.values()))
+    packed, content = ROWS.pack(row, RULES), encode_record(SessionContent("{}", SNAPSHOT))
+    due = [(DUE_HEADER, packed.due)]
+    usual: list[tuple[bytes | None, bytes | None, Headers | None, bytes | None]] = [
+        (b"row", packed.value, due, packed.stored),
+        (CONTENT_KEY, content, None, content),
+        (b"content with a header", content, due, content),
+        (b"gone", None, None, None),
+        (None, packed.value, due, packed.stored),
+    ]
+    unusual: list[tuple[bytes, Headers | None]] = [
+        (packed.value, None),
+        (packed.value, [*due, ("more", b"")]),
+        (packed.value, [("other", packed.due)]),
+        (packed.value, [(DUE_HEADER, None)]),
+        (packed.value, [(DUE_HEADER, b"odd")]),
+        (b"\xc3\x01unknown of a later release", due),
+        (b"", due),
+    ]
+    keys, values, all_headers = [r[0] for r in usual], [r[1] for r in usual], [r[2] for r in usual]
+    for value, headers in unusual:
+        records = ChangelogRecords(
+            [*keys, b"odd", *keys], [*values, value, *values], [*all_headers, headers, *all_headers]
+        )
+        taken: dict[bytes, bytes | None] = {}
+        assert ROWS.repack_usual(records, 0, taken) == len(usual)
+        assert taken == {key or b"": stored for key, _, _, stored in usual}
+        taken.clear()
+        assert ROWS.repack_usual(records, len(usual), taken) == len(usual)
+        assert taken == {}
+        assert ROWS.repack_usual(records, len(usual) + 1, taken) == 2 * len(usual) + 1
+        assert list(taken) == [key or b"" for key, _, _, _ in usual]
+
+
 def test_a_changelog_record_is_kept_as_it_stands_where_it_says_its_deadline(rows: dict[bytes, SessionRow]) -> None:
     for row in rows.values():
         packed = ROWS.pack(row, RULES)
@@ -78,7 +123,10 @@ def test_what_is_no_row_is_not_taken_for_one(value: bytes) -> None:
         ROWS.repack(value, bytes(8))
 
 
-def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
+@pytest.mark.interpreted  # a class below a compiled one
+def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(
+    rows: dict[bytes, SessionRow], monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads: list[bytes] = []
 
     class Counted(MachineRows):
@@ -87,7 +135,7 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
             return super().unpack(stored, read_content)
 
     kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, Counted([MACHINE]))
-    kept.RECENT_MAX = 2
+    monkeypatch.setattr(CachedRows, "RECENT_MAX", 2)
     first, second, third = rows
     assert kept[first] is kept[first]
     assert kept[second] is kept[second]
@@ -99,6 +147,7 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(rows: dic
     assert len(reads) == 4
 
 
+@pytest.mark.interpreted  # a class below a compiled one
 def test_few_large_rows_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
     reads: list[bytes] = []
 

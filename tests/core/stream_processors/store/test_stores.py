@@ -15,7 +15,8 @@ from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S, SavedPosition, is_usable
 from sessionary.stream_processors.store.stores import (

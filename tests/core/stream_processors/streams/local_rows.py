@@ -7,7 +7,8 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.session.machine import SessionMachine
-from sessionary.stream_processors.store.packed_rows import CachedRows, MachineRows
+from sessionary.stream_processors.store.cached_rows import CachedRows
+from sessionary.stream_processors.store.packed_rows import MachineRows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 from tests.support.tally_machine import KEY_SUFFIX, Tally, TallyMachine

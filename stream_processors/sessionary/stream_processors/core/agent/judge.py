@@ -13,7 +13,7 @@ from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
 from sessionary.schemas.records import AgentState, SessionState
 from sessionary.schemas.types import AgentHandover, SessionAgent, SharedResult
 from sessionary.stream_processors.core.agent.views import find_agent
-from sessionary.stream_processors.core.dependants.child_naming import AgentPayload, named_agent
+from sessionary.stream_processors.core.dependants.child_naming import AGENT_PAYLOADS, named_agent
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 
@@ -29,7 +29,7 @@ class AgentJudgement(NamedTuple):
 def judge_agent(session: SessionState, event: Event, arrival: Arrival) -> AgentJudgement | Objection | None:
     """Judge an event against `arrival.child`; return what it comes to, None if nothing changes."""
     payload = event.payload
-    assert isinstance(payload, AgentPayload)
+    assert isinstance(payload, AGENT_PAYLOADS)
     if isinstance(payload, AgentRegistered):
         return _register(session, event, payload, arrival)
     agent = find_agent(session, named_agent(event))

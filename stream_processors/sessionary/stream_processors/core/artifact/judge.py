@@ -8,7 +8,7 @@ from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, 
 from sessionary.schemas.records import ArtifactState, SessionState
 from sessionary.schemas.types import ArtifactStateName
 from sessionary.stream_processors.core.artifact.transitions import BY_EVENT, REPEATED
-from sessionary.stream_processors.core.dependants.child_naming import ArtifactPayload
+from sessionary.stream_processors.core.dependants.child_naming import ARTIFACT_PAYLOADS
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 
@@ -19,7 +19,7 @@ def judge_artifact(session: SessionState, event: Event, arrival: Arrival) -> Art
     The artifact is of the run that the envelope names, or of the session.
     """
     payload, artifact = event.payload, arrival.child
-    assert isinstance(payload, ArtifactPayload)
+    assert isinstance(payload, ARTIFACT_PAYLOADS)
     assert artifact is None or isinstance(artifact, ArtifactState)
     name = event.envelope.event_type
     transition = BY_EVENT.get((None if artifact is None else artifact.state, name))

@@ -19,7 +19,7 @@ from sessionary.stream_processors.core.call.transitions import (
     end_call,
     state_of,
 )
-from sessionary.stream_processors.core.dependants.child_naming import CallPayload
+from sessionary.stream_processors.core.dependants.child_naming import CALL_PAYLOADS, CallPayload
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
@@ -35,8 +35,8 @@ class CallJudgement(NamedTuple):
 def judge_call(session: SessionState, event: Event, arrival: Arrival) -> CallJudgement | Objection:
     """Judge an event against `arrival.child`; the call is of `arrival.run`, or of the session."""
     payload, call = event.payload, arrival.child
-    assert isinstance(payload, CallPayload)
-    assert call is None or isinstance(call, ToolCallState | EndedToolCall)
+    assert isinstance(payload, CALL_PAYLOADS)
+    assert call is None or isinstance(call, (ToolCallState, EndedToolCall))
     transition = _find_transition(call, event, payload, arrival.run)
     if isinstance(transition, Objection):
         return transition

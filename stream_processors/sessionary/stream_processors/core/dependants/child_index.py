@@ -21,8 +21,11 @@ class ChildIndex:
         split = split_child_key(key)
         if split is None:
             raise ValueError(f"{key!r} is no key of a child")
-        parent, suffix = split
-        self._suffixes.setdefault(parent, bytearray()).extend(_pack_suffix(suffix))
+        self.extend(split[0], [split[1]])
+
+    def extend(self, parent: bytes, suffixes: list[bytes]) -> None:
+        """Take what the keys of children that are not there have after their parent's key."""
+        self._suffixes.setdefault(parent, bytearray()).extend(b"".join(map(_pack_suffix, suffixes)))
 
     def keys_of(self, parent: bytes) -> list[bytes]:
         """Return the keys of a row's children, in the order in which they were added."""
@@ -44,7 +47,7 @@ class ChildChanges:
 
     def __init__(self, index: ChildIndex) -> None:
         self._index = index
-        self._added: dict[bytes, list[bytes]] = {}
+        self._added: dict[bytes, list[bytes]] = {}  # what keys have after their parents', which they are under
         self._dropped: set[bytes] = set()
 
     def add(self, key: bytes) -> None:
@@ -52,12 +55,12 @@ class ChildChanges:
         split = split_child_key(key)
         if split is None:
             raise ValueError(f"{key!r} is no key of a child")
-        self._added.setdefault(split[0], []).append(key)
+        self._added.setdefault(split[0], []).append(split[1])
 
     def keys_of(self, parent: bytes) -> list[bytes]:
         """Return the keys of a row's children, with those of the batch."""
         committed = [] if parent in self._dropped else self._index.keys_of(parent)
-        return committed + self._added.get(parent, [])
+        return committed + [parent + suffix for suffix in self._added.get(parent, ())]
 
     def count(self, parent: bytes) -> int:
         """Return how many children a row has, with those of the batch."""
@@ -73,9 +76,8 @@ class ChildChanges:
         """Let the index have what the batch did."""
         for parent in self._dropped:
             self._index.drop(parent)
-        for keys in self._added.values():
-            for key in keys:
-                self._index.add(key)
+        for parent, suffixes in self._added.items():
+            self._index.extend(parent, suffixes)
 
 
 def _pack_suffix(suffix: bytes) -> bytes:

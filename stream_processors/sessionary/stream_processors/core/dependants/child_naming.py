@@ -24,19 +24,23 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import SessionKey, agent_key, artifact_key, call_key, run_key, step_key
 
+# Each union also as a tuple: `isinstance` takes a third of the time.
 StepPayload = StepStarted | StepSucceeded | StepFailed | StepSkipped
+STEP_PAYLOADS: Final = (StepStarted, StepSucceeded, StepFailed, StepSkipped)
 CallPayload = ToolCallStarted | ToolCallSucceeded | ToolCallFailed | ToolCallResolved
+CALL_PAYLOADS: Final = (ToolCallStarted, ToolCallSucceeded, ToolCallFailed, ToolCallResolved)
 ArtifactPayload = ArtifactCreated | ArtifactChunkAppended | ArtifactCompleted | ArtifactSoftDeleted | ArtifactPurged
-AgentPayload = AgentRegistered | AgentTaskUpdated | ContextSynced
-# Those of events that may have a row although they name no run.
-PAYLOADS_OF_SESSIONS: Final = frozenset(
-    {
-        *(ToolCallStarted, ToolCallSucceeded, ToolCallFailed, ToolCallResolved),
-        *(ArtifactCreated, ArtifactChunkAppended, ArtifactCompleted, ArtifactSoftDeleted, ArtifactPurged),
-        *(AgentRegistered, AgentTaskUpdated, ContextSynced),
-        MessageAppended,
-    }
+ARTIFACT_PAYLOADS: Final = (
+    ArtifactCreated,
+    ArtifactChunkAppended,
+    ArtifactCompleted,
+    ArtifactSoftDeleted,
+    ArtifactPurged,
 )
+AgentPayload = AgentRegistered | AgentTaskUpdated | ContextSynced
+AGENT_PAYLOADS: Final = (AgentRegistered, AgentTaskUpdated, ContextSynced)
+# Those of events that may have a row although they name no run.
+PAYLOADS_OF_SESSIONS: Final = frozenset({*CALL_PAYLOADS, *ARTIFACT_PAYLOADS, *AGENT_PAYLOADS, MessageAppended})
 
 
 def named_child(session: SessionKey, event: Event) -> bytes | None:
@@ -48,16 +52,16 @@ def named_child(session: SessionKey, event: Event) -> bytes | None:
     message names no row: it takes the next turn.
     """
     payload, run_id = event.payload, event.envelope.run_id
-    if isinstance(payload, CallPayload):
+    if isinstance(payload, CALL_PAYLOADS):
         if not payload.idem_key or payload.idem_key == payload.tool_call_id:
             return None
         return call_key(_parent_of(session, run_id), payload.idem_key)
-    if isinstance(payload, ArtifactPayload):
+    if isinstance(payload, ARTIFACT_PAYLOADS):
         return artifact_key(_parent_of(session, run_id), payload.artifact_id)
-    if isinstance(payload, AgentPayload):
+    if isinstance(payload, AGENT_PAYLOADS):
         return agent_key(session.encoded(), named_agent(event))
-    if run_id and isinstance(payload, StepPayload) and (isinstance(payload, StepSkipped) or payload.attempt):
-        return step_key(run_key(*session, run_id), payload.name)
+    if run_id and isinstance(payload, STEP_PAYLOADS) and (isinstance(payload, StepSkipped) or payload.attempt):
+        return step_key(run_key(session.tenant_id, session.session_id, run_id), payload.name)
     return None
 
 
@@ -66,16 +70,20 @@ def named_agent(event: Event) -> str:
     payload = event.payload
     if isinstance(payload, ContextSynced):
         return payload.to_agent_id
-    assert isinstance(payload, AgentPayload)
+    assert isinstance(payload, AGENT_PAYLOADS)
     return event.envelope.agent_id if payload.agent_id is None else payload.agent_id
 
 
 def _parent_of(session: SessionKey, run_id: str | None) -> bytes:
-    return run_key(*session, run_id) if run_id else session.encoded()
+    return run_key(session.tenant_id, session.session_id, run_id) if run_id else session.encoded()
 
 
 __all__ = [
+    "AGENT_PAYLOADS",
+    "ARTIFACT_PAYLOADS",
+    "CALL_PAYLOADS",
     "PAYLOADS_OF_SESSIONS",
+    "STEP_PAYLOADS",
     "AgentPayload",
     "ArtifactPayload",
     "CallPayload",

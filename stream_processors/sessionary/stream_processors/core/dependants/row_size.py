@@ -28,10 +28,10 @@ from sessionary.stream_processors.core.machine import Arrival, ChildRow, Objecti
 
 DependantRow = RunState | FinishedRun | ChildRow
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
-_FIXED_BYTES = 200  # about what a row takes beside its texts, and its record beside the row
-_BYTES_PER_CHARACTER_MAX = 4
-_DECODER = Decoder()
-_ROWS_WITH_ERROR = RunState | FinishedRun | StepState | EndedToolCall
+_FIXED_BYTES: Final = 200  # about what a row takes beside its texts, and its record beside the row
+_BYTES_PER_CHARACTER_MAX: Final = 4
+_DECODER: Final = Decoder()
+_ROWS_WITH_ERROR: Final = (RunState, FinishedRun, StepState, EndedToolCall)
 _NAMES: Final[Mapping[type[Any], str]] = {
     RunState: "run",
     FinishedRun: "run",
@@ -92,7 +92,7 @@ def _texts(row: DependantRow) -> list[str]:
     texts = [value for value in row if type(value) is str]
     if isinstance(row, _ROWS_WITH_ERROR) and row.error is not None:
         texts += row.error
-    if isinstance(row, RunState | FinishedRun) and row.checkpoint is not None:
+    if isinstance(row, (RunState, FinishedRun)) and row.checkpoint is not None:
         texts += (value for value in row.checkpoint if isinstance(value, str))
     if isinstance(row, AgentState):
         texts += row.completed_tasks

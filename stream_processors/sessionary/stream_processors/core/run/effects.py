@@ -1,7 +1,7 @@
 """What each fact does to a run's row. A finished run is a row of another class."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import FinishedRun, RunState
@@ -29,7 +29,7 @@ from sessionary.stream_processors.core.run.transitions import (
     RunRow,
 )
 
-_replace_heard = make_replacer(RunState, "run_seq", "last_event_at")
+_replace_heard: Final = make_replacer(RunState, "run_seq", "last_event_at")
 
 
 def _begin_run(row: None, fact: RunBegun) -> RunState:
@@ -121,7 +121,7 @@ def _keep_run(row: RunRow | None, fact: ClaimMoved) -> RunRow | None:
     return row
 
 
-_EFFECTS: dict[type[Any], Callable[[Any, Any], RunRow | None]] = {
+_EFFECTS: Final[dict[type[Any], Callable[[Any, Any], RunRow | None]]] = {
     CallsCounted: _count_calls,
     ClaimMoved: _keep_run,
     RunAdmitted: _admit_run,

@@ -91,7 +91,7 @@ def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> Run
         return change
     if transition.target is None:
         return RunJudgement(None)
-    assert isinstance(payload, RunQueued | RunStarted)
+    assert isinstance(payload, (RunQueued, RunStarted))
     row = _new_run(session, event, payload, arrival, change)
     quota = _claim_of(event, arrival)
     if quota is not None:

@@ -4,7 +4,7 @@ It decides on no event: the session's machine does (`judge`).
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import encode_record, record_headers
 from sessionary.schemas.ids import run_key
@@ -41,13 +41,13 @@ from sessionary.stream_processors.core.run.facts import (
 )
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 
-_CONTENT = content_parts(RunContent)
-_PAUSED_BY_SILENCE = "connection_lost"
-_PAUSED_BY_TIMEOUT = "session_timed_out"
-_PAUSED_BY_CALL = "call_unresolved"
-_RELEASED_BY_CALL = "call_resolved"
-_FAILED_BY_END = "session_ended"
-RUN_GRAVESTONE_MS = 1_209_600_000  # 14 days, as a session's gravestone stays
+_CONTENT: Final = content_parts(RunContent)
+_PAUSED_BY_SILENCE: Final = "connection_lost"
+_PAUSED_BY_TIMEOUT: Final = "session_timed_out"
+_PAUSED_BY_CALL: Final = "call_unresolved"
+_RELEASED_BY_CALL: Final = "call_resolved"
+_FAILED_BY_END: Final = "session_ended"
+RUN_GRAVESTONE_MS: Final = 1_209_600_000  # 14 days, as a session's gravestone stays
 
 
 class RunLabel(NamedTuple):
@@ -125,9 +125,9 @@ class RunMachine(DependantMachine[RunRow | RunGravestone]):
         """
         if isinstance(fact, ClaimDecided):
             return receive_verdict(row, fact) if isinstance(row, RunState) else ()
-        if isinstance(fact, CallUnresolved | CallSettled):
-            return _receive_call(row, fact) if isinstance(row, RunState | FinishedRun) else ()
-        if not isinstance(fact, SessionTimedOut | SessionEnded):
+        if isinstance(fact, (CallUnresolved, CallSettled)):
+            return _receive_call(row, fact) if isinstance(row, (RunState, FinishedRun)) else ()
+        if not isinstance(fact, (SessionTimedOut, SessionEnded)):
             return with_claim(row, fact)
         if not isinstance(row, RunState) or row.mode != "attached":
             return ()
@@ -151,7 +151,7 @@ class RunMachine(DependantMachine[RunRow | RunGravestone]):
         place: Place,
     ) -> Sequence[Emitted]:
         """Return what the quotas are told; all else the session reports."""
-        return (claim_notice(row, fact),) if isinstance(row, RunState | FinishedRun) else ()
+        return (claim_notice(row, fact),) if isinstance(row, (RunState, FinishedRun)) else ()
 
     def due_ms(self, row: RunRow | RunGravestone, hole_end_ms: int = 0) -> int:
         """Return an open run's deadline, or when what is left of one vanishes (ms of log time)."""

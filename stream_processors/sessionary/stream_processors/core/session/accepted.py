@@ -5,7 +5,7 @@ refused.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
@@ -37,9 +37,9 @@ from sessionary.stream_processors.core.session.people.operators import is_by_ope
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK, Objection
 from sessionary.stream_processors.core.session.values import invalid_payload
 
-STATE_BYTES_MAX = VALUE_BYTES_MAX
-FENCED_KEPT = 16  # producers
-_BEATS_MISSED = 2
+STATE_BYTES_MAX: Final = VALUE_BYTES_MAX
+FENCED_KEPT: Final = 16  # producers
+_BEATS_MISSED: Final = 2
 _FILLING = WORK - RUN_EVENTS - CONTENT_CHANGES  # work that may fill a gap later
 AcceptRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
@@ -154,7 +154,7 @@ def refuse_beat(row: SessionState, event: Event, arrival: Arrival, why: Objectio
     return Decision((refused, BeatFenced(FencedBeats(row.epoch, (*known, id_hash)))), refusal=why.reason)
 
 
-_SPECIAL_RULES: dict[str, AcceptRule] = {
+_SPECIAL_RULES: Final[dict[str, AcceptRule]] = {
     "session_phase_changed": _move_phase,
     "state_updated": _update_content,
     "heartbeat": _see_heartbeat,

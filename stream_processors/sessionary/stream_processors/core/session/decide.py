@@ -7,7 +7,7 @@ later does: otherwise each refusal would look like a gap.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.errors import Invalid
@@ -75,8 +75,8 @@ from sessionary.stream_processors.core.session.values import (
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
-DUPLICATE = Decision((), duplicate=True)
-_NO_FACTS: Sequence[SessionFact] = ()
+DUPLICATE: Final = Decision((), duplicate=True)
+_NO_FACTS: Final[Sequence[SessionFact]] = ()
 
 
 class SessionRules(NamedTuple):
@@ -290,7 +290,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         moved = facts_of_change(row, fact, arrival.now_ms)
     if not envelope.data_classes:
         facts.append(fact)
-    elif moved or isinstance(fact, Transitioned | MigrationMoved):
+    elif moved or isinstance(fact, (Transitioned, MigrationMoved)):
         # The transition's own audit record has the tags of the classes that its event declares.
         facts += (DataClassified(envelope.data_classes), fact)
     else:

@@ -4,7 +4,7 @@ An effect never refuses and sees no clock but the fact's own time.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import Gravestone, SessionState
@@ -51,14 +51,16 @@ from sessionary.stream_processors.core.session.migration.ownership import CLEANU
 from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import next_number
 
-REFUSALS_KEPT = 16
+REFUSALS_KEPT: Final = 16
 SessionRow = SessionState | Gravestone
 
-_replace_activity = make_replacer(SessionState, "last_event_at", "last_work_at")
-_replace_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
-_replace_owners_work = make_replacer(SessionState, "last_event_at", "last_work_at", "producers", "owner_heard_at")
-_replace_owner_heard = make_replacer(SessionState, "owner_heard_at")
-_replace_entered = make_replacer(
+_replace_activity: Final = make_replacer(SessionState, "last_event_at", "last_work_at")
+_replace_work: Final = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
+_replace_owners_work: Final = make_replacer(
+    SessionState, "last_event_at", "last_work_at", "producers", "owner_heard_at"
+)
+_replace_owner_heard: Final = make_replacer(SessionState, "owner_heard_at")
+_replace_entered: Final = make_replacer(
     SessionState,
     "state",
     "phase",
@@ -69,11 +71,11 @@ _replace_entered = make_replacer(
     "snapshot",
     "error_class",
 )
-_replace_phase = make_replacer(SessionState, "phase", "last_event_at", "last_work_at")
-_replace_content = make_replacer(SessionState, "version", "state_json", "phase", "last_event_at", "last_work_at")
-_replace_snapshot = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
-_replace_turns = make_replacer(SessionState, "turns")
-_replace_producers = make_replacer(SessionState, "producers")
+_replace_phase: Final = make_replacer(SessionState, "phase", "last_event_at", "last_work_at")
+_replace_content: Final = make_replacer(SessionState, "version", "state_json", "phase", "last_event_at", "last_work_at")
+_replace_snapshot: Final = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
+_replace_turns: Final = make_replacer(SessionState, "turns")
+_replace_producers: Final = make_replacer(SessionState, "producers")
 
 
 def _create_session(row: None, fact: Created) -> SessionState:
@@ -252,7 +254,7 @@ def _admit_session(row: SessionState, fact: SessionAdmitted) -> SessionState:
     return next_number(admitted)
 
 
-_EFFECTS: dict[type[Any], Callable[[Any, Any], Any]] = {
+_EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     AgentKept: _keep_agent,
     BeatFenced: _fence_beat,
     Buried: _bury_session,

@@ -89,7 +89,7 @@ class SessionMachine:
     def decode(self, value: bytes) -> SessionRow | GravestoneChunk:
         """Return a session, a gravestone or a chunk of them. Raises `DecodeError`."""
         row = self._decoder.decode_record(value)
-        if not isinstance(row, SessionState | Gravestone | GravestoneChunk):
+        if not isinstance(row, (SessionState, Gravestone, GravestoneChunk)):
             raise DecodeError("unknown_schema", f"a {type(row).__name__} is no row")
         return row
 

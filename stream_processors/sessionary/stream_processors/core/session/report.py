@@ -4,7 +4,7 @@ Clean-up actions on a transition are those requested; a confirmation lists them 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from sessionary.schemas.events import ResourcesReleased
 from sessionary.schemas.ids import SessionKey, quota_key
@@ -224,7 +224,7 @@ def _envelope_of(arrival: Arrival) -> Envelope:
     return arrival.event.envelope
 
 
-_REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
+_REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     CallBecameUnknown: report_call,
     CleanupReleased: _report_release,
     ContextExceeded: _report_context,
@@ -245,8 +245,8 @@ _REPORTS: dict[type[Any], Callable[..., list[Any]]] = {
     TaskAdmitted: report_admitted_task,
     Transitioned: _report_transition,
 }
-REPORTED_FACTS = frozenset(_REPORTS)
-_STREAMS: dict[type[Any], Stream] = {
+REPORTED_FACTS: Final = frozenset(_REPORTS)
+_STREAMS: Final[dict[type[Any], Stream]] = {
     AuditRecord: "audit",
     CleanupRequest: "cleanup",
     MigrationRequest: "migrations",

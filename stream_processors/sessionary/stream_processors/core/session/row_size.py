@@ -31,14 +31,14 @@ from sessionary.stream_processors.core.session.transitions import Objection
 # Facts that bring content; `Created` is checked too.
 CONTENT_FACTS: Final = frozenset({ContentUpdated, SnapshotTaken, Transitioned})
 EVENT_ID_MAX: Final = 128  # characters that a full row keeps of an event id; a UUID has 36
-_REASON_CODE_MAX = 64  # characters; only an agent's error code is longer
-_BYTES_PER_CHARACTER_MAX = 4
-_BOUNDED_BYTES_MAX = 64 << 10  # of all parts but the texts
-_FIXED_BYTES = 400  # about what a row takes beside its texts and ledgers, and its record beside the row
-_LEDGER_BYTES = 150  # about what a producer's ledger takes, with a gap or two and the hashes of its events
+_REASON_CODE_MAX: Final = 64  # characters; only an agent's error code is longer
+_BYTES_PER_CHARACTER_MAX: Final = 4
+_BOUNDED_BYTES_MAX: Final = 64 << 10  # of all parts but the texts
+_FIXED_BYTES: Final = 400  # about what a row takes beside its texts and ledgers, and its record beside the row
+_LEDGER_BYTES: Final = 150  # about what a producer's ledger takes, with a gap or two and the hashes of its events
 CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
-_NO_SNAPSHOT = Snapshot("", None, 0, "", None, "", "UNKNOWN", "UNKNOWN")
-_DECODER = Decoder()
+_NO_SNAPSHOT: Final = Snapshot("", None, 0, "", None, "", "UNKNOWN", "UNKNOWN")
+_DECODER: Final = Decoder()
 
 
 def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arrival: Arrival) -> Objection | None:

@@ -18,8 +18,8 @@ from sessionary.stream_processors.core.session.transitions import Objection
 # For so long after it was first sent an event may be delivered again: the retention of the events
 # topic, and the age limit of a client's spool. It is a part of the rules.
 REDELIVERY_MS_MAX: Final = 1_209_600_000  # 14 days
-_LEFT_OUT = "; its snapshot is left out: "
-_WRONG_HASH = "is not that of its content"
+_LEFT_OUT: Final = "; its snapshot is left out: "
+_WRONG_HASH: Final = "is not that of its content"
 
 
 def gravestone_end_ms(grave: Gravestone) -> int:
@@ -76,7 +76,7 @@ def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> Sessio
     A snapshot follows the head of the session's chain, and has the hash of its content. The end of
     a session applies without a snapshot that is wrong: otherwise no event could end it.
     """
-    if not isinstance(fact, SnapshotTaken | Transitioned) or fact.snapshot is None:
+    if not isinstance(fact, (SnapshotTaken, Transitioned)) or fact.snapshot is None:
         return fact
     objection = _object_to_chain(fact.snapshot, row.snapshot.snapshot_id) or _object_to_hash(fact.snapshot)
     if objection is None:

@@ -7,7 +7,7 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, StepSucceeded
 from sessionary.schemas.limits import LIMIT_MAX
 from sessionary.schemas.records import StepState, TimedStep
-from sessionary.stream_processors.core.dependants.child_naming import StepPayload
+from sessionary.stream_processors.core.dependants.child_naming import STEP_PAYLOADS, StepPayload
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
@@ -17,8 +17,8 @@ from sessionary.stream_processors.core.step.transitions import BY_EVENT, REPEATE
 def judge_step(run: RunRow, event: Event, arrival: Arrival) -> StepRow | Objection | None:
     """Judge an event against `arrival.child`; return the row after it, None if that stays."""
     envelope, payload, step = event.envelope, event.payload, arrival.child
-    assert isinstance(payload, StepPayload)
-    assert step is None or isinstance(step, StepState | TimedStep)
+    assert isinstance(payload, STEP_PAYLOADS)
+    assert step is None or isinstance(step, (StepState, TimedStep))
     name, state = envelope.event_type, None if step is None else state_of(step)
     if isinstance(payload, StepStarted) and run.state not in AT_WORK:
         return Objection("illegal_transition", f"{name} is not possible for a run in {run.state}")
