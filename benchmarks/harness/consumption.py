@@ -77,9 +77,9 @@ class GroupProgress:
             places = self._consumer.committed(self._topics, timeout=_CALL_S)
         except KafkaException:
             return 0  # the group does not exist yet
-        return sum(self._counted(place.partition, max(0, place.offset)) for place in places)
+        return sum(self._count_events(place.partition, max(0, place.offset)) for place in places)
 
-    def _counted(self, partition: int, offset: int) -> int:
+    def _count_events(self, partition: int, offset: int) -> int:
         return min(offset, self._ends.get(partition, offset))
 
     def broker_cpu_seconds(self) -> float:
