@@ -4,7 +4,7 @@ mypyc compiles the first two. Left as Python: packages (they only say what is in
 whose attributes of the class the compiler does not take; and what takes values of any type from
 users, such as the codec: a compiled function makes a float of an int, and raises its own error for
 a value of another type. The generated readers and writers, which look at each type themselves, are
-made once more for Cython; so is `fast_replace`, which is nothing but speed.
+made once more for Cython; so are `fast_replace` and `event_columns`, which are nothing but speed.
 """
 
 from pathlib import Path
@@ -27,10 +27,16 @@ _BESIDE_THE_RULES: Final = (
 # An extension of this name has all generated readers and writers.
 CODEC: Final = FOLDER / FINDER
 FAST_REPLACE: Final = _SCHEMAS / "fast_replace.py"
+EVENT_COLUMNS: Final = Path("sinks/sessionary/sinks/core/rows/event_columns.py")
+# Its text is that of these files, one after the other.
+EVENT_COLUMN_PARTS: Final = tuple(
+    Path("native", name) for name in ("avro_reading.pyx", "payload_steps.pyx", "event_plans.pyx", "event_columns.pyx")
+)
 # What Cython compiles, and what it is made from beside the module itself, below the project.
 CYTHON_MODULES: Final = {
-    CODEC: (Path("native/codec_head.pyx"), Path("native/codec_text.py")),
+    CODEC: (Path("native/avro_reading.pyx"), Path("native/codec_head.pyx"), Path("native/codec_text.py")),
     FAST_REPLACE: (Path("native/fast_replace.pyx"),),
+    EVENT_COLUMNS: EVENT_COLUMN_PARTS,
 }
 
 
@@ -45,4 +51,13 @@ def rule_modules(root: Path) -> list[Path]:
     return [_CORE / "machine.py", *core, *_BESIDE_THE_RULES]
 
 
-__all__ = ["CODEC", "CYTHON_MODULES", "FAST_REPLACE", "ROOMS", "compiled_modules", "rule_modules"]
+__all__ = [
+    "CODEC",
+    "CYTHON_MODULES",
+    "EVENT_COLUMNS",
+    "EVENT_COLUMN_PARTS",
+    "FAST_REPLACE",
+    "ROOMS",
+    "compiled_modules",
+    "rule_modules",
+]
