@@ -1,19 +1,12 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, binding=False, infer_types=False
-"""Readers and writers of Avro records, made by `python -m native` from the schemas."""
 
-# The readers and writers of `generation`, in C: they agree with fastavro or give up. Every length is
-# compared with what is left; memory is only touched within it.
+# Readers and writers of Avro records, made by `python -m native` from the schemas: those of
+# `generation`, in C. They agree with fastavro or give up. avro_reading.pyx comes before this text.
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AsDouble
 from cpython.long cimport PyLong_AsLongLong, PyLong_AsLongLongAndOverflow
 from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_SET_ITEM
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.math cimport isfinite
-from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy
 
 from types import MappingProxyType
 
@@ -40,64 +33,12 @@ cdef extern from *:
     int PyFloat_Pack8(double value, char *place, int little_endian) except -1
     double PyFloat_Unpack8(const char *place, int little_endian) except? -1.0
 
-cdef struct In:
-    const unsigned char *data
-    Py_ssize_t at
-    Py_ssize_t end
-
 cdef inline void put(object record, Py_ssize_t place, object value):
     Py_INCREF(value)
     PyTuple_SET_ITEM(record, place, value)
 
 cdef inline object item(object record, Py_ssize_t place):
     return <object>PyTuple_GET_ITEM(record, place)
-
-cdef inline int open_bytes(In *i, object value, Py_ssize_t start) except -1:
-    if type(value) is not bytes or start < 0:
-        raise ValueError
-    i.data = <const unsigned char *>PyBytes_AS_STRING(value)
-    i.at = start
-    i.end = PyBytes_GET_SIZE(value)
-    return 0
-
-cdef inline int read_byte(In *i) except -1:
-    if i.at >= i.end:
-        raise IndexError
-    i.at += 1
-    return i.data[i.at - 1]
-
-cdef inline int64_t read_number(In *i) except? -1:
-    cdef uint64_t number = 0
-    cdef int byte, shift = 0
-    while True:
-        byte = read_byte(i)
-        number |= (<uint64_t>(byte & 127)) << shift
-        if byte < 128:
-            return <int64_t>(number >> 1) ^ -<int64_t>(number & 1)
-        shift += 7
-        if shift > 56:  # a number of ten bytes may be beyond 64 bits
-            raise ValueError
-
-cdef inline Py_ssize_t read_length(In *i) except -1:
-    cdef int64_t length = read_number(i)
-    if length < 0 or length > i.end - i.at:
-        raise ValueError
-    return length
-
-cdef inline bint is_there(In *i) except -1:
-    cdef int branch = read_byte(i)
-    if branch == 2:
-        return True
-    if branch:
-        raise ValueError
-    return False
-
-cdef inline int read_count(In *i) except -1:
-    # Of the items of a block; 0 ends the blocks.
-    cdef int count = read_byte(i)
-    if count > 127 or count & 1:
-        raise ValueError
-    return count >> 1
 
 cdef inline object read_string(In *i):
     cdef Py_ssize_t length = read_length(i)
@@ -129,14 +70,6 @@ cdef inline object read_symbol(In *i, tuple symbols):
     if byte > 127 or byte & 1 or byte >> 1 >= PyTuple_GET_SIZE(symbols):
         raise ValueError
     return item(symbols, byte >> 1)
-
-cdef inline int skip_string(In *i) except -1:
-    i.at += read_length(i)
-    return 0
-
-cdef inline int skip_long(In *i) except -1:
-    read_number(i)
-    return 0
 
 cdef enum:
     LOCAL_BYTES = 2048

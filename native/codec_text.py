@@ -20,7 +20,7 @@ from sessionary.schemas.events import EVENT_TYPES, SessionCreated
 from sessionary.schemas.headers import EventIdentity
 from sessionary.schemas.types import Envelope
 
-_HEAD = Path(__file__).with_name("codec_head.pyx")
+_HEADS = [Path(__file__).with_name(name) for name in ("avro_reading.pyx", "codec_head.pyx")]
 _SCALARS = frozenset({"string", "bytes", "int", "long", "boolean", "double"})
 
 
@@ -82,7 +82,8 @@ class CodecText:
             *("_FOUND = {", *self._found, "}"),
             *("def find_function(module, kind):", "    return _FOUND.get((module, kind)) if _FITS else None"),
         )
-        return "\n".join([_HEAD.read_text("utf-8"), *imports, *constants, *self._lines, *end]) + "\n"
+        heads = (path.read_text("utf-8") for path in _HEADS)
+        return "\n".join([*heads, *imports, *constants, *self._lines, *end]) + "\n"
 
     def _constant(self, value: str, kind: str = "object") -> str:
         return self._constants.setdefault(value, (kind, f"c{len(self._constants)}"))[1]

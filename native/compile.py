@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from native.codec_text import make_codec_text
-from native.modules import CODEC, FAST_REPLACE, ROOMS, plain_modules, rule_modules
+from native.modules import CODEC, EVENT_COLUMN_PARTS, EVENT_COLUMNS, FAST_REPLACE, ROOMS, plain_modules, rule_modules
 from native.tree import SHARED
 
 _CONFIG = """[mypy]
@@ -50,7 +50,11 @@ def main(tree: Path, work: Path) -> None:
     os.chdir(work)  # setuptools would read a project's file
     _write_if_new(work / "codec.pyx", _codec_text(tree))
     _write_if_new(work / "fast_replace.pyx", Path(__file__).with_name("fast_replace.pyx").read_text("utf-8"))
-    extensions += _cython_extensions({CODEC: "codec.pyx", FAST_REPLACE: "fast_replace.pyx"})
+    parts = (path.read_text("utf-8") for path in (Path(__file__).parents[1] / part for part in EVENT_COLUMN_PARTS))
+    _write_if_new(work / "event_columns.pyx", "\n".join(parts))
+    extensions += _cython_extensions(
+        {CODEC: "codec.pyx", FAST_REPLACE: "fast_replace.pyx", EVENT_COLUMNS: "event_columns.pyx"}
+    )
     extensions += _cython_extensions({module: str(tree / module) for module in plain_modules(tree)})
     folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects"), "--parallel", "2"]
     setup(name="sessionary-native", packages=[], ext_modules=extensions, script_args=["build_ext", *folders])

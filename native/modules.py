@@ -5,8 +5,8 @@ and raises its own error for a value of another type. So what takes values of an
 left to Cython, which compiles a module as it is, types unseen: slower than mypyc's, faster than the
 interpreter. So are machines, whose attributes of the class mypyc does not take, and what handles
 each record or row around the rules. The generated readers and writers, which look at each type
-themselves, are made once more for Cython; so is `fast_replace`, which is nothing but speed.
-Packages stay Python: they only say what is in them.
+themselves, are made once more for Cython; so are `fast_replace` and `event_columns`, which are nothing but
+speed. Packages stay Python: they only say what is in them.
 """
 
 from pathlib import Path
@@ -40,10 +40,18 @@ _AROUND_THE_RULES: Final = (
 # An extension of this name has all generated readers and writers.
 CODEC: Final = FOLDER / FINDER
 FAST_REPLACE: Final = _SCHEMAS / "fast_replace.py"
+EVENT_COLUMNS: Final = Path("sinks/sessionary/sinks/core/rows/event_columns.py")
+# Its text is that of these files, one after the other.
+EVENT_COLUMN_PARTS: Final = tuple(
+    Path("native", name) for name in ("avro_reading.pyx", "payload_steps.pyx", "event_plans.pyx", "event_columns.pyx")
+)
 # What Cython has another text of, and what that is made from beside the module, below the project.
 CYTHON_MODULES: Final = {
-    CODEC: (Path("native/codec_head.pyx"), Path("native/codec_text.py"), Path("native/check_text.py")),
+    CODEC: tuple(
+        Path("native", name) for name in ("avro_reading.pyx", "codec_head.pyx", "codec_text.py", "check_text.py")
+    ),
     FAST_REPLACE: (Path("native/fast_replace.pyx"),),
+    EVENT_COLUMNS: EVENT_COLUMN_PARTS,
 }
 
 
@@ -72,6 +80,8 @@ def _core_modules(root: Path) -> list[Path]:
 __all__ = [
     "CODEC",
     "CYTHON_MODULES",
+    "EVENT_COLUMNS",
+    "EVENT_COLUMN_PARTS",
     "FAST_REPLACE",
     "ROOMS",
     "compiled_modules",

@@ -68,6 +68,16 @@ def test_the_check_of_refusals_can_fail() -> None:
         check_refused(None, row)
 
 
+def test_columns_are_compared_if_the_build_makes_them_at_once() -> None:
+    run = FuzzRun(3)
+    run.fold_records(300)
+    assert (run.columns.taken > 50) == run.columns.has_encoder
+    run.columns.compare()
+    run.columns._rows = [(0,)]
+    with pytest.raises((AssertionError, ValueError)):
+        run.columns.compare()
+
+
 def test_a_failure_that_was_not_meant_is_found_by_rules_2_too(monkeypatch: pytest.MonkeyPatch) -> None:
     run = FuzzRun(3, 2)
     monkeypatch.setattr(FailingMachine, "report", staticmethod(lambda *_: 1 // 0))

@@ -105,6 +105,7 @@ def run_seed(seed: int, records: int, rules: int = 1) -> RunResult:
     failures: tuple[str, ...] = ()
     try:
         run.fold_records(records)
+        run.columns.compare()
     except Exception:  # noqa: BLE001 - any exception is what the fuzzer looks for
         again = f"make fuzz SEED={seed} RECORDS={records} ARGS='--rules {rules}'"
         failures = (f"seed {seed}, at offset {run.offset - 1}; to repeat: {again}\n{traceback.format_exc()}",)

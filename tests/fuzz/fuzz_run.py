@@ -48,6 +48,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from tests.core.oracle_rig import START_MS, position_under
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
+from tests.fuzz.column_check import ColumnCheck
 from tests.fuzz.full_sessions import full_sessions
 from tests.fuzz.newer_rules_fuzzer import NewerRulesFuzzer
 from tests.support.event_factory import TICK
@@ -141,6 +142,7 @@ class FuzzRun:
         self._at_ms = START_MS
         self._postponed: LogRecord | None = None
         self._failed: set[int] = set()  # the offsets of a batch on which the machine failed
+        self.columns = ColumnCheck()
         self.decoded = 0
         self.seen: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
@@ -286,6 +288,7 @@ class FuzzRun:
         topic = SETTINGS.topics.events
         raw = RawRecord(topic, 0, self._offset, self._at_ms, fuzzed.key, fuzzed.value, fuzzed.header_source)
         row = history_row(raw, self._decoder)
+        self.columns.add_row(raw, row)
         self._event_type: str = row[_EVENT_TYPE]
         if not row[_ERROR]:
             self.decoded += 1

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.codec import encode_record
+from sessionary.schemas.codec import encode_event, encode_record
 from sessionary.schemas.events import (
+    EVENT_TYPES,
     MessageAppended,
     SessionActivity,
     StateUpdated,
@@ -15,15 +16,17 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
-from sessionary.schemas.records import BatchAcknowledged
+from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass, ErrorInfo
 from sessionary.sinks.clickhouse.retention import apply_retention
+from sessionary.sinks.core.rows.figures import FIGURE_COLUMNS
 from sessionary.sinks.settings import RetentionSettings
 from tests.integration.test_aged_runs import KEPT_OF_RUNS
 from tests.support.aged_rows import AgedRows
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, agent_event, audit_record, batch_record, usage
+from tests.support.values import example_event
 
 AGES = (1, 31, 366, 2_922)  # days; the last one is eight years
 SEVEN_YEARS = 2_557
@@ -51,6 +54,28 @@ def test_usage_is_counted_for_as_long_as_the_law_keeps_its_row(rows: AgedRows, c
     assert rows.fetch_values(by_model) == [("m-large", kept, 100 * kept, known)]
     # The payload itself is personal data, and is gone.
     assert rows.fetch_values("SELECT count() AS n FROM history WHERE payload_json != ''") == [(known,)]
+
+
+def test_sinks_write_the_figures_that_the_table_would_make_of_payloads(rows: AgedRows) -> None:
+    events = [encode_event(example_event(payload)) for payload in EVENT_TYPES]
+    events += [
+        agent_event(UsageRecorded(model, tokens, -1, 2, 3, is_timeout_retry=True))
+        for model, tokens in ((None, 0), ("", 1 << 40), ("é" * 1_000, -5), ("é" * 1_001, 7), ('\0\n"', 1))
+    ]
+    events += [agent_event(StateUpdated(4, 5, json.dumps({"x": text}))) for text in ("", "é" * 2_000, "\0\\")]
+    rows.insert_rows("history", 1, [*events, b"junk", encode_record(Tick("i"))])
+    database = rows.clickhouse.clickhouse_database
+    columns = rows.fetch_values(
+        f"SELECT name, default_expression FROM system.columns WHERE database = '{database}' AND table = 'history' "
+        "AND default_expression LIKE '%payload_json%'"
+    )
+    assert [name for name, _ in columns] == list(FIGURE_COLUMNS)
+    for name, made in columns:
+        differing = f"countIf(NOT isNotDistinctFrom({name}, ({made}))) AS differing"
+        told = rows.fetch_values(
+            f"SELECT {differing}, uniqExact(ifNull(toString({name}), '')) > 1 AS told FROM history"
+        )
+        assert told == [(0, 1)], name
 
 
 def test_refused_usage_is_never_billed_however_old_it_is(rows: AgedRows) -> None:

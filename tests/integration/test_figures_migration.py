@@ -12,9 +12,13 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.clickhouse.migrate import Migration, shipped_migrations
+from sessionary.sinks.core.rows.figures import FIGURE_COLUMNS
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.sink_kinds import SINKS
+from sessionary.sinks.core.rows.shared import TableRow
+from sessionary.sinks.core.sink_kinds import SINKS, TableSpec
 from sessionary.sinks.settings import SinkSettings
+from tests.support import clickhouse_rows
 from tests.support.aged_rows import AgedRows
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import agent_event, usage
@@ -27,12 +31,22 @@ _TOTALS = "SELECT sum(calls) AS n, sum(tokens_in) AS t, sum(model_cost_usd_micro
 _STORED = "SELECT count() AS n, uniqExact(source_offset) AS o FROM history WHERE event_type = 'usage_recorded'"
 
 
+def former_row(raw: RawRecord, decoder: Decoder) -> TableRow:
+    return history_row(raw, decoder)[: -len(FIGURE_COLUMNS)]
+
+
+FORMER_HISTORY = SINKS["history"]._replace(
+    table=TableSpec("history", HISTORY_COLUMNS[: -len(FIGURE_COLUMNS)]), build_row=former_row
+)
+
+
 @contextmanager
 def former_release() -> Iterator[None]:
-    """Let the sinks know only the migrations of the former release."""
+    """Let the sinks know only the migrations and the columns of the former release."""
     former = [migration for migration in shipped_migrations() if migration.version <= FORMER]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migrate, "shipped_migrations", lambda: former)
+        patch.setattr(clickhouse_rows, "SINKS", {**SINKS, "history": FORMER_HISTORY})
         yield
 
 
@@ -98,9 +112,7 @@ class FormerSink:
     def __init__(self, rows: AgedRows) -> None:
         self._rows, self._stop, self.written = rows, threading.Event(), 0
         self._thread = threading.Thread(target=self._run)
-        self._inserter = TableInserter(
-            SinkSettings.model_validate(rows.clickhouse.model_dump()), SINKS["history"].table
-        )
+        self._inserter = TableInserter(SinkSettings.model_validate(rows.clickhouse.model_dump()), FORMER_HISTORY.table)
         with former_release():
             self._inserter.open()
 
@@ -114,7 +126,7 @@ class FormerSink:
         self._inserter.close()
 
     def _run(self) -> None:
-        sink = SINKS["history"]
+        sink = FORMER_HISTORY
         while not self._stop.is_set():
             offset = 1_000 + self.written
             value = usage("financial", "personal", session=50, seq=offset)

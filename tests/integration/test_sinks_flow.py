@@ -223,6 +223,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
             "0032_fenced_beats",
             "0033_landed_ends",
             "0034_waiting_sessions",
+            "0035_cheaper_runs",
         ]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")

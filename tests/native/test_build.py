@@ -9,7 +9,15 @@ import pytest
 
 import native.__main__ as program
 from native import toolchain
-from native.modules import CODEC, CYTHON_MODULES, FAST_REPLACE, compiled_modules, plain_modules, rule_modules
+from native.modules import (
+    CODEC,
+    CYTHON_MODULES,
+    EVENT_COLUMNS,
+    FAST_REPLACE,
+    compiled_modules,
+    plain_modules,
+    rule_modules,
+)
 from native.tree import SHARED, find_extensions, find_stale_modules, place_extensions, remove_extensions
 from sessionary.stream_processors.measures.core_build import core_build
 from tests.style.project import ROOT
@@ -24,7 +32,7 @@ def test_every_module_of_the_rules_is_compiled_but_maps() -> None:
     core = Path("stream_processors/sessionary/stream_processors/core")
     left = {path.relative_to(ROOT) for path in (ROOT / core).rglob("*.py")} - set(modules)
     assert {path.name for path in left} == {"__init__.py"}
-    assert set(modules) - set(rule_modules(ROOT)) - set(plain_modules(ROOT)) == {CODEC, FAST_REPLACE}
+    assert set(modules) - set(rule_modules(ROOT)) - set(plain_modules(ROOT)) == {CODEC, EVENT_COLUMNS, FAST_REPLACE}
     machines = {path for path in plain_modules(ROOT) if path.is_relative_to(core)}
     assert {path.name for path in machines} == {"machine.py"}
     assert core / "machine.py" in rule_modules(ROOT)

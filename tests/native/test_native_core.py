@@ -5,47 +5,32 @@ import os
 import pickle
 import random
 import re
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.workload.events import Workload, agent_runs
-from native.modules import ROOMS, compiled_modules
-from native.tree import find_extensions
+from tests.native.conftest import run_program
 from tests.style.project import ROOT
 
 pytestmark = pytest.mark.long
 
-TREE = ROOT / "build" / "native" / "tree"
-TESTED = ("tests/core/stream_processors", "tests/core/schemas", "tests/recorded", "tests/simulation")
+TESTED = (
+    "tests/core/stream_processors",
+    "tests/core/schemas",
+    "tests/core/sinks",
+    "tests/recorded",
+    "tests/simulation",
+)
 EVENTS, SESSIONS = 20_000, 500
 Raw = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
 
 
-@pytest.fixture(scope="module")
-def native_path() -> str:
-    """A PYTHONPATH with which a compiled copy of the core is found before the Python."""
-    built = _run([sys.executable, "-m", "native", "--tree", str(TREE)], {})
-    assert built.returncode == 0, built.stderr
-    modules = len(compiled_modules(ROOT))
-    assert f"compiled {modules} modules" in built.stderr
-    assert len(list(find_extensions(TREE))) == modules + 1
-    return os.pathsep.join(str(TREE / room) for room in ROOMS)
-
-
-def _run(words: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-
-
 def _fold(log: Path, rules: int, path: str) -> dict[str, Any]:
     program = str(Path(__file__).with_name("fold_log.py"))
-    done = _run(
+    done = run_program(
         [sys.executable, program, str(log), f"{rules}"],
         {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))},
     )
@@ -90,8 +75,19 @@ def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> N
 
 
 def test_the_compiled_core_passes_the_core_s_tests(native_path: str) -> None:
-    options = ["-q", "-m", "not long and not interpreted", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=600"]
-    done = _run([sys.executable, "-m", "pytest", *options, *TESTED], {"PYTHONPATH": native_path})
+    options = [
+        "-q",
+        "-rs",
+        "-m",
+        "not long and not interpreted",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--timeout=600",
+    ]
+    done = run_program([sys.executable, "-m", "pytest", *options, *TESTED], {"PYTHONPATH": native_path})
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
     assert (found := re.search(r"^(\d+) passed", done.stdout, re.M)), done.stdout[-2_000:]
     assert int(found[1]) > 1_000
+    assert "has no encoder" not in done.stdout

@@ -51,7 +51,11 @@ def _source_and_type(tenant_id: str, service_id: str, event_type: str) -> tuple[
 
 
 @lru_cache(maxsize=4_096)
-def _iso_second(seconds: int) -> str:
+def iso_second(seconds: int) -> str:
+    """Return a time in s since the epoch as ISO 8601 in UTC, without its offset.
+
+    Raises `ValueError`, `OverflowError` or `OSError` beyond the years 1 to 9999.
+    """
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
@@ -61,7 +65,7 @@ def time_header(at_us: int) -> bytes:
     Raises `ValueError`, `OverflowError` or `OSError` beyond the years 1 to 9999.
     """
     second, rest = divmod(at_us, 1_000_000)
-    return f"{_iso_second(second)}.{rest:06}+00:00".encode() if rest else f"{_iso_second(second)}+00:00".encode()
+    return f"{iso_second(second)}.{rest:06}+00:00".encode() if rest else f"{iso_second(second)}+00:00".encode()
 
 
 def _envelope_headers(envelope: Envelope | EventIdentity) -> list[tuple[str, bytes]]:
@@ -180,6 +184,7 @@ __all__ = [
     "find_traceparent",
     "header_pairs",
     "headers_beyond_envelope",
+    "iso_second",
     "read_each_headers",
     "read_headers",
     "time_header",

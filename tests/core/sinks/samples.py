@@ -1,15 +1,37 @@
 """Records as Kafka delivers them to a sink."""
 
+from clickhouse_connect.datatypes.registry import get_from_name
+from clickhouse_connect.driver.insert import InsertContext
 from confluent_kafka import Message
 
 from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.types import DataClass, Envelope
+from sessionary.sinks.clickhouse.native import NativeBlock
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from tests.support.sink_records import NOW_US, session_id
 
+# The types of the table's columns, as sinks insert them.
+HISTORY_TYPES = (
+    *("UInt32", "UInt64", "DateTime64(3, 'UTC')", "String"),
+    *("String", "String", "Int32", "String", "String", "Nullable(String)", "String", "Nullable(String)", "String"),
+    *("Nullable(String)", "Int64", "String", "Int64", "Nullable(String)", "Nullable(Int64)", "Nullable(String)"),
+    *("Nullable(String)", "DateTime64(6, 'UTC')", "Array(String)", "Nullable(Int64)", "Nullable(String)"),
+    *("Nullable(String)", "String", "Nullable(String)", "Nullable(String)"),
+    *("Array(Tuple(name String, value String))", "String", "DateTime64(6, 'UTC')", "Nullable(DateTime64(6, 'UTC'))"),
+    *("DateTime('UTC')", "String", "UInt32"),
+    *("Nullable(String)", "Int64", "Int64", "Int64", "Int64", "Bool"),
+    *("Nullable(Int64)", "Nullable(UInt64)", "Nullable(Int64)", "String"),
+)
 KEY = f"acme:{session_id(1)}".encode()
 DECODER = Decoder()
+
+
+def history_block() -> NativeBlock:
+    """Return an empty block of the table history."""
+    types = [get_from_name(name) for name in HISTORY_TYPES]
+    return NativeBlock(InsertContext("t", [*HISTORY_COLUMNS, "topic_id"], types, column_oriented=True), "id")
 
 
 def raw_record(value: bytes | None, key: bytes | None = KEY, timestamp_ms: int = NOW_US // 1_000) -> RawRecord:

@@ -67,6 +67,11 @@ class _Column:
         self._planes: list[_Pieces] = []
         self._nulls: tuple[int, _Pieces] = 0, []  # a number of nulls, and their encoding
 
+    @property
+    def type_name(self) -> str:
+        """The type as the server names it."""
+        return str(self._kind.name)
+
     def encode_values(self, values: Sequence[Any], context: InsertContext) -> _Pieces:
         """Return a portion's piece of each plane. Raises `_ENCODE_ERRORS`."""
         if self._elements is None:
@@ -89,7 +94,7 @@ class _Column:
             pieces += _encode_planes(kind, filled, context)
         return pieces
 
-    def append_pieces(self, pieces: _Pieces) -> None:
+    def append_pieces(self, pieces: Sequence[bytearray | bytes]) -> None:
         """Append a portion's pieces to the planes."""
         if not self._planes:
             self._planes = [[] for _ in pieces]
@@ -132,6 +137,20 @@ class NativeBlock:
         self._columns = [_Column(*column) for column in zip(context.column_names, context.column_types, strict=True)]
         self.rows = 0
 
+    @property
+    def given_columns(self) -> list[tuple[str, str]]:
+        """Name and type of each column whose values are given; types as the server names them."""
+        given = self._columns if self._last_value is None else self._columns[:-1]
+        return [(column.name, column.type_name) for column in given]
+
+    def add_pieces(self, rows: int, pieces: Sequence[Sequence[bytearray | bytes]]) -> None:
+        """Append rows that are encoded: of each column given, a piece of each plane."""
+        if self._last_value is not None:
+            pieces = [*pieces, self._encode_last(rows)]
+        for column, found in zip(self._columns, pieces, strict=True):
+            column.append_pieces(found)
+        self.rows += rows
+
     def add_rows(self, rows: Sequence[TableRow]) -> list[BadValue]:
         """Append rows; leave out and return those that cannot be encoded.
 
@@ -149,8 +168,11 @@ class NativeBlock:
 
     def _add_all(self, rows: Sequence[TableRow]) -> None:
         """Append all of the rows, or none: then raises `_EncodeFailed`."""
-        if not rows:
-            return
+        if rows:
+            self.add_pieces(len(rows), self.encode_rows(rows))
+
+    def encode_rows(self, rows: Sequence[TableRow]) -> list[_Pieces]:
+        """Return of each column given a piece of each plane. Raises `_EncodeFailed`."""
         pieces = []
         given = self._columns if self._last_value is None else self._columns[:-1]
         for column, values in zip(given, zip(*rows, strict=True), strict=True):
@@ -159,11 +181,7 @@ class NativeBlock:
                 pieces.append(column.encode_values(values, self._context))
             except _ENCODE_ERRORS as error:
                 raise _EncodeFailed(f"{column.name}: {type(error).__name__}: {error}") from error
-        if self._last_value is not None:
-            pieces.append(self._encode_last(len(rows)))
-        for column, found in zip(self._columns, pieces, strict=True):
-            column.append_pieces(found)
-        self.rows += len(rows)
+        return pieces
 
     def _encode_last(self, rows: int) -> _Pieces:
         if self._last_pieces[0] != rows:

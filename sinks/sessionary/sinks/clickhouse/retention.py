@@ -24,7 +24,8 @@ _RUNS_TTL: Final = """ALTER TABLE {database}.run_events MODIFY TTL
     least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL 30 DAY) DELETE WHERE subject = 'tool_call',
     toDateTime(retain_until) DELETE WHERE subject = 'artifact',
     least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL {runs} DAY) DELETE
-        WHERE subject NOT IN ('tool_call', 'artifact')"""
+        WHERE subject NOT IN ('tool_call', 'artifact'),
+    toDateTime(appended_at) + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(1))"""
 # By the names of `retention_days`: what to run if one of them differs.
 _STATEMENTS: Final = {
     "history": (_HISTORY_TTL, _REFUSALS_TTL),

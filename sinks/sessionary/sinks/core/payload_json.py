@@ -20,8 +20,8 @@ from sessionary.schemas.codec.codegen import CodeBuilder
 from sessionary.schemas.events import EVENT_TYPES
 
 TEXT_MAX: Final = 1_000
-_CUT: Final = "…"
-_UNCUT_SUFFIX: Final = "_json"  # of the names of fields that are never cut
+CUT_MARK: Final = "…"
+UNCUT_SUFFIX: Final = "_json"  # of the names of fields that are never cut
 # Types that JSON takes unchanged; compared by exact type, which most values of a payload have.
 _UNCHANGED_TYPES: Final = frozenset({int, float, bool, type(None)})
 
@@ -41,7 +41,7 @@ def json_text(value: object) -> str:
 
 
 def _is_unchanged(name: str, value: object) -> bool:
-    return type(value) in _UNCHANGED_TYPES or (isinstance(value, str) and name.endswith(_UNCUT_SUFFIX))
+    return type(value) in _UNCHANGED_TYPES or (isinstance(value, str) and name.endswith(UNCUT_SUFFIX))
 
 
 def _to_json_types(value: object) -> object:
@@ -52,9 +52,12 @@ def _to_json_types(value: object) -> object:
         return {str(name): _to_json_types(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_to_json_types(part) for part in value]
-    if isinstance(value, str) and len(value) > TEXT_MAX:
-        return value[:TEXT_MAX] + _CUT
-    return value
+    return cut_text(value) if isinstance(value, str) else value
+
+
+def cut_text(text: str) -> str:
+    """Return a text as a payload's JSON has it, if the field's name does not end with `_json`."""
+    return text[:TEXT_MAX] + CUT_MARK if len(text) > TEXT_MAX else text
 
 
 class _JsonWriterBuilder(CodeBuilder):
@@ -95,7 +98,7 @@ class _JsonWriterBuilder(CodeBuilder):
                 self.add_value(inner, indent, name, uncut=uncut)
             case "string":
                 if not uncut:
-                    self.add_lines(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{_CUT}'")
+                    self.add_lines(indent, f"if len({name}) > {TEXT_MAX}: {name} = {name}[:{TEXT_MAX}] + '{CUT_MARK}'")
                 self.add_lines(indent, f"{name} = _string({name})")
             case "boolean":
                 self.add_lines(indent, f"{name} = 'true' if {name} else 'false'")
@@ -114,7 +117,7 @@ class _JsonWriterBuilder(CodeBuilder):
             # Unpacking a plain tuple is faster than unpacking a named one.
             self.add_lines(indent, f"({''.join(f'{part}, ' for part in names)}) = {name}[:]")
         for field, part in zip(fields, names, strict=True):
-            self.add_value(field["type"], indent, part, uncut=field["name"].endswith(_UNCUT_SUFFIX))
+            self.add_value(field["type"], indent, part, uncut=field["name"].endswith(UNCUT_SUFFIX))
         inside = ",".join(f'"{field["name"]}":{{{part}}}' for field, part in zip(fields, names, strict=True))
         self.add_lines(indent, f"{name} = f'{{{{{inside}}}}}'")
 
@@ -142,4 +145,4 @@ def payload_text(payload: Any) -> str:
     return writer(payload)
 
 
-__all__ = ["TEXT_MAX", "json_text", "payload_text"]
+__all__ = ["CUT_MARK", "TEXT_MAX", "UNCUT_SUFFIX", "cut_text", "json_text", "payload_text"]

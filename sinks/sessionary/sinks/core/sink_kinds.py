@@ -10,9 +10,10 @@ from sessionary.schemas.topics import SINK_TOPICS, SinkTopic
 from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
 from sessionary.sinks.core.rows.batches import ACKNOWLEDGEMENT_COLUMNS, BATCH_COLUMNS, acknowledgement_row, batch_row
 from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
+from sessionary.sinks.core.rows.event_columns import find_encoder
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, former_history_row, history_row
 from sessionary.sinks.core.rows.rejected import REJECTED_COLUMNS, rejected_row
-from sessionary.sinks.core.rows.shared import RowBuilder
+from sessionary.sinks.core.rows.shared import EncoderFinder, RowBuilder
 
 SinkKind = Literal["audit", "history", "rejected", "batches"]
 
@@ -39,6 +40,7 @@ class SinkDefinition(NamedTuple):
     """One sink. `topic` is a field of `TopicNames`.
 
     `build_former_row`: makes the rows of a block that a sink of 0.1.0 has begun, if they differ.
+    `find_encoder`: finds what makes columns of bytes at once, as `build_row` would; None without.
     """
 
     kind: SinkKind
@@ -47,6 +49,7 @@ class SinkDefinition(NamedTuple):
     build_row: RowBuilder
     side: SideTable | None = None
     build_former_row: RowBuilder | None = None
+    find_encoder: EncoderFinder | None = None
 
 
 DEAD_LETTERS: Final = TableSpec("sink_dead_letters", DEAD_LETTER_COLUMNS)
@@ -59,7 +62,12 @@ _ACKNOWLEDGEMENTS: Final = SideTable(
 _SINKS: Final = (
     SinkDefinition("audit", SINK_TOPICS["audit"], TableSpec("audit", AUDIT_COLUMNS), audit_row),
     SinkDefinition(
-        "history", SINK_TOPICS["history"], TableSpec("history", HISTORY_COLUMNS), history_row, None, former_history_row
+        "history",
+        SINK_TOPICS["history"],
+        TableSpec("history", HISTORY_COLUMNS),
+        history_row,
+        build_former_row=former_history_row,
+        find_encoder=find_encoder,
     ),
     SinkDefinition("rejected", SINK_TOPICS["rejected"], TableSpec("rejected", REJECTED_COLUMNS), rejected_row),
     SinkDefinition(

@@ -15,7 +15,7 @@ from sessionary.sinks.clickhouse.native import PORTION, NativeBlock
 from sessionary.sinks.core.intent import Piece, RecordBlock
 from sessionary.sinks.core.rows.dead_letters import dead_letter_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.shared import RowBuilder, TableRow
+from sessionary.sinks.core.rows.shared import RecordEncoder, RowBuilder, TableRow
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, SinkDefinition
 from sessionary.sinks.errors import BadRow, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
@@ -70,8 +70,9 @@ class BlockWriter:
         letters: list[tuple[RawRecord, str]] = []
         records, aside = self._split_records(block.records)
         aside_rows = self._write_aside(token, block.topic_id, aside, letters) if aside else 0
+        build, encoder = self._row_builder_of(block), self._encoder_of(block, native)
         for first in range(0, len(records), PORTION):
-            self._add_rows(native, self._row_builder_of(block), records[first : first + PORTION], letters)
+            self._add_portion(native, encoder, build, list(records[first : first + PORTION]), letters)
         if letters:
             self._write_dead_letters(partition, token, block.topic_id, letters)
         first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
@@ -126,9 +127,13 @@ class BlockWriter:
 
     def _row_builder_of(self, block: RecordBlock) -> RowBuilder:
         definition = self._definition
-        # An intent without a topic's id is of 0.1.0.
-        is_former = block.replay_of is not None and block.replay_of.topic_id is None
-        return definition.build_former_row if is_former and definition.build_former_row else definition.build_row
+        return (
+            definition.build_former_row if _is_former(block) and definition.build_former_row else definition.build_row
+        )
+
+    def _encoder_of(self, block: RecordBlock, native: NativeBlock) -> RecordEncoder | None:
+        find = self._definition.find_encoder
+        return None if find is None or _is_former(block) else find(native.given_columns)
 
     def _split_records(self, records: Sequence[RawRecord]) -> tuple[Sequence[RawRecord], Sequence[RawRecord]]:
         """Return the records for the sink's table, and those for its side table."""
@@ -150,6 +155,34 @@ class BlockWriter:
         self._add_rows(block, side.build_row, records, letters)
         self._inserter.insert_block(block, f"{token}:aside", first_try=False, table=side.table.name)
         return block.rows
+
+    def _add_portion(
+        self,
+        block: NativeBlock,
+        encoder: RecordEncoder | None,
+        build: RowBuilder,
+        records: list[RawRecord],
+        letters: list[tuple[RawRecord, str]],
+    ) -> None:
+        """Add the records' rows in their order, by the encoder if there is one.
+
+        What it gives up is built and encoded as rows, several at a time if they follow each other.
+        """
+        if encoder is None:
+            self._add_rows(block, build, records, letters)
+            return
+        place, left = 0, list[RawRecord]()
+        while place < len(records):
+            taken, pieces = encoder.encode(records, place, len(records))
+            if not taken:
+                left.append(records[place])
+                place += 1
+                continue
+            self._add_rows(block, build, left, letters)
+            left = []
+            block.add_pieces(taken, pieces)
+            place += taken
+        self._add_rows(block, build, left, letters)
 
     def _add_rows(
         self,
@@ -225,6 +258,11 @@ class BlockWriter:
                 partition=partition,
                 offset=block.first,
             )
+
+
+def _is_former(block: RecordBlock) -> bool:
+    """Return True if a sink of 0.1.0 declared the block: its intent has no topic's id."""
+    return block.replay_of is not None and block.replay_of.topic_id is None
 
 
 __all__ = ["BlockWriter"]

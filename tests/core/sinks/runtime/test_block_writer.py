@@ -1,18 +1,26 @@
-"""What a sink logs about a record that it cannot store."""
+"""What a sink logs about a record that it cannot store, and rows that an encoder leaves to it."""
 
 import time
+from itertools import takewhile
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sessionary.schemas.codec import Decoder
-from sessionary.sinks.core.intent import RecordBlock
+from sessionary.schemas.events import SessionActivity
+from sessionary.sinks.clickhouse.native import NativeBlock
+from sessionary.sinks.core.intent import Intent, RecordBlock
+from sessionary.sinks.core.rows.history import history_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer
 from sessionary.sinks.settings import SinkSettings
+from tests.core.sinks.samples import history_block
 from tests.support.event_factory import EventFactory
+from tests.support.sink_records import agent_event
 
 
 def test_a_dead_letter_is_told_with_its_place_and_session(
@@ -52,3 +60,48 @@ class _EmptyBlock:
 
     def add_rows(self, rows: list[object]) -> list[object]:
         return []
+
+
+class _GivesUp:
+    """Encodes a record by its row, as a native build's encoder does at once, or gives it up."""
+
+    def __init__(self, block: NativeBlock, given_up: frozenset[int]) -> None:
+        self._block, self._given_up = block, given_up
+
+    def encode(self, records: list[RawRecord], first: int, last: int, /) -> tuple[int, list[list[bytes]]]:
+        taken = takewhile(lambda record: record.offset not in self._given_up, records[first:last])
+        rows = [history_row(record, Decoder()) for record in taken]
+        pieces = self._block.encode_rows(rows) if rows else []
+        return len(rows), [[bytes(plane) for plane in planes] for planes in pieces]
+
+
+@given(st.frozensets(st.integers(0, 9)), st.frozensets(st.integers(0, 9)))
+def test_rows_keep_their_order_whatever_the_encoder_leaves(given_up: frozenset[int], bad: frozenset[int]) -> None:
+    value = agent_event(SessionActivity("llm"))
+    records = [RawRecord("t", 1, n, -1 if n in bad else 5 + n, b"k", value) for n in range(10)]
+    writer = BlockWriter(SINKS["history"], SinkSettings(), SinkMetrics("history", "g"), Decoder())
+    found = []
+    for encoder in (None, _GivesUp(history_block(), given_up | bad)):
+        block, letters = history_block(), list[tuple[RawRecord, str]]()
+        writer._add_portion(block, encoder, history_row, records, letters)
+        found.append((block.rows, block.to_bytes(), letters))
+    assert found[0] == found[1]
+    assert found[0][0] == 10 - len(bad)
+
+
+def test_a_block_of_the_former_release_is_made_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    definition = SINKS["history"]._replace(find_encoder=lambda columns: asked.append(bool(columns)))
+    writer = BlockWriter(definition, SinkSettings(), SinkMetrics("history", "g"), Decoder())
+    monkeypatch.setattr(writer._inserter, "open", lambda: None)
+    monkeypatch.setattr(writer._inserter, "new_block", lambda *_, **__: history_block())
+    monkeypatch.setattr(writer._inserter, "insert_block", lambda *_, **__: None)
+    monkeypatch.setattr(writer._inserter, "count_rows", lambda *_: 1)
+    monkeypatch.setattr(writer._inserter, "count_blocks", lambda *_: 1)
+    records = [RawRecord("t", 1, 7, 5, b"k", agent_event(SessionActivity("llm")))]
+    block = RecordBlock(7, 7, records, None)
+    for topic_id, times in ((None, 0), ("id", 1)):
+        writer.write_block(1, block._replace(replay_of=Intent(7, 1, 0, topic_id)))
+        assert len(asked) == times
+    writer.write_block(1, block)
+    assert asked == [True, True]

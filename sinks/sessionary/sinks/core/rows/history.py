@@ -19,6 +19,7 @@ from sessionary.sinks.core.column_times import (
     expiry_seconds,
 )
 from sessionary.sinks.core.payload_json import payload_text
+from sessionary.sinks.core.rows.figures import FIGURE_COLUMNS, NO_FIGURES, figures_of
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.rows.shared import EMPTY_ENVELOPE, TableRow, envelope_from_key
 
@@ -27,6 +28,7 @@ HISTORY_COLUMNS: Final = (
     *Envelope._fields,
     *("payload_json", "key_bytes", "value_bytes", "headers"),
     *("retention_class", "retain_until", "personal_until", "personal_expires", "src_topic", "value_size"),
+    *FIGURE_COLUMNS,
 )
 _CLASS: Final = HISTORY_COLUMNS.index("retention_class")
 _PERSONAL_UNTIL: Final = HISTORY_COLUMNS.index("personal_until")
@@ -54,7 +56,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     topic, partition, offset, timestamp_ms, key, value, header_source = raw[:]
     appended = check_log_time("the record's timestamp", timestamp_ms * 1_000)
     headers: Headers = read_headers(header_source) or ()
-    error: str = ""
+    error, figures = "", NO_FIGURES
     try:
         decoded = decoder.decode_event(value)
     except DecodeError as failure:
@@ -64,6 +66,7 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
         if isinstance(decoded, Event):
             envelope, payload = decoded[:]
             text, headers = payload_text(payload), headers_beyond_envelope(envelope, headers)
+            figures = figures_of(payload)
             if not REPORTED_MIN_US <= envelope.occurred_at <= REPORTED_MAX_US:
                 envelope = envelope._replace(occurred_at=clamp_reported_time(envelope.occurred_at))
         else:
@@ -71,15 +74,22 @@ def history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
             text = payload_text(decoded)
         retention = retention_of(envelope.data_classes, appended)
     name, retain_until, personal_until = retention[:]
-    if envelope.event_type in _IDLE_TYPES and name in _SHORTENED_CLASSES:
-        name = _IDLE_CLASS
+    name = class_of_row(name, envelope.event_type)
     # Adding tuples takes two thirds of the time of unpacking them into one.
     return (
         (partition, offset, timestamp_ms, error)  # noqa: RUF005
         + envelope
         + (text, key, value, headers)
         + (name, retain_until, personal_until, expiry_seconds(personal_until), topic, raw.size)
+        + figures
     )
+
+
+def class_of_row(retention_class: str, event_type: str) -> str:
+    """Return the class of retention of a row, by that of its data."""
+    if event_type in _IDLE_TYPES and retention_class in _SHORTENED_CLASSES:
+        return _IDLE_CLASS
+    return retention_class
 
 
 def former_history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
@@ -96,4 +106,4 @@ def former_history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     return (*row[:_CLASS], name, *row[_CLASS + 1 :])
 
 
-__all__ = ["HISTORY_COLUMNS", "former_history_row", "history_row"]
+__all__ = ["HISTORY_COLUMNS", "class_of_row", "former_history_row", "history_row"]

@@ -1,7 +1,7 @@
 """What the row builders share: types, the columns of a row's source, decoding."""
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Invalid
@@ -14,6 +14,22 @@ from sessionary.sinks.errors import BadRow
 TableRow = tuple[Any, ...]
 RowBuilder = Callable[[RawRecord, Decoder], TableRow]
 _Record = TypeVar("_Record")
+
+
+class RecordEncoder(Protocol):
+    """Makes pieces of a table's columns of records at once, without rows."""
+
+    def encode(self, records: list[RawRecord], first: int, last: int, /) -> tuple[int, list[list[bytes]]]:
+        """Encode records from index `first` to before `last`, until one that it gives up.
+
+        Return how many it encoded, and for each column, `topic_id` excepted, a piece of each of its
+        planes (see `clickhouse/native`). What it gives up says nothing about the record.
+        """
+        ...
+
+
+# Finds the encoder for columns of these names and types.
+EncoderFinder = Callable[[Sequence[tuple[str, str]]], RecordEncoder | None]
 
 SOURCE_COLUMNS: Final = ("src_topic", "src_partition", "src_offset", "value_size")
 EMPTY_ENVELOPE: Final = Envelope("", "", 0, "", "", None, "", None, "", None, 0, "", 0, None, None, None, None, 0)
@@ -50,6 +66,8 @@ def envelope_from_key(raw: RawRecord) -> Envelope:
 __all__ = [
     "EMPTY_ENVELOPE",
     "SOURCE_COLUMNS",
+    "EncoderFinder",
+    "RecordEncoder",
     "RowBuilder",
     "TableRow",
     "decode_as",

@@ -1,0 +1,32 @@
+"""A compiled copy of the core, which the tests of this folder share."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+
+from native.modules import ROOMS, compiled_modules
+from native.tree import find_extensions
+from tests.style.project import ROOT
+
+TREE = ROOT / "build" / "native" / "tree"
+
+
+@pytest.fixture(scope="session")
+def native_path() -> str:
+    """A PYTHONPATH with which a compiled copy of the core is found before the Python."""
+    built = run_program([sys.executable, "-m", "native", "--tree", str(TREE)], {})
+    assert built.returncode == 0, built.stderr
+    modules = len(compiled_modules(ROOT))
+    assert f"compiled {modules} modules" in built.stderr
+    assert len(list(find_extensions(TREE))) == modules + 1
+    return os.pathsep.join(str(TREE / room) for room in ROOMS)
+
+
+def run_program(words: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program from the project's folder to its end, and return what it wrote."""
+    return subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
