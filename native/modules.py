@@ -5,8 +5,8 @@ and raises its own error for a value of another type. So what takes values of an
 left to Cython, which compiles a module as it is, types unseen: slower than mypyc's, faster than the
 interpreter. So are machines, whose attributes of the class mypyc does not take, and what handles
 each record or row around the rules. The generated readers and writers, which look at each type
-themselves, are made once more for Cython; so are `fast_replace` and `event_columns`, which are nothing but
-speed. Packages stay Python: they only say what is in them.
+themselves, are made once more for Cython; so are `fast_replace` and `event_columns`, which are
+nothing but speed. Packages stay Python: they only say what is in them.
 """
 
 from pathlib import Path
