@@ -15,7 +15,8 @@ CODEC := .venv/made-codec
 SCHEMAS := schemas/sessionary/schemas
 MADE_FROM := $(wildcard generation/*.py $(foreach folder,. codec events records avro/*,$(SCHEMAS)/$(folder)/*.*))
 
-.PHONY: help install codec demo bench bench-report native native-remove test test-client test-long alerts monitoring browser chaos fuzz mutants check lint format docs dashboard-pictures clean
+.PHONY: help install codec demo bench bench-report native native-remove wheels test test-client test-long alerts monitoring browser \
+	chaos fuzz fuzz-readers mutants check lint format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -48,7 +49,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(call INSTALL,dev)
 	@touch $(LOCAL) $(DOCS) $@
 
-install demo native test test-long alerts chaos fuzz mutants check bench bench-report docs dashboard-pictures: $(CODEC)
+install demo native wheels test test-long alerts chaos fuzz fuzz-readers mutants check bench bench-report docs dashboard-pictures: $(CODEC)
 
 $(CODEC): $(MADE_FROM) | $(LOCAL)
 	@$(BIN)/python -m generation
@@ -69,6 +70,11 @@ native: $(DEV)
 # Remove the compiled core, so that the Python runs again.
 native-remove: $(BIN)/python
 	@$(BIN)/python -m native --remove
+
+# Build the pure wheel, and one with the compiled core for each Python 3.11 to 3.14 that is found, into dist.
+wheels: $(DEV)
+	@$(BIN)/python -m native.wheels $(ARGS)
+	@$(BIN)/python -m tests.packaging.check_wheels dist
 
 # More workers than cores: a test of the integration waits for two fifths of its time.
 test: WORKERS = 3
@@ -120,6 +126,10 @@ chaos: $(DEV)
 # Fold fuzzed records on all cores and count what they reach: make fuzz RECORDS=10000000 SEED=2.
 fuzz: $(DEV)
 	@$(BIN)/python -m tests.fuzz --records $(RECORDS) --seed $(SEED) $(ARGS)
+
+# Read damaged records with the compiled readers, and compare with fastavro; ARGS=--sanitize with the address sanitizer.
+fuzz-readers: $(DEV)
+	@$(BIN)/python -m tests.fuzz.readers --inputs $(RECORDS) --seed $(SEED) $(ARGS)
 
 # Make small faults in the pure core, one at a time, and see whether the tests notice; ARGS='--only PATTERN'.
 mutants: $(DEV)

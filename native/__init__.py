@@ -8,7 +8,10 @@
     avro_reading   what the codec's text and that of event_columns begin with
     toolchain    what a build needs, and what of it is missing
     compile      makes the extensions, in a process of its own
+    build        starts that process: for a tree of sources, or for a wheel
     tree         where extensions lie in a tree of sources, and which are older than their source
+    interpreters finds the interpreters of this machine for which wheels can be built
+    wheels       python -m native.wheels: builds the pure wheel, and one for each interpreter
     __main__     python -m native
 
 An extension lies beside the module that it was made of, and the interpreter prefers it. Without one

@@ -1,23 +1,23 @@
 """Compile the core: python -m native [--tree FOLDER | --remove].
 
 In place, or in a copy of the sources that is made below FOLDER. A line says what is missing.
+`CFLAGS` in the environment is passed on to the C compiler; give such a build a work folder of its
+own.
 """
 
 import argparse
-import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from generation.modules import write_files
-from native.modules import compiled_modules
+from native.build import compile_tree
+from native.modules import CYTHON_MODULES, compiled_modules
 from native.toolchain import find_missing_part
 from native.tree import copy_sources, place_extensions, remove_extensions
 
 ROOT = Path(__file__).parents[1]
 _WORK = ROOT / "build" / "native"
-_LINES_SHOWN = 20
 
 
 def main(words: list[str] | None = None) -> int:
@@ -26,6 +26,8 @@ def main(words: list[str] | None = None) -> int:
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--tree", type=Path, help="make a copy of the sources in this folder, and compile there")
     place.add_argument("--remove", action="store_true", help="remove the compiled core, so that the Python runs")
+    parser.add_argument("--codec-only", action="store_true", help="compile readers and writers only, not the rules")
+    parser.add_argument("--work", type=Path, default=_WORK, help="folder of what is made; default: build/native")
     options = parser.parse_args(words)
     if options.remove:
         remove_extensions(ROOT)
@@ -37,29 +39,14 @@ def main(words: list[str] | None = None) -> int:
     if options.tree is not None:
         tree = options.tree.resolve()
         copy_sources(ROOT, tree)
-    _tell(f"compiling {len(compiled_modules(tree))} modules (the first time: about three minutes)")
-    begun_s = time.monotonic()
-    log = _WORK / "log"
-    if not _compile(tree, log):
-        lines = "\n".join(log.read_text(errors="replace").splitlines()[-_LINES_SHOWN:])
-        return _tell(f"{lines}\nthe core was not compiled; the whole output is in {log.relative_to(ROOT)}", 1)
+    modules = list(CYTHON_MODULES) if options.codec_only else compiled_modules(tree)
+    _tell(f"compiling {len(modules)} modules (the first time: about three minutes)")
+    begun_s, work = time.monotonic(), options.work.resolve()
+    if fault := compile_tree(ROOT, tree, work, codec_only=options.codec_only):
+        return _tell(fault, 1)
     remove_extensions(tree)
-    modules = place_extensions(_WORK / "built", tree)
-    return _tell(f"compiled {modules} modules in {time.monotonic() - begun_s:.0f} s; make native-remove undoes it")
-
-
-def _compile(tree: Path, log: Path) -> bool:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(_WORK / "built", ignore_errors=True)  # it may have a module that is gone
-    with log.open("w") as output:
-        done = subprocess.run(
-            [sys.executable, "-m", "native.compile", str(tree), str(_WORK)],
-            cwd=ROOT,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    return done.returncode == 0
+    placed = place_extensions(work / "built", tree)
+    return _tell(f"compiled {placed} modules in {time.monotonic() - begun_s:.0f} s; make native-remove undoes it")
 
 
 def _tell(line: str, code: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Makes the extensions of a tree: python -m native.compile TREE WORK.
+"""Makes the extensions of a tree: python -m native.compile TREE WORK [--codec-only].
 
 TREE has the rooms. WORK is a folder for what is made; extensions come to lie in WORK/built. A
 process of its own, because the compiler works in the current folder, and ends the process if a type
@@ -28,25 +28,12 @@ cache_dir = {cache}
 """
 
 
-def main(tree: Path, work: Path) -> None:
+def main(tree: Path, work: Path, *, codec_only: bool = False) -> None:
     """Compile. Raises `SystemExit` if a type is wrong, or the C compiler fails."""
-    from mypyc.build import mypycify
     from setuptools import setup
 
     work.mkdir(parents=True, exist_ok=True)
-    config = work / "mypy.ini"
-    mypy_path = os.pathsep.join(str(tree / room) for room in ROOMS)
-    config.write_text(_CONFIG.format(mypy_path=mypy_path, cache=work / "types"))
-    os.chdir(tree)  # errors name files as they are given here
-    sources = [str(path) for path in rule_modules(tree)]
-    extensions = mypycify(
-        ["--config-file", str(config), *sources],
-        opt_level="2",
-        debug_level="0",
-        multi_file=True,
-        group_name=SHARED.removesuffix("__mypyc"),
-        target_dir=str(work / "c"),
-    )
+    extensions = [] if codec_only else _rule_extensions(tree, work)
     os.chdir(work)  # setuptools would read a project's file
     _write_if_new(work / "codec.pyx", _codec_text(tree))
     _write_if_new(work / "fast_replace.pyx", Path(__file__).with_name("fast_replace.pyx").read_text("utf-8"))
@@ -55,9 +42,29 @@ def main(tree: Path, work: Path) -> None:
     extensions += _cython_extensions(
         {CODEC: "codec.pyx", FAST_REPLACE: "fast_replace.pyx", EVENT_COLUMNS: "event_columns.pyx"}
     )
-    extensions += _cython_extensions({module: str(tree / module) for module in plain_modules(tree)})
+    if not codec_only:
+        extensions += _cython_extensions({module: str(tree / module) for module in plain_modules(tree)})
     folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects"), "--parallel", "2"]
     setup(name="sessionary-native", packages=[], ext_modules=extensions, script_args=["build_ext", *folders])
+
+
+def _rule_extensions(tree: Path, work: Path) -> list[Any]:
+    """Return the extensions of the rules, whose C is written below `work`."""
+    from mypyc.build import mypycify
+
+    config = work / "mypy.ini"
+    mypy_path = os.pathsep.join(str(tree / room) for room in ROOMS)
+    config.write_text(_CONFIG.format(mypy_path=mypy_path, cache=work / "types"))
+    os.chdir(tree)  # errors name files as they are given here
+    sources = [str(path) for path in rule_modules(tree)]
+    return mypycify(
+        ["--config-file", str(config), *sources],
+        opt_level="2",
+        debug_level="0",
+        multi_file=True,
+        group_name=SHARED.removesuffix("__mypyc"),
+        target_dir=str(work / "c"),
+    )
 
 
 def _codec_text(tree: Path) -> str:
@@ -92,4 +99,4 @@ def _cython_extensions(sources: Mapping[Path, str]) -> list[Any]:
 
 
 if __name__ == "__main__":
-    main(*(Path(word).resolve() for word in sys.argv[1:3]))
+    main(*(Path(word).resolve() for word in sys.argv[1:3]), codec_only="--codec-only" in sys.argv[3:])

@@ -34,17 +34,19 @@ def remove_extensions(tree: Path) -> None:
         path.unlink()
 
 
+def find_built(built: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield what was built, and where it lies below a folder of installed packages."""
+    yield from ((path, path.relative_to(built)) for path in sorted(built.rglob(f"*{_SUFFIX}")))
+
+
 def place_extensions(built: Path, tree: Path) -> int:
     """Copy what was built into a tree; return how many modules it has extensions of."""
     modules = 0
-    for path in built.rglob(f"*{_SUFFIX}"):
-        place = path.relative_to(built)
-        if place.parts[0] == _NAMESPACE:
-            modules += 1
-            place = Path(place.parts[1], place)
-        else:
-            place = Path("schemas", place)  # the room that every role has
-        shutil.copy2(path, tree / place)
+    for path, place in find_built(built):
+        is_module = place.parts[0] == _NAMESPACE
+        modules += is_module
+        room = place.parts[1] if is_module else "schemas"  # the room that every role has
+        shutil.copy2(path, tree / room / place)
     return modules
 
 
@@ -62,4 +64,12 @@ def find_stale_modules(tree: Path) -> list[Path]:
     return sorted(stale)
 
 
-__all__ = ["SHARED", "copy_sources", "find_extensions", "find_stale_modules", "place_extensions", "remove_extensions"]
+__all__ = [
+    "SHARED",
+    "copy_sources",
+    "find_built",
+    "find_extensions",
+    "find_stale_modules",
+    "place_extensions",
+    "remove_extensions",
+]

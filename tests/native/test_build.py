@@ -1,14 +1,19 @@
 """What a build of the compiled core says and leaves, without a compiler."""
 
 import os
+import re
 import shutil
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 
 import native.__main__ as program
-from native import toolchain
+from native import toolchain, wheels
+from native.build import compile_for_wheel
+from native.interpreters import VERSIONS, Interpreter, find_interpreters, running_version
 from native.modules import (
     CODEC,
     CYTHON_MODULES,
@@ -18,9 +23,16 @@ from native.modules import (
     plain_modules,
     rule_modules,
 )
-from native.tree import SHARED, find_extensions, find_stale_modules, place_extensions, remove_extensions
+from native.tree import (
+    SHARED,
+    find_built,
+    find_extensions,
+    find_stale_modules,
+    place_extensions,
+    remove_extensions,
+)
 from sessionary.stream_processors.measures.core_build import core_build
-from tests.style.project import ROOT
+from tests.style.project import ROOT, pyproject
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
@@ -59,6 +71,90 @@ def test_what_is_missing_is_told_in_a_line(
     line = capsys.readouterr().err
     assert told in line
     assert line.count("\n") == 1
+
+
+def test_without_a_compiler_the_tests_of_the_compiled_core_fail_and_none_is_skipped(tmp_path: Path) -> None:
+    files = [f"tests/native/{name}.py" for name in ("test_native_core", "test_compiled_readers")]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "long", "-p", "no:cacheprovider", "-p", "no:xdist", *files],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},  # so that no compiler is found
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout[-5_000:] + done.stderr[-5_000:]
+    assert "there is no C compiler" in done.stdout
+    assert re.search(r"\b(passed|skipped)\b", done.stdout.splitlines()[-1]) is None, done.stdout[-5_000:]
+
+
+def test_the_wheel_s_build_without_a_compiler_fails_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match=r"^NATIVE_WHEEL=1, but .* there is no C compiler .*") as raised:
+        compile_for_wheel(ROOT)
+    assert f"{raised.value}".count("\n") == 0
+
+
+def test_what_was_built_lies_in_the_wheel_as_in_an_installation(tmp_path: Path) -> None:
+    for name in (f"sessionary/schemas/ids{SUFFIX}", f"{SHARED}{SUFFIX}", "sessionary/schemas/ids.c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = {place.as_posix(): path for path, place in find_built(tmp_path)}
+    assert found == {name: tmp_path / name for name in (f"{SHARED}{SUFFIX}", f"sessionary/schemas/ids{SUFFIX}")}
+
+
+def test_the_running_interpreter_is_found_and_a_name_that_leads_nowhere_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = running_version()
+    other = next(each for each in VERSIONS if each != version)
+    shim = tmp_path / f"python{other}"
+    shim.write_text("#!/bin/sh\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert find_interpreters() == [Interpreter(version, Path(sys.executable))]
+    program = tmp_path / "versions" / f"{other}.1" / "bin" / f"python{other}"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho {other} True True cpython\n")
+    program.chmod(0o755)
+    assert Interpreter(other, program) in find_interpreters()
+
+
+def test_a_version_that_is_asked_for_and_missing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wheels, "find_interpreters", lambda versions: [])
+    monkeypatch.setattr(wheels, "build_wheel", lambda python, folder, is_native: Path(__file__))
+    assert wheels.main(["--folder", str(tmp_path), "--python", "3.14"]) == 1
+    assert wheels.main(["--folder", str(tmp_path)]) == 0
+    assert "no CPython 3.14 with headers was found" in capsys.readouterr().err
+
+
+def test_a_build_server_builds_for_the_same_versions_with_the_same_compilers() -> None:
+    config = pyproject()
+    server, hook = (
+        config["tool"]["cibuildwheel"],
+        config["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"],
+    )
+    assert server["build"] == [f"cp{version.replace('.', '')}-*" for version in VERSIONS]
+    assert server["environment"] == {"NATIVE_WHEEL": "1"}
+    named = re.findall(r"Programming Language :: Python :: (3\.\d+)", "\n".join(config["project"]["classifiers"]))
+    assert tuple(named) == VERSIONS
+    known = {*config["project"]["dependencies"], *config["project"]["optional-dependencies"]["dev"]}
+    assert set(hook["native-dependencies"]) - known == {"setuptools>=80"}
+
+
+def test_a_wheel_that_cannot_be_built_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(python: Path, folder: Path, *, is_native: bool) -> Path:
+        raise RuntimeError("the reason")
+
+    monkeypatch.setattr(wheels, "find_interpreters", lambda versions: [])
+    monkeypatch.setattr(wheels, "build_wheel", fail)
+    assert wheels.main(["--folder", str(tmp_path)]) == 1
+    assert "the reason" in capsys.readouterr().err
 
 
 def test_an_extension_lies_beside_its_module_and_is_stale_after_a_change(tmp_path: Path) -> None:

@@ -74,20 +74,23 @@ def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> N
         assert native["refused"] > EVENTS / 100
 
 
-def test_the_compiled_core_passes_the_core_s_tests(native_path: str) -> None:
-    options = [
-        "-q",
-        "-rs",
-        "-m",
-        "not long and not interpreted",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "--timeout=600",
-    ]
-    done = run_program([sys.executable, "-m", "pytest", *options, *TESTED], {"PYTHONPATH": native_path})
+def _pass_tests(native_path: str, *folders: str) -> tuple[int, str]:
+    """Run the short tests of folders with the compiled copy; return how many passed, and the output."""
+    options = ["-q", "-rs", "-m", "not long and not interpreted", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    program = [sys.executable, "-m", "pytest", *options, "--timeout=600", *folders]
+    done = run_program(program, {"PYTHONPATH": native_path})
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
-    assert (found := re.search(r"^(\d+) passed", done.stdout, re.M)), done.stdout[-2_000:]
-    assert int(found[1]) > 1_000
-    assert "has no encoder" not in done.stdout
+    found = re.search(r"^(\d+) passed", done.stdout, re.M)
+    assert found is not None, done.stdout[-2_000:]
+    return int(found[1]), done.stdout
+
+
+def test_the_compiled_core_passes_the_core_s_tests(native_path: str) -> None:
+    passed, output = _pass_tests(native_path, *TESTED)
+    assert passed > 1_000
+    assert "has no encoder" not in output
+
+
+def test_the_client_passes_its_tests_with_the_compiled_core(native_path: str) -> None:
+    passed, _ = _pass_tests(native_path, "tests/core/producers")
+    assert passed > 800

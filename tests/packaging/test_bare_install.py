@@ -3,9 +3,7 @@ else.
 """
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from generation.modules import make_texts
+from tests.packaging.wheel_rig import run_clean
 from tests.style.project import ROOT
 
 pytestmark = pytest.mark.long
@@ -42,21 +41,10 @@ print(json.dumps({
 """
 
 
-def _run(*argv: str | Path, cwd: Path) -> str:
-    # Not from the checkout, and with nothing of ours on the path: only what the wheel holds may be
-    # found.
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SESSIONARY_", "COV_"))}
-    # The second is for the build's own environment, where pip 26 no longer reads the first.
-    env["PIP_CONSTRAINT"] = env["PIP_BUILD_CONSTRAINT"] = str(ROOT / "constraints.txt")
-    done = subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, f"{argv}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    run_clean(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
     (built,) = folder.glob("sessionary-*.whl")
     return built
 
@@ -64,11 +52,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def said(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("bare")
-    _run(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    run_clean(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
-    _run(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    run_clean(python, "-m", "pip", "install", "--quiet", wheel, cwd=folder)
     (folder / "agent.py").write_text(_AGENT)
-    answer: dict[str, Any] = json.loads(_run(python, "-W", "error", "agent.py", cwd=folder))
+    answer: dict[str, Any] = json.loads(run_clean(python, "-W", "error", "agent.py", cwd=folder))
     return answer
 
 
@@ -100,7 +88,7 @@ def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_pa
                     shutil.copy(ROOT / path, source)
             case ["COPY", path, target]:
                 shutil.copytree(ROOT / path, source / target, ignore=shutil.ignore_patterns("generated", "__pycache__"))
-    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, source, cwd=tmp_path)
+    run_clean(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, source, cwd=tmp_path)
     (rebuilt,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as of_checkout, zipfile.ZipFile(rebuilt) as of_image:
         assert sorted(of_image.namelist()) == sorted(of_checkout.namelist())

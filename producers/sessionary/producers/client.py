@@ -19,6 +19,7 @@ from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyI
 from sessionary.producers.process.process_exit import log_error
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
 from sessionary.producers.session.life import Session, Step
+from sessionary.schemas.fast_replace import speed_up
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
@@ -100,6 +101,7 @@ class SessionClient(FollowQuestions, TenantClients):
         self._artifacts = open_library(given.artifacts_url if artifacts is None else artifacts)
         callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced, on_paused, on_resumed)
         self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
+        speed_up("sessionary")  # what a verb makes on its way to the spool; all its modules are loaded
 
     @property
     def artifacts(self) -> "ArtifactLibrary | None":

@@ -13,6 +13,7 @@ from sessionary.producers import (
     SessionClient,
     SessionLost,
 )
+from sessionary.producers import client as client_module
 from sessionary.producers.testing import memory_client, memory_ports
 from sessionary.schemas.events import SessionCreated
 from tests.core.producers.sent_events import START_EVENTS, sent_types
@@ -79,6 +80,13 @@ def test_session_ids_are_of_the_version_that_was_set(version: int) -> None:
     client, _ = memory_client(settings=ProducerSettings.from_env({}, session_id_version=version))
     with client:
         assert uuid.UUID(client.create(user_id="u").session_id).version == version
+
+
+def test_a_client_makes_events_as_fast_as_its_build_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(client_module, "speed_up", asked.append)
+    with memory_client()[0]:
+        assert asked == ["sessionary"]
 
 
 def test_a_session_names_its_parent() -> None:

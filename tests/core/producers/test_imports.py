@@ -13,6 +13,7 @@ import sessionary.producers
 _ALLOWED = {
     *("annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"),
     *("confluent_kafka", "fastavro", "sessionary"),
+    "sessionary_core__mypyc",  # the code of a native build's modules
     # Compression codecs, which fastavro loads where they happen to be installed.
     *("backports", "cramjam", "cython_runtime", "lz4", "zstandard"),
 }
