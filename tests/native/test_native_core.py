@@ -75,7 +75,7 @@ def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> N
 
 
 def _pass_tests(native_path: str, *folders: str) -> tuple[int, str]:
-    """Run the short tests of folders with the compiled copy; return how many passed, and the output."""
+    """Run the short tests of folders with the compiled copy; return their number and the output."""
     options = ["-q", "-rs", "-m", "not long and not interpreted", "-p", "no:cacheprovider", "-p", "no:xdist"]
     program = [sys.executable, "-m", "pytest", *options, "--timeout=600", *folders]
     done = run_program(program, {"PYTHONPATH": native_path})
