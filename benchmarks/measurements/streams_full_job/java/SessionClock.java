@@ -13,6 +13,30 @@ enum SessionClock {
             return row.getLimits().getInitMs();
         }
     },
+    /** Of a session that waits for its tenant's quota; by rules 1 none does. */
+    QUOTA_WAIT {
+        @Override
+        long dueMs(SessionState row) {
+            return Timers.NEVER;
+        }
+
+        @Override
+        long limitMs(SessionState row) {
+            return row.getLimits().getInitMs();
+        }
+    },
+    /** Of a session that waits for its tenant's quota; by rules 1 none does. */
+    QUOTA_SILENCE {
+        @Override
+        long dueMs(SessionState row) {
+            return Timers.NEVER;
+        }
+
+        @Override
+        long limitMs(SessionState row) {
+            return row.getLimits().getInitMs();
+        }
+    },
     INACTIVITY {
         @Override
         long dueMs(SessionState row) {
