@@ -74,10 +74,13 @@ EXPECTED_ERRORS: Final = (ProcessorFault, Unavailable, OSError, MemoryError)
 
 
 def describe_exception(error: Exception) -> str:
-    """Return an exception's type and place in the code. Its text may repeat a record."""
+    """Return an exception's type and place in the code. Its text may repeat a record.
+
+    The same in every build: Cython names a function by its whole path, and a file from its root on.
+    """
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    module = frame.filename.rpartition("/sessionary/")[2]
-    return f"{type(error).__name__} at {module}:{frame.lineno}, in {frame.name}"
+    module, name = f"/{frame.filename}".rpartition("/sessionary/")[2], frame.name.rpartition(".")[2]
+    return f"{type(error).__name__} at {module}:{frame.lineno}, in {name}"
 
 
 def judge_failed(where: str, error: Exception, offset: int | None = None, key: bytes | None = None) -> Halted:
