@@ -217,24 +217,27 @@ class TransactionWriter:
         """Produce records, by default to the source's partition; return their bytes."""
         produce, size = self._producer.produce, 0
         partition = self._partition if partition is None else partition
-        for topic, key, value, headers in records:
-            while True:
-                try:
-                    if headers is None:
-                        produce(topic, value, key, partition, on_delivery)
-                    else:
-                        produce(topic, value, key, partition, on_delivery, headers=headers)
-                except BufferError:
-                    # The queue is full of this transaction's records: let it drain.
-                    self._retry_in_place(self._producer.poll, _FULL_PAUSE_S)
-                    continue
-                except KafkaException as error:
-                    if error.args[0].code() == KafkaError._STATE:
-                        # The broker has refused an earlier record: only a commit says why.
-                        self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
-                    raise self._classify_error(error.args[0], f"{topic}, key {key!r}") from error
-                break
-            size += len(key or b"") + len(value or b"")
+        try:
+            for topic, key, value, headers in records:
+                while True:
+                    try:
+                        if headers is None:
+                            produce(topic, value, key, partition, on_delivery)
+                        else:
+                            produce(topic, value, key, partition, on_delivery, headers=headers)
+                    except BufferError:
+                        # The queue is full of this transaction's records: let it drain.
+                        self._retry_in_place(self._producer.poll, _FULL_PAUSE_S)
+                        continue
+                    except KafkaException as error:
+                        if error.args[0].code() == KafkaError._STATE:
+                            # The broker has refused an earlier record: only a commit says why.
+                            self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
+                        raise self._classify_error(error.args[0], f"{topic}, key {key!r}") from error
+                    break
+                size += len(key or b"") + len(value or b"")
+        finally:
+            del produce  # an error keeps this frame, and the method would keep the producer
         return size
 
     def _on_position_delivered(self, error: KafkaError | None, message: Message) -> None:
@@ -243,20 +246,28 @@ class TransactionWriter:
 
     def _retry_in_place(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a transactional call; repeat it after retriable errors, for at most 30 s."""
-        return self._retry_until(time.monotonic() + _PATIENCE_S, call, *args, **kwargs)
+        try:
+            return self._retry_until(time.monotonic() + _PATIENCE_S, call, *args, **kwargs)
+        finally:
+            # An error keeps this frame, maybe while the process lives; the producer's method would
+            # keep its threads and connections.
+            del call
 
     def _retry_until(self, patient_until_s: float, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a transactional call; repeat it after retriable errors until then, monotonic."""
-        while True:
-            self.called_s = time.monotonic()
-            try:
-                return call(*args, **kwargs)
-            except KafkaException as error:
-                cause: KafkaError = error.args[0]
-                passing = cause.retriable() and not cause.txn_requires_abort() and not cause.fatal()
-                if not passing or not self._wanted() or time.monotonic() >= patient_until_s:
-                    raise self._classify_error(cause, call.__name__) from error
-                time.sleep(_RETRY_PAUSE_S)
+        try:
+            while True:
+                self.called_s = time.monotonic()
+                try:
+                    return call(*args, **kwargs)
+                except KafkaException as error:
+                    cause: KafkaError = error.args[0]
+                    passing = cause.retriable() and not cause.txn_requires_abort() and not cause.fatal()
+                    if not passing or not self._wanted() or time.monotonic() >= patient_until_s:
+                        raise self._classify_error(cause, call.__name__) from error
+                    time.sleep(_RETRY_PAUSE_S)
+        finally:
+            del call  # as above
 
     def _classify_error(self, cause: KafkaError, where: str) -> Aborted | Lost | Halted:
         what = f"partition {self._partition}, {where}: {cause.str()}"

@@ -1,5 +1,6 @@
 """How a transaction is written, without a broker: order, a full queue, refused records, retries."""
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -216,6 +217,26 @@ def test_a_producer_that_cannot_abort_is_given_up_after_one_call(monkeypatch: py
     with pytest.raises(Lost, match="abort: told so"):
         writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
     assert now_s == CALL_S
+
+
+@pytest.mark.parametrize(
+    "failing", [("produce",), ("commit_transaction",), ("commit_transaction", "abort_transaction")], ids="+".join
+)
+def test_an_error_that_is_kept_keeps_no_producer(failing: tuple[str, ...]) -> None:
+    """Its frames would keep the threads and connections of each producer that failed."""
+
+    def fail(*args: object, **_named: object) -> None:
+        del args  # a method of the driver has no frame either
+        raise KafkaException(error(KafkaError._MSG_TIMED_OUT, abort=True))
+
+    producer: FakeProducer = type("FailingProducer", (FakeProducer,), dict.fromkeys(failing, fail))()
+    made = writer_of(producer, lambda: iter(RECORDS))
+    with pytest.raises(Aborted) as kept:
+        made.write_outcome(OUTCOME, 0)
+    held = weakref.ref(producer)
+    del made._producer, producer
+    assert held() is None
+    assert kept.value.__traceback__ is not None
 
 
 def test_who_is_no_longer_wanted_fences_nobody() -> None:
