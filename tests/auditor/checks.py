@@ -270,7 +270,7 @@ def check_timeouts(inputs: AuditInput) -> Iterator[Difference]:
     """Each due deadline fired once; none fired early or for a session with a live agent."""
 
     def count_fired(lines: list[Row]) -> Counter[tuple[object, ...]]:
-        names = ("tenant_id", "session_id", "transition", "run_id", "idem_key", "due_at")
+        names = ("tenant_id", "session_id", "transition", "run_id", "idem_key", "step_name", "due_at")
         return Counter(tuple(line.get(name) for name in names) for line in lines if line.get("fired_at") is not None)
 
     audits = [line for _, line in inputs.evidence.outputs["audit"]]

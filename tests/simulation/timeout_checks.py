@@ -12,7 +12,10 @@ from tests.simulation.world import HOLE_MS, QUIET_MS
 def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[AnyMachine]) -> Iterator[str]:
     """No timeout is doubled or false, computed from the log alone."""
     fired = [(life, line) for life, line in lives_of(outputs) if line.due_at is not None]
-    once = Counter((life, line.transition, line.run_id, line.idem_key, line.epoch, line.due_at) for life, line in fired)
+    once = Counter(
+        (life, line.transition, line.run_id, line.idem_key, line.step_name, line.epoch, line.due_at)
+        for life, line in fired
+    )
     yield from (f"{timeout} fired {times} times" for timeout, times in once.items() if times > 1)
     if not fired:
         return
