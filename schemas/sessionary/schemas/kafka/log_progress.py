@@ -35,15 +35,21 @@ class StalledPartition(NamedTuple):
 class _Behind(NamedTuple):
     position: int
     log_end: int
-    since_s: float
+    still_s: float  # for how long it had stood still when it was last observed
+    observed_s: float
+    answers: bool  # its log did then
+
+    def still_until(self, now_s: float) -> float:
+        return self.still_s + (now_s - self.observed_s if self.answers else 0.0)
 
 
 class LogProgress:
     """The progress of one reader through the partitions of one topic.
 
     A partition is behind while its log ends beyond its position. It stands still from the first
-    observation at that position on. Only time with answers counts: a partition that an observation
-    leaves out starts again. One thread observes; any thread may ask.
+    observation at that position on. Only time between two answers in a row counts. A question
+    without an answer does not start the count again: a busy broker may miss one now and then. One
+    thread observes; any thread may ask.
     """
 
     def __init__(self) -> None:
@@ -57,17 +63,21 @@ class LogProgress:
         behind: dict[int, _Behind] = {}
         for partition, position in positions.items():
             end, seen = log_ends.get(partition), self._behind.get(partition)
+            if seen is not None and seen.position != position:
+                seen = None
             if end is not None and position < end:
-                still = seen is not None and seen.position == position
-                behind[partition] = _Behind(position, end, seen.since_s if seen is not None and still else now_s)
+                still_s = 0.0 if seen is None else seen.still_until(now_s)
+                behind[partition] = _Behind(position, end, still_s, now_s, answers=True)
+            elif end is None and seen is not None:
+                behind[partition] = seen._replace(observed_s=now_s, answers=False)
         self._behind = behind
 
     def stalled_partitions(self, now_s: float, limit_s: float) -> dict[int, StalledPartition]:
         """Return the partitions that have stood still for `limit_s`, by number."""
         return {
-            partition: StalledPartition(position, log_end, now_s - since_s)
-            for partition, (position, log_end, since_s) in sorted(self._behind.items())
-            if now_s - since_s >= limit_s
+            partition: StalledPartition(behind.position, behind.log_end, behind.still_until(now_s))
+            for partition, behind in sorted(self._behind.items())
+            if behind.answers and behind.still_until(now_s) >= limit_s
         }
 
 

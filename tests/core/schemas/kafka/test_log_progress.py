@@ -29,6 +29,22 @@ def test_time_without_an_answer_of_the_log_does_not_count() -> None:
     assert progress.stalled_partitions(75.0, 10.0) == {0: StalledPartition(10, 12, 10.0)}
 
 
+def test_a_question_without_an_answer_does_not_start_the_count_again() -> None:
+    progress = LogProgress()
+    for now_s, ends in ((0.0, {0: 12}), (5.0, {0: 12}), (10.0, {}), (15.0, {0: 12})):
+        progress.observe({0: 10}, ends, now_s)
+    assert progress.stalled_partitions(19.9, 10.0) == {}
+    progress.observe({0: 10}, {0: 12}, 20.0)
+    assert progress.stalled_partitions(20.0, 10.0) == {0: StalledPartition(10, 12, 10.0)}
+
+
+def test_a_partition_whose_log_does_not_answer_is_not_called_still() -> None:
+    progress = LogProgress()
+    for now_s, ends in ((0.0, {0: 12}), (10.0, {0: 12}), (15.0, {})):
+        progress.observe({0: 10}, ends, now_s)
+    assert progress.stalled_partitions(60.0, 10.0) == {}
+
+
 def test_a_partition_that_is_not_to_move_or_has_caught_up_does_not_stand_still() -> None:
     progress = LogProgress()
     progress.observe({0: 10, 1: 5}, {0: 12, 1: 6}, 0.0)
