@@ -159,12 +159,15 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         return
 
 
-def tail(log: Path, lines: int = 15) -> str:
-    """Return the last lines of a log file, for an error's text; empty if there is no file."""
+def tail(log: Path, lines: int = 15, bytes_max: int = 16_384) -> str:
+    """Return the last lines of a log file, for an error's text; empty if there is no file.
+
+    The first one may lack its beginning: at most `bytes_max` are read.
+    """
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 16_384))
+            file.seek(max(0, file.tell() - bytes_max))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
