@@ -49,7 +49,7 @@ from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
-from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics
@@ -59,7 +59,9 @@ from sessionary.stream_processors.streams.sessions_table import SessionsTable
 from sessionary.stream_processors.streams.stream_transport import StreamTransport
 
 _log = role_logger(__name__)
-STUCK_S = 60.0
+# A partition that is opened again is fetched from its position. What keeps a position for longer,
+# and opening does not mend, lies outside of this process, or takes a new one.
+STUCK_LIMITS = StuckLimits(reopen_s=30.0, give_up_s=90.0)
 READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _ENDS_EACH_S = 1.0  # a lag shows within two seconds
 _WATCH_EACH = 5  # turns
@@ -269,7 +271,8 @@ class Processor:
         ends_client = LogEndClient(connection, committed_only=True)
         high_client = LogEndClient(connection, committed_only=False)
         transactions = OpenTransactionWatch(self._metrics)
-        stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_S, self._give_up)
+        fetched_to = self._fetcher.fetched_to
+        stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_LIMITS, self._give_up, fetched_to)
         truncation = TruncationWatchdog(self.assignment)
         for turn in itertools.count(1):
             await asyncio.sleep(_ENDS_EACH_S)
@@ -386,4 +389,4 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str
         asyncio.run(_run_until_signal(settings, folder, job))
 
 
-__all__ = ["READY_S", "STUCK_S", "Processor", "run_processor"]
+__all__ = ["READY_S", "STUCK_LIMITS", "Processor", "run_processor"]

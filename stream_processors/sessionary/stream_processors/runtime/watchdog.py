@@ -20,6 +20,13 @@ from sessionary.stream_processors.runtime.log_probe import LogProbe, log_truncat
 _log = role_logger(__name__)
 
 
+class StuckLimits(NamedTuple):
+    """For how long the position of an open partition may rest while its log grows, in seconds."""
+
+    reopen_s: float  # then it is opened again
+    give_up_s: float  # and then, at the same position, the process ends
+
+
 class _Progress(NamedTuple):
     """A partition when its position last moved."""
 
@@ -30,16 +37,22 @@ class _Progress(NamedTuple):
 
 
 class StuckPartitionWatchdog:
-    """Opens a stuck partition again; calls `give_up` if it is stuck twice at the same position."""
+    """Opens a stuck partition again; calls `give_up` if that does not help."""
 
     def __init__(
-        self, assignment: Assignment, metrics: Metrics, stuck_s: float, give_up: Callable[[str], None]
+        self,
+        assignment: Assignment,
+        metrics: Metrics,
+        limits: StuckLimits,
+        give_up: Callable[[str], None],
+        fetched_to: Callable[[int], int | None],
     ) -> None:
-        """`stuck_s`: for how long a position may rest while its log grows."""
+        """`fetched_to` returns up to which offset a partition was fetched, for the log's line."""
         self._assignment = assignment
         self._metrics = metrics
-        self._stuck_s = stuck_s
+        self._limits = limits
         self._give_up = give_up
+        self._fetched_to = fetched_to
         self._progress: dict[int, _Progress] = {}
         self._reopened_at: dict[int, int] = {}  # the position at which a partition was opened again
 
@@ -54,24 +67,27 @@ class StuckPartitionWatchdog:
             owner, seen = self._assignment.owners.get(partition), self._progress.get(partition)
             if owner is not None and owner.is_open and seen is not None:
                 position = owner.position.next_offset
-                if position == seen.position and self._is_stuck(seen, end, now_s):
+                if position == seen.position and self._is_stuck(partition, seen, end, now_s):
                     suspects[partition] = position
         return suspects
 
-    def _is_stuck(self, seen: _Progress, end: int, now_s: float) -> bool:
-        return end > seen.log_end and now_s - seen.since_s >= self._stuck_s
+    def _is_stuck(self, partition: int, seen: _Progress, end: int, now_s: float) -> bool:
+        reopened = self._reopened_at.get(partition) == seen.position
+        limit_s = self._limits.give_up_s if reopened else self._limits.reopen_s
+        return end > seen.log_end and now_s - seen.since_s >= limit_s
 
     def check_progress(self, log_ends: Mapping[int, int], now_s: float) -> None:
         """Check every open partition whose log's end is known; `now_s` is monotonic."""
         for partition, end in log_ends.items():
             owner, seen = self._assignment.owners.get(partition), self._progress.get(partition)
-            if owner is None or not owner.is_open:
-                continue
-            position = owner.position.next_offset
             # Time without an answer of the log, or with the partition not open, does not count.
-            if seen is None or now_s - seen.checked_s >= self._stuck_s or seen.position != position or position >= end:
+            if owner is None or not owner.is_open:
+                self._progress.pop(partition, None)
+                continue
+            position, unanswered_s = owner.position.next_offset, self._limits.reopen_s
+            if seen is None or now_s - seen.checked_s >= unanswered_s or seen.position != position or position >= end:
                 self._progress[partition] = _Progress(position, end, now_s, now_s)
-            elif self._is_stuck(seen, end, now_s):
+            elif self._is_stuck(partition, seen, end, now_s):
                 self._progress[partition] = _Progress(position, end, now_s, now_s)
                 self._reopen_or_give_up(partition, position)
             else:
@@ -86,6 +102,7 @@ class StuckPartitionWatchdog:
             "partition %(partition)d stays at %(offset)d although its log grows, and is opened again",
             partition=partition,
             offset=position,
+            fetched_to=self._fetched_to(partition),
         )
         self._reopened_at[partition] = position
         self._assignment.reopen_partition(partition)
@@ -146,4 +163,4 @@ class TruncationWatchdog:
             self._assignment.halt_partition(partition, fault)
 
 
-__all__ = ["StuckPartitionWatchdog", "TruncationWatchdog"]
+__all__ = ["StuckLimits", "StuckPartitionWatchdog", "TruncationWatchdog"]

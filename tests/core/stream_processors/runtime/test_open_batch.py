@@ -16,7 +16,7 @@ from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
-from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK, EventFactory
 
@@ -185,7 +185,8 @@ def test_ticks_that_wait_count_as_folded_for_lag_and_for_the_watchdogs() -> None
         positions = bench.assignment.open_positions
         assert positions == {0: owner.position}
         assert (positions[0].next_offset, positions[0].clock_ms) == (5, START_MS + 4_000)
-        stuck = StuckPartitionWatchdog(bench.assignment, bench.metrics, 60.0, pytest.fail)
+        limits = StuckLimits(30.0, 90.0)
+        stuck = StuckPartitionWatchdog(bench.assignment, bench.metrics, limits, pytest.fail, {}.get)
         stuck.check_progress({0: 5}, 0.0)
         assert stuck.find_suspects({0: 5}, 60.0) == {}
         truncation = TruncationWatchdog(bench.assignment)

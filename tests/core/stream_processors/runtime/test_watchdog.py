@@ -8,7 +8,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
-from sessionary.stream_processors.runtime.watchdog import StuckPartitionWatchdog, TruncationWatchdog
+from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 
 
 class FakeOwner:
@@ -39,29 +39,43 @@ class FakeAssignment:
 
 
 def watchdog(assignment: FakeAssignment, gave_up: list[str]) -> StuckPartitionWatchdog:
-    return StuckPartitionWatchdog(assignment.as_assignment, Metrics(), 60.0, gave_up.append)
+    limits = StuckLimits(reopen_s=30.0, give_up_s=90.0)
+    return StuckPartitionWatchdog(assignment.as_assignment, Metrics(), limits, gave_up.append, {0: 12}.get)
 
 
 def test_a_stuck_partition_is_reopened_once_then_given_up() -> None:
     assignment, gave_up = FakeAssignment(10), list[str]()
     dog = watchdog(assignment, gave_up)
-    dog.check_progress({0: 20}, 0.0)
-    dog.check_progress({0: 21}, 59.0)
+    for second in range(0, 30, 5):
+        dog.check_progress({0: 20 + second}, float(second))
     assert assignment.reopened == 0
-    dog.check_progress({0: 22}, 60.0)
+    dog.check_progress({0: 50}, 30.0)
     assert (assignment.reopened, gave_up) == (1, [])
-    dog.check_progress({0: 23}, 119.0)
-    dog.check_progress({0: 24}, 121.0)
+    for second in range(35, 120, 5):
+        dog.check_progress({0: 20 + second}, float(second))
+    assert (assignment.reopened, gave_up) == (1, [])
+    dog.check_progress({0: 140}, 120.0)
     assert assignment.reopened == 1
     assert "stays at 10" in gave_up[0]
+
+
+def test_time_in_which_a_partition_is_not_open_does_not_count() -> None:
+    assignment, gave_up = FakeAssignment(10), list[str]()
+    dog = watchdog(assignment, gave_up)
+    for second in range(0, 60, 5):
+        assignment.owners[0].is_open = not 10 <= second < 30
+        dog.check_progress({0: 20 + second}, float(second))
+    assert (assignment.reopened, gave_up) == (0, [])
+    dog.check_progress({0: 80}, 60.0)
+    assert assignment.reopened == 1
 
 
 def test_a_partition_that_is_idle_or_moves_is_left_alone() -> None:
     assignment, gave_up = FakeAssignment(10), list[str]()
     dog = watchdog(assignment, gave_up)
-    for second in range(0, 300, 30):
+    for second in range(0, 300, 15):
         dog.check_progress({0: 10}, float(second))  # caught up
-    for second in range(300, 600, 30):
+    for second in range(300, 600, 15):
         assignment.owners[0].position = Position(second, 0, 0, 0, 0)
         dog.check_progress({0: second + 500}, float(second))  # behind, but moving
     assert (assignment.reopened, gave_up) == (0, [])
@@ -77,7 +91,7 @@ def test_time_without_an_answer_of_the_log_does_not_count() -> None:
     assert (assignment.reopened, gave_up) == (0, [])
     dog.check_progress({0: 21}, 75.0)
     assert assignment.reopened == 0
-    for second in range(80, 131, 5):
+    for second in range(80, 101, 5):
         dog.check_progress({0: second}, float(second))
     assert assignment.reopened == 1
 
@@ -86,11 +100,11 @@ def test_a_partition_is_a_suspect_exactly_when_it_would_be_reopened() -> None:
     assignment, gave_up = FakeAssignment(10), list[str]()
     dog = watchdog(assignment, gave_up)
     dog.check_progress({0: 20}, 0.0)
-    assert dog.find_suspects({0: 21}, 59.0) == {}
-    assert dog.find_suspects({0: 20}, 60.0) == {}
-    assert dog.find_suspects({0: 21, 1: 99}, 60.0) == {0: 10}
-    dog.check_progress({0: 10}, 60.0)  # nothing to be fetched is behind it
-    assert dog.find_suspects({0: 22}, 61.0) == {}
+    assert dog.find_suspects({0: 21}, 29.0) == {}
+    assert dog.find_suspects({0: 20}, 30.0) == {}
+    assert dog.find_suspects({0: 21, 1: 99}, 30.0) == {0: 10}
+    dog.check_progress({0: 10}, 30.0)  # nothing to be fetched is behind it
+    assert dog.find_suspects({0: 22}, 31.0) == {}
     assert (assignment.reopened, gave_up) == (0, [])
 
 

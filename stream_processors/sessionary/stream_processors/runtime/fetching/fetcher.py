@@ -177,6 +177,12 @@ class Fetcher:
             fetched = self._fetched.get(partition)
             return position if fetched is None or position < fetched.next_record else fetched.next_offset
 
+    def fetched_to(self, partition: int) -> int | None:
+        """Return the next offset to be fetched; None if the partition is not fetched."""
+        with self._room:
+            fetched = self._fetched.get(partition)
+            return None if fetched is None else fetched.next_offset
+
     def renew_if_stuck(self, log_ends: Mapping[int, int], now_s: float) -> bool:
         """Replace the consumer if a partition has stood still for 10 s although its log goes on.
 
