@@ -3,6 +3,7 @@
     keyed_count/    a: counting by key, beside other engines
     full_job        b: the full job of one processor
     quix_core       b: the same core in Quix Streams
+    two_workers     b: the same by two processors of one machine
     latency         c: from the client's call to the audit record
     recovery        d: recovery from the changelog
     footprint       e: memory and disk of an idle session
@@ -56,6 +57,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("a", "keyed_count", "Counting by key, beside other engines"),
     Measurement("b", "full_job", "The full job of one processor"),
     Measurement("b", "quix_core", "The same core in Quix Streams"),
+    Measurement("b", "two_workers", "The full job of two processors on one machine"),
     Measurement("c", "latency", "From the client's call to the audit record"),
     Measurement("d", "recovery", "Recovery from the changelog"),
     Measurement("e", "footprint", "What an idle session costs"),
