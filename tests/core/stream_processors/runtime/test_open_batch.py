@@ -186,7 +186,7 @@ def test_ticks_that_wait_count_as_folded_for_lag_and_for_the_watchdogs() -> None
         assert positions == {0: owner.position}
         assert (positions[0].next_offset, positions[0].clock_ms) == (5, START_MS + 4_000)
         limits = StuckLimits(30.0, 90.0)
-        stuck = StuckPartitionWatchdog(bench.assignment, bench.metrics, limits, pytest.fail, {}.get)
+        stuck = StuckPartitionWatchdog(bench.assignment, bench.metrics, limits, pytest.fail, lambda _: None)
         stuck.check_progress({0: 5}, 0.0)
         assert stuck.find_suspects({0: 5}, 60.0) == {}
         truncation = TruncationWatchdog(bench.assignment)
