@@ -21,12 +21,12 @@ from sessionary.stream_processors.core.session.facts import TokensUsed
 
 
 def used_tokens(event: Event, rules: RuleSet) -> Sequence[TokensUsed]:
-    """Return which tokens an event used that applies; nothing without any, and without quotas."""
+    """Return which tokens an event used that applies; nothing without any."""
     usage = event.payload
     if not isinstance(usage, UsageRecorded):
         return ()
-    tokens, quotas = usage.tokens_in + usage.tokens_out, _asked_quotas(rules)
-    return (TokensUsed(tokens, quotas),) if tokens and quotas else ()
+    tokens = usage.tokens_in + usage.tokens_out
+    return (TokensUsed(tokens, _asked_quotas(rules)),) if tokens else ()
 
 
 def _asked_quotas(rules: RuleSet) -> Sequence[QuotaName]:
