@@ -95,6 +95,7 @@ class Decision(NamedTuple):
     quotas: bool = False
     session_quotas: bool = False
     resume_ms: int = 86_400_000
+    token_quotas: bool = False
 
 
 def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
@@ -116,7 +117,8 @@ def decisions_of(audit_lines: Iterable[Mapping[str, Any]]) -> list[Decision]:
             decision = decision._replace(quotas="runs" in asking, session_quotas="sessions" in asking)
             resumed = re.search(r"resumed for (\d+) ms", line["reason"])
             assert resumed is not None, line["reason"]
-            decision = decision._replace(resume_ms=int(resumed[1]))
+            counted = "; tokens count for quotas" in line["reason"]
+            decision = decision._replace(resume_ms=int(resumed[1]), token_quotas=counted)
         else:
             match = re.search(r": clock set from \d+ to (\d+) ms ", line["reason"])
             assert match is not None, line["reason"]

@@ -66,6 +66,7 @@ class Evidence(NamedTuple):
     claims: list[Row] = []
     quota_limits: dict[str, int] = {}  # runs at once, of the tenants that have a limit
     session_limits: dict[str, int] = {}  # live sessions, in the same way
+    token_limits: dict[str, tuple[int, int]] = {}  # tokens in a window, and its length in ms; in the same way
 
 
 def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[LogEntry]:

@@ -95,7 +95,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         if decision is not None and entry.offset >= decision.offset and begun_rules(entry) == decision.version:
             self.rules, self.announced = decision.version, None
             self.quotas, self.session_quotas = decision.quotas, decision.session_quotas
-            self.resume_ms = decision.resume_ms
+            self.resume_ms, self.token_quotas = decision.resume_ms, decision.token_quotas
             self.begun.append((entry.offset, decision))
 
     def take_decisions(self, offset: int) -> None:

@@ -124,6 +124,7 @@ class PartitionOracle(PauseModel):
         if row is None:
             return self.create_session(key, envelope, fields)
         if self.rules >= 2 and self.entry.replayed and self.fills_gap(key, row, kind, envelope, fields):
+            self.tell_tokens(row, kind, fields)
             return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
@@ -145,6 +146,7 @@ class PartitionOracle(PauseModel):
         self.follow_calls(key, row)
         self.follow_session(key, row)
         self.follow_quota(row)
+        self.tell_tokens(row, kind, fields)
         return "applied"
 
     def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:

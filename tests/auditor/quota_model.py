@@ -22,8 +22,9 @@ class QuotaModel:
     def __init__(self) -> None:
         self.runs: dict[bytes, Row] = {}
         self.tasks: list[Row] = []  # the requests for the work of queued detached runs
-        self.quotas = self.session_quotas = False  # whether the rules in force have them
-        self.notices: list[tuple[str, str, str, str, str, int]] = []  # quota, step, tenant, session, run, claim
+        self.quotas = self.session_quotas = self.token_quotas = False  # whether the rules in force have them
+        # quota, step, tenant, session, run, claim, tokens
+        self.notices: list[tuple[str, str, str, str, str, int, int]] = []
         self._asked: tuple[Row, str | None] | None = None  # by the record that is judged; the state before
 
     def add_audit(self, row: Row | None, **details: Any) -> None:
@@ -72,7 +73,7 @@ class QuotaModel:
             row["claim"] = None
 
     def tell_of_session(self, step: str, row: Row) -> None:
-        self.notices.append(("live_sessions", step, row["tenant"], row["session"], "", row["claim"][0]))
+        self.notices.append(("live_sessions", step, row["tenant"], row["session"], "", row["claim"][0], 0))
 
     def judge_session_verdict(self, key: bytes, row: Row, fields: Row) -> None:
         """Apply a verdict on a session's claim, if it is the one that it waits with."""
@@ -90,6 +91,18 @@ class QuotaModel:
         reason = {"reason_code": "quota_exceeded", "event_type": "session_start_failed"}
         self.enter_state(key, row, "Terminated", "releasing", "T03", END_ACTIONS, **reason)
         self.last_transition = ""  # there are no runs yet that follow it
+
+    # Tokens
+
+    def tell_tokens(self, row: Row, kind: str, fields: Row) -> None:
+        """Tell each quota that is in force of the tokens which an event used that applies."""
+        if kind != "usage_recorded" or not self.token_quotas:
+            return
+        if tokens := fields["tokens_in"] + fields["tokens_out"]:
+            in_force = {"concurrent_runs": self.quotas, "live_sessions": self.session_quotas}
+            for quota in (name for name, is_on in in_force.items() if is_on):
+                told = (row["tenant"], row["session"], "", self.entry.offset, tokens)
+                self.notices.append((quota, "used", *told))
 
     # Runs
 
@@ -118,7 +131,7 @@ class QuotaModel:
 
     def tell_quotas(self, step: str, run: Row) -> None:
         name = run["tenant"], run["session"], run["run_id"]
-        self.notices.append(("concurrent_runs", step, *name, run["claim"][0]))
+        self.notices.append(("concurrent_runs", step, *name, run["claim"][0], 0))
 
     def tell_change(self, row: Row, run: Row, state: str, code: str, before: str | None = "queued") -> None:
         row["audit_seq"] += 1

@@ -166,12 +166,14 @@ class OracleRig:
         self.all_partitions = Oracle(settings.partitions)
         self.oracle.rules, self.oracle.quotas = position.rules.version, position.rules.quotas
         self.oracle.session_quotas, self.oracle.resume_ms = position.rules.session_quotas, position.rules.resume_ms
+        self.oracle.token_quotas = position.rules.token_quotas
         if (announced := position.announced) is not None:
             self.oracle.announced = Decision(
                 *(0, announced.from_offset, "rules_announced", announced.version),
                 quotas=announced.quotas,
                 session_quotas=announced.session_quotas,
                 resume_ms=announced.resume_ms,
+                token_quotas=announced.token_quotas,
             )
         self.log: list[LogRecord] = []
         self.missing = 0  # offsets that the log lost

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
+from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
@@ -67,16 +68,21 @@ ACCEPTABLE = set().union(
     (transition.event_type for transition in TRANSITIONS if transition.by != "processor"),
     MIGRATION_EVENTS - {"session_migration_completed"},
 )
-# By the version of the rules. `bad_row` is a sink's; the rules of these runs have no quotas.
-_ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row", "quota_exceeded"}
+# By the version of the rules. `bad_row` is a sink's.
+_ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}
 REASONS: Mapping[int, frozenset[str]] = {1: _ALL_REASONS - REASONS_OF_RULES_2, 2: _ALL_REASONS}
 # What else a run must reach by rules 2, and only by them.
 GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "gravestone packed", "chunks merged", "content kept apart"
 GAP_FILLED, OUT_OF_BOUNDS = "gap filled by a replay", "value out of its bounds"
 FENCED_BEAT = "heartbeat of a fenced client only counted"
+# What the quotas are told of runs and of sessions.
+QUOTA_MARKS = frozenset(
+    f"{quota}: {step}" for quota in get_args(QuotaName)[1:] for step in ("requested", "taken", "released", "used")
+)
+VERDICT = "quota_verdict"
 MARKS: Mapping[int, frozenset[str]] = {
     1: frozenset(),
-    2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}),
+    2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}) | QUOTA_MARKS,
 }
 _BOUND_SENTENCES = (" characters, more than ", "it must be from 0 to ", "it must be at most ", "not a finite number")
 _CHUNK_SIZES = ChunkSizes(chunk_keys=4, chunks_merged=3)  # so that few gravestones are packed, and merged
@@ -158,7 +164,8 @@ class FuzzRun:
         full = full_sessions()
         for key, row in full.rows.items():
             self._state.load(key, row)
-        self._state.load_position(full.position)
+        rules = full.position.rules._replace(quotas=True, session_quotas=True, token_quotas=True)
+        self._state.load_position(full.position._replace(rules=rules))
         self._state.finish_loading()
         return NewerRulesFuzzer(seed, self._rows_current, self._state.is_packed, full)
 
@@ -222,7 +229,10 @@ class FuzzRun:
     def _commit(self, batch: Overlay) -> None:
         """Write a batch's transaction, build the sinks' rows of it, and merge it."""
         outcome = batch.finish()
-        for topic, key, value, headers in self._job.transaction(0, outcome, START_MS * 1_000).records:
+        transaction = self._job.transaction(0, outcome, START_MS * 1_000)
+        for topic, key, value, _ in transaction.elsewhere:
+            assert batch_bytes(key, value) <= LIMITS[topic], topic
+        for topic, key, value, headers in transaction.records:
             assert batch_bytes(key, value) + (HEADER_BYTES if headers else 0) <= LIMITS[topic], topic
             if (build := BUILDERS.get(topic)) is not None:
                 build(RawRecord(topic, 0, 0, self._at_ms, key, value), self._decoder)
@@ -239,7 +249,9 @@ class FuzzRun:
                 self.marks[GRAVES_PACKED] += packed
                 self.marks[CHUNKS_MERGED] += packed > 2 * _CHUNK_SIZES.chunk_keys
         for stream, _, record in outcome.emitted:
-            if stream == "audit":
+            if stream == "quotas":
+                self.marks[f"{record.quota}: {record.step}"] += 1
+            elif stream == "audit":
                 self.marks[GAP_FILLED] += record.kind == "gap_filled"
             elif stream == "rejected" and record.reason == "invalid_value":
                 self.marks[OUT_OF_BOUNDS] += any(map(record.detail.__contains__, _BOUND_SENTENCES))
@@ -281,7 +293,7 @@ class FuzzRun:
             if not was_due:
                 check_refused(before, after)
         else:
-            assert after is before or was_due
+            assert after is before or was_due or self._event_type == VERDICT
         return True
 
     def _build_rows(self, fuzzed: FuzzedRecord) -> None:
@@ -327,4 +339,4 @@ def check_refused(before: Any, after: Any) -> None:
     assert after._replace(**kept) == before
 
 
-__all__ = ["ACCEPTABLE", "LIMITS", "MARKS", "REASONS", "SETTINGS", "FuzzRun", "TracedRows", "check_refused"]
+__all__ = ["ACCEPTABLE", "LIMITS", "MARKS", "REASONS", "SETTINGS", "VERDICT", "FuzzRun", "TracedRows", "check_refused"]

@@ -11,9 +11,13 @@ from uuid import UUID
 
 from confluent_kafka import Message
 
+from sessionary.schemas.codec import encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
-from sessionary.schemas.ids import SessionKey, content_hash, partition_of
+from sessionary.schemas.ids import SessionKey, content_hash, partition_of, run_key
+from sessionary.schemas.parts.quota import QuotaName, RunQuota, SessionQuota
+from sessionary.schemas.records import QuotaVerdict, RunState, SessionState
 from sessionary.schemas.types import ErrorInfo, Snapshot
+from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question
 from tests.core.random_agents import LONG_TEXTS, OUT_OF_BOUNDS, SHORT
@@ -29,6 +33,7 @@ _AGES_MS = (0, _DAY_MS, *[60 * _DAY_MS, 900 * _DAY_MS] * 3)  # of the times in s
 _REPLAYED_SHARE = 0.01
 _REPLAYED: list[tuple[str, str | bytes | None]] = [(REPLAYED_FROM, b'"events:0:1"')]
 _TOO_LARGE_CHARS, _TOO_LARGE_SHARE = 2_200_000, 0.05
+_UNHEARD_SHARE, _LATE_FROM = 0.1, 0.99  # of the verdicts on what waits; those on what was granted
 _LARGE_TEXT = '"' + "é" * 3_000 + '"'  # kept apart from its row
 
 
@@ -51,6 +56,9 @@ class NewerRulesFuzzer(RecordFuzzer):
 
     def next_record(self) -> FuzzedRecord:
         """Return the next record."""
+        if self._queue and (verdict := self._draw_verdict(self._queue[0][0] or b"")):
+            self._recent.append(verdict)
+            return self._with_headers(*verdict)
         if not self._queue and self._random.random() < _REPLAYED_SHARE and (replayed := self._replayed_record()):
             return replayed
         record = super().next_record()
@@ -104,6 +112,28 @@ class NewerRulesFuzzer(RecordFuzzer):
         }
         value = agent.event_bytes(self._random.choice([*WORK, "state_updated"]), marks)
         return FuzzedRecord(agent.key.encoded(), value, Message("t", 0, 0, headers=_REPLAYED))
+
+    def _draw_verdict(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return a verdict, mostly on what waits in the session under `key`; None without a claim.
+
+        Most are granted: otherwise few sessions would become Active.
+        """
+        row, chance = self._row_of(key), self._random.random()
+        if not isinstance(row, SessionState) or chance < _UNHEARD_SHARE:
+            return None
+        quota: QuotaName = "live_sessions"
+        claim: RunQuota | SessionQuota | None = row.quota
+        run_id = ""
+        if not waits_for_quota(row) and row.open_runs:
+            run_id, quota = self._random.choice(row.open_runs).run_id, "concurrent_runs"
+            run = self._row_of(run_key(row.tenant_id, row.session_id, run_id))
+            claim = run.quota if isinstance(run, RunState) else None
+        if claim is None or (claim.granted and chance < _LATE_FROM):
+            return None
+        offset = claim.offset + self._random.choice((*[0] * 9, 1))
+        granted, token_limit = self._random.random() < 0.9, self._random.choice((None, 100))
+        verdict = QuotaVerdict(quota, run_id, offset, granted, 3, "q1", None if granted else token_limit)
+        return key, encode_record(verdict)
 
     def _exceed_bounds(self) -> None:
         if self._random.random() < 0.3:

@@ -19,7 +19,7 @@ from tests.support.row_differences import row_differences, row_key
 _ANNOUNCED = re.compile(
     r"rules (\d+) begin, after rules \d+; rows have at most (\d+) bytes, outputs (\d+), rejected records (\d+); "
     r"finished runs are kept for (\d+) days?, and failed ones may be resumed for (\d+) ms"
-    r"(?:; runs ask for quotas)?(?:; sessions ask for quotas)?$"
+    r"(?:; runs ask for quotas)?(?:; sessions ask for quotas)?(?:; tokens count for quotas)?$"
 )
 _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]] = {
     "records_skipped": "records_skipped",
@@ -111,7 +111,8 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     version, row_bytes, output_bytes, rejected_bytes, days, resume_ms = map(int, match.groups())
     of_runs, of_sessions = (f"; {who} ask for quotas" in decision.reason for who in ("runs", "sessions"))
     rules = RuleSet(version, row_bytes, days, output_bytes, rejected_bytes, of_runs, of_sessions, resume_ms)
-    batch.announce_rules(rules, decision.actor)
+    of_tokens = "; tokens count for quotas" in decision.reason
+    batch.announce_rules(rules._replace(token_quotas=of_tokens), decision.actor)
 
 
 def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:

@@ -40,7 +40,7 @@ PASSING = {"held_records", "partitions_halted", "recovery_remaining_records", "e
 # What an hour of ordinary work does not move, and is moved by other tests.
 RESTING = {
     *("quiet_partitions", "silences_total", "token_file_failures_total"),
-    *("lag_records", "lag_seconds", "timers_due", "quota_claims", "session_claims"),
+    *("lag_records", "lag_seconds", "timers_due", "quota_claims", "session_claims", "token_accounts"),
 }
 
 # So long that the fold waits for a registry before the deadline, on a busy machine too.

@@ -22,6 +22,7 @@ from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import AuditRecord, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.types import RuleSet
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
 from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
@@ -37,7 +38,7 @@ class QuotaRig:
     """A processor whose runs ask for quotas, a worker of quotas, and a client.
 
     `is_on`: without it nothing is turned on, and no worker of quotas runs yet. `sessions`: so many
-    may be live; then sessions ask, and runs do not.
+    may be live; then sessions ask, and runs do not. `rules`: others than those.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class QuotaRig:
         *,
         is_on: bool = True,
         sessions: int | None = None,
+        rules: RuleSet | None = None,
     ) -> None:
         of_sessions = sessions is not None
-        begin_with(kafka, NEWEST_RULES._replace(quotas=is_on and not of_sessions, session_quotas=of_sessions))
+        asking = NEWEST_RULES._replace(quotas=is_on and not of_sessions, session_quotas=of_sessions)
+        begin_with(kafka, rules or asking)
         self.kafka, self.folder, self._processes = kafka, folder, processes
         self.limits = folder / "quotas.json"
         slots = {"live_sessions": sessions} if of_sessions else {"concurrent_runs": LIMIT}

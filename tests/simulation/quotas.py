@@ -4,17 +4,20 @@ Its own `Random` decides about it, so that schedules without quotas stay as they
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import partition_of, quota_key
+from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, SessionState, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
+from tests.auditor.quota_slots import Account, Notice, find_excess
 from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import DECODER, LogRecord, PartitionSettings, RulesRequest
 from tests.simulation.clients import Sent
@@ -39,7 +42,11 @@ class QuotaWorker:
         # Agents that must survive start without waiting.
         asks_sessions = self.is_on and not world.shape.calm and rng.random() < 0.3
         self.limits = self.limits._replace(live_sessions=rng.choice((1, 2, 3, 5)))
-        self.request = RulesRequest(NEWEST_RULES._replace(quotas=self.is_on, session_quotas=asks_sessions), "operator")
+        self.limits = self.limits._replace(tokens=rng.choice((None, 0, 1, 9)), token_window_s=1)
+        self.pace_ms = rng.choice((1, 40, 400))  # from one record of the log of quotas to the next
+        rules = NEWEST_RULES._replace(quotas=self.is_on, session_quotas=asks_sessions)
+        rules = rules._replace(token_quotas=self.is_on and self.limits.tokens is not None)
+        self.request = RulesRequest(rules, "operator")
         self.activation = encode_record(RulesActivation(*self.request.rules, "operator", "w1"))
         self.log: list[tuple[bytes, QuotaNotice]] = []
         self.stale: list[PendingVerdict] = []
@@ -70,11 +77,15 @@ class QuotaWorker:
             self._carried[partition] += 1
             self.log += outcome.records_on("quotas")
 
+    def stamp(self, offset: int) -> int:
+        """Return when a record of the log of quotas was appended, in ms."""
+        return START_MS + offset * self.pace_ms
+
     def fold(self) -> None:
         """Fold some notices in one transaction; or crash before it, and open again."""
         begin, batch = self.state.position.next_offset, self.state.begin()
         for offset, (key, notice) in enumerate(self.log[begin : begin + self.rng.randint(1, 9)], begin):
-            assert batch.apply(LogRecord(offset, START_MS + offset, key, encode_record(notice)))
+            assert batch.apply(LogRecord(offset, self.stamp(offset), key, encode_record(notice)))
         if self.rng.random() < 0.2 * self.world.trouble:
             position = self.state.position
             self.state = self._opened(dict(self.state.rows))
@@ -83,6 +94,14 @@ class QuotaWorker:
         elif batch.records:
             batch.finish()
             self.state.merge(batch)
+            waiting = [claim for row in self.used_up() for claim in row.claims if claim.state == "waiting"]
+            if waiting:
+                self.world.mark("quota: tokens are used up")
+
+    def used_up(self) -> list[TenantQuota]:
+        """Return the rows whose tokens are used up."""
+        rows = [row for row in self.state.rows.values() if isinstance(row, TenantQuota)]
+        return [row for row in rows if self.limits.tokens is not None and 0 < row.tokens >= self.limits.tokens]
 
     def pending(self) -> list[PendingVerdict]:
         rows = [row for row in self.state.rows.values() if isinstance(row, TenantQuota)]
@@ -104,6 +123,8 @@ class QuotaWorker:
         if self.world.broker.up:
             of_session = "" if pending.verdict.run_id else " a session"
             self.world.mark(f"quota: {'granted' if pending.verdict.granted else 'rejected'}{of_session}")
+            if pending.verdict.token_limit is not None:
+                self.world.mark("quota: rejected because of tokens")
             self.world.log(Sent("verdict", partition, pending.key, encode_record(pending.verdict)))
             self.world.sent_records.pop()
 
@@ -133,10 +154,6 @@ class QuotaWorker:
         for row in self.state.rows.values():
             assert isinstance(row, TenantQuota)
             claims |= {(row.quota, row.tenant_id, *claim[:3]): claim.state for claim in row.claims}
-            holders, slots = [claim.state for claim in row.claims].count("taken"), self.limits.slots_of(row.quota)
-            waiting = len(row.claims) - holders
-            if holders > slots or (waiting and holders < slots):
-                found.append(f"{row.quota} of tenant {row.tenant_id}: {holders} hold a slot, {waiting} wait: {slots}")
             assert quota_key(row.tenant_id, row.quota) in self.state.rows
         held: dict[Claim, str] = {}
         for partition in range(self.world.shape.partitions):
@@ -147,7 +164,28 @@ class QuotaWorker:
                     held[name] = "taken" if one.quota.granted else "waiting"
         if claims != held:
             found.append(f"the claims are {claims}, those in the rows of sessions and runs {held}")
-        return found
+        return [*found, *self.find_wrong_accounts(), *self.find_excess()]
+
+    def find_wrong_accounts(self) -> list[str]:
+        """Return which rows have counted other tokens than were told of in the last window."""
+        clock_ms = self.state.position.clock_ms
+        used: Counter[bytes] = Counter()
+        for offset, (key, notice) in enumerate(self.log):
+            if self.stamp(offset) // 1_000 == clock_ms // 1_000:
+                used[key] += notice.tokens
+        counted = {key: row.tokens for key, row in self.state.rows.items() if isinstance(row, TenantQuota)}
+        keys = counted.keys() | used.keys()
+        return [f"{key!r} has {counted.get(key, 0)} tokens" for key in keys if counted.get(key, 0) != used[key]]
+
+    def find_excess(self) -> Iterator[str]:
+        """Return what the auditor says of the log of quotas: it has an account of its own."""
+        for quota in get_args(QuotaName)[1:]:
+            told = [(self.stamp(n), Notice(*one)) for n, (_, one) in enumerate(self.log) if one.quota == quota]
+            tenants = {notice.tenant for _, notice in told}
+            slots = dict.fromkeys(tenants, self.limits.slots_of(quota))
+            tokens = self.limits.tokens
+            account = Account({} if tokens is None else dict.fromkeys(tenants, (tokens, 1_000)))
+            yield from find_excess(quota, told, slots, account)
 
 
 __all__ = ["QuotaWorker"]

@@ -68,6 +68,7 @@ ARTIFACTS_AND_TURNS = {
 QUOTAS = {
     *("crash: worker of quotas", "quota: granted", "quota: rejected"),
     *("quota: granted a session", "quota: rejected a session", "audit: quota"),
+    *("quota: tokens are used up", "quota: rejected because of tokens"),
     "run: None to queued, quota_requested",
     *(f"run: queued to {state}, quota_granted" for state in ("queued", "started")),
     "run: queued to rejected, quota_exceeded",

@@ -78,7 +78,7 @@ _UNITS: Final = (
 )
 # What is counted: the last of these words in a name is its unit.
 _COUNTED: Final = re.compile(
-    r"(?:^|_)(artifacts|batches|blocks|calls|claims|clients|dead_letters|errors|events|failures|findings|followers|gravestones|mismatches|partitions|rebalances|runs"
+    r"(?:^|_)(accounts|artifacts|batches|blocks|calls|claims|clients|dead_letters|errors|events|failures|findings|followers|gravestones|mismatches|partitions|rebalances|runs"
     r"|records|replays|retries|rows|sessions|silences|ticks|timers|transitions)(?=_|$)"
 )
 

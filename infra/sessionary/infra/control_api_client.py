@@ -69,17 +69,20 @@ class ControlApiClient:
         quotas: bool | None = None,
         session_quotas: bool | None = None,
         resume_ms: int | None = None,
+        *,
+        token_quotas: bool | None = None,
     ) -> dict[str, Json]:
         """Let rules begin; return the `RulesList` as it is after a few seconds.
 
         `finished_run_days`: for how many days runs can be read after their end; None: as in force.
         `quotas`: whether runs that begin ask for their tenant's quota; `session_quotas`: whether
-        sessions that are created do; None: as in force. `resume_ms`: for how long a run may be
-        resumed after it failed; None: as in force. Raises `Invalid` if a worker does not know them,
-        a partition is not open, or quotas are to begin and no worker of that role runs.
+        sessions that are created do; `token_quotas`: whether the quotas hear of tokens; None: as in
+        force. `resume_ms`: for how long a run may be resumed after it failed; None: as in force.
+        Raises `Invalid` if a worker does not know them, a partition is not open, or quotas are to
+        begin and no worker of that role runs.
         """
         found = {"finished_run_days": finished_run_days, "quotas": quotas, "session_quotas": session_quotas}
-        found["resume_ms"] = resume_ms
+        found |= {"resume_ms": resume_ms, "token_quotas": token_quotas}
         wanted = {name: value for name, value in found.items() if value is not None}
         return self._send_request("POST", "/v1/rules", {"version": version, **wanted})
 

@@ -82,11 +82,14 @@ ToolCallStateName = Literal["UNKNOWN", "running", "succeeded", "failed", "unknow
 QuotaName = Literal["UNKNOWN", "concurrent_runs", "live_sessions"]
 """What a tenant's quota bounds."""
 
-QuotaStep = Literal["UNKNOWN", "requested", "taken", "released"]
-"""What became of a claim to a tenant's quota, as its session tells it."""
+QuotaStep = Literal["UNKNOWN", "requested", "taken", "released", "used"]
+"""What became of a claim to a tenant's quota, as its session tells it; or tokens were used."""
 
-QuotaClaimState = Literal["UNKNOWN", "waiting", "granted", "taken", "rejected"]
-"""How a claim to a tenant's quota stands."""
+QuotaClaimState = Literal["UNKNOWN", "waiting", "granted", "taken", "rejected", "over_tokens"]
+"""How a claim to a tenant's quota stands.
+
+`over_tokens`: it was rejected because of the tenant's tokens.
+"""
 
 ToolOutcome = Literal["UNKNOWN", "succeeded", "failed"]
 """How an unknown tool call was resolved."""

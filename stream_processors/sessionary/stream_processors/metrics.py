@@ -66,6 +66,7 @@ MetricName = Literal[
     "sessionary_processor_followers",
     "sessionary_processor_quota_claims",
     "sessionary_processor_session_claims",
+    "sessionary_processor_token_accounts",
 ]
 
 HELP: Final[Mapping[MetricName, str]] = {
@@ -146,6 +147,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "waiting, granted and rejected (their sessions have not heard of it), taken. Those granted and taken hold a slot.",
     "sessionary_processor_session_claims": "Claims of live sessions to quotas in open partitions of the role quotas, "
     "by state, as those of runs.",
+    "sessionary_processor_token_accounts": "Accounts of tokens in open partitions of the role quotas, by state: within "
+    "the limit, or used_up. A tenant has one for runs and one for sessions, if these ask, until its window ends.",
 }
 
 # The gauges that are read when the metrics are, each with its label; None: it has one series.
@@ -170,6 +173,7 @@ SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_tick_age_seconds": "partition",
     "sessionary_processor_quota_claims": "state",
     "sessionary_processor_session_claims": "state",
+    "sessionary_processor_token_accounts": "state",
 }
 
 # Returns a gauge's values by label; of a gauge without one, its value or None.

@@ -103,15 +103,15 @@ def test_runs_of_a_new_stack_with_the_role_quotas_ask_for_quotas(
         assert "and runs ask for quotas: the stack is new" in capfd.readouterr().err
 
 
-def test_sessions_of_a_new_stack_ask_for_quotas_if_the_file_limits_them(
+def test_sessions_of_a_new_stack_ask_and_tokens_count_if_the_file_limits_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    limits = limits_file(tmp_path, '{"tenants": {"acme": {"live_sessions": 2}}}')
+    limits = limits_file(tmp_path, '{"tenants": {"acme": {"live_sessions": 2, "tokens": 5}}}')
     with serve_fake_api() as api:
         api.answers = {"/v1/rules": (200, {"partitions": [], "workers": []})}
         ports = Ports(api=int(api.url.rpartition(":")[2]))
         activate_newest_rules(Stack(tmp_path / "data", ports=ports, quotas_file=limits))
-        wanted = {"version": NEWEST_RULES.version, "quotas": True, "session_quotas": True}
+        wanted = {"version": NEWEST_RULES.version, "quotas": True, "session_quotas": True, "token_quotas": True}
         assert [json.loads(asked.body) for asked in api.asked] == [wanted]
         assert "and runs and sessions ask for quotas: the stack is new" in capfd.readouterr().err
 

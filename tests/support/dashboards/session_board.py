@@ -117,6 +117,7 @@ _RUNS: Final = (
         (
             Query("sum by (state) (sessionary_processor_quota_claims)", "runs {{state}}"),
             Query("sum by (state) (sessionary_processor_session_claims)", "sessions {{state}}"),
+            Query("sum by (state) (sessionary_processor_token_accounts)", "tokens {{state}}"),
         ),
     ),
     Panel(

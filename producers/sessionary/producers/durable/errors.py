@@ -6,7 +6,7 @@ SessionaryError
 └── ProducerError
     ├── RunNotFound(run_id)        a run that is to be resumed does not exist
     ├── RunOver(run_id, state)     a run cannot go on: it failed for good, or was cancelled
-    ├── QuotaExceeded(limit, tenant_id)  over the tenant's quota of runs or sessions; try it again
+    ├── QuotaExceeded(limit, tenant_id)  over the tenant's quota of runs, sessions or tokens
     └── ToolCallError(idem_key)    a recorded tool call was not made
         ├── ToolCallInProgress     another process makes it
         ├── ToolCallUnresolved     it may have taken effect: a person must decide
@@ -70,11 +70,13 @@ class RunOver(ProducerError):
 
 
 class QuotaExceeded(ProducerError):
-    """A run or a session did not begin, or a run does not go on: its tenant has as many as it may.
+    """A run or a session did not begin, or a run does not go on: its tenant is over its quota.
+
+    It has as many as it may, or has used its tokens; the audit trail says which.
 
     Attributes:
         run_id: The run; None if it is a session that did not begin.
-        limit: The name of the limit: `concurrent_runs` or `live_sessions`.
+        limit: The name of the quota: `concurrent_runs` or `live_sessions`.
         tenant_id: The tenant.
         waited_s: How long it waited in vain, in seconds; None if it was rejected.
         session_id: The session that did not begin; None if it is a run.
@@ -93,7 +95,7 @@ class QuotaExceeded(ProducerError):
     ) -> None:
         what, end = (f"run {run_id}", "was cancelled") if session_id is None else (f"session {session_id}", "ended")
         why = "was rejected" if waited_s is None else f"waited {waited_s:g} s in vain, and {end}"
-        super().__init__(f"{what} {why}: tenant {tenant_id} is at its limit of {limit}; try again later")
+        super().__init__(f"{what} {why}: tenant {tenant_id} is at its limit of {limit} or of tokens; try again later")
         self.run_id = run_id
         self.session_id = session_id
         self.limit = limit

@@ -101,14 +101,18 @@ class Judge:
         state = PartitionState(partition, settings, Decoder(), machines)
         has_quotas = self.quotas.limits is not None
         judged_by = _RULES[self.rules]._replace(quotas=has_quotas, session_quotas=self._asks_sessions)
+        judged_by = judged_by._replace(token_quotas=self.quotas.has_tokens)
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=judged_by))
         state.finish_loading()
         return state
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next timer fires, ms since the epoch; None without a session."""
-        deadlines = [state.next_deadline_ms for state in self._states]
+        """When the next timer fires, or a window of tokens ends, ms since the epoch.
+
+        None without a session, and without tokens that are counted.
+        """
+        deadlines = [*(state.next_deadline_ms for state in self._states), self.quotas.next_window_ms]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def judge_record(

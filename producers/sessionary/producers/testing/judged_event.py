@@ -27,12 +27,17 @@ def id_of(session: NamedSession | str) -> str:
 class MemoryQuota(NamedTuple):
     """The quota of each tenant of a memory: how many runs at once; what becomes of further ones.
 
-    `live_sessions`: how many sessions at once; None: sessions ask for no quota.
+    Attributes:
+        live_sessions: How many sessions at once; None: sessions ask for no quota.
+        tokens: So many may be used in a window before further runs and sessions wait; None: any.
+        token_window_s: Length of a window in seconds.
     """
 
     concurrent_runs: int
     over: Literal["queue", "reject"] = "queue"
     live_sessions: int | None = None
+    tokens: int | None = None
+    token_window_s: int = 3_600
 
 
 class JudgedEvent(NamedTuple):

@@ -42,6 +42,8 @@ class JudgedLog:
         """Begin empty. The arguments are those of `Judge`; raises `Invalid` as it does."""
         slots = None if quota is None else quota.live_sessions
         limits = None if quota is None else TenantLimits(quota.concurrent_runs, quota.over)
+        if limits is not None and quota is not None:
+            limits = limits._replace(tokens=quota.tokens, token_window_s=quota.token_window_s)
         if limits is not None and slots is not None:
             limits = limits._replace(live_sessions=slots)
         self.judge = Judge(partitions, rules, now_ms, limits, asks_sessions=slots is not None)

@@ -15,6 +15,7 @@ class RuleSet(NamedTuple):
         quotas: Whether runs that begin ask for their tenant's quota.
         session_quotas: Whether sessions that are created ask for their tenant's quota.
         resume_ms: For so long after it failed a run may be resumed.
+        token_quotas: Whether the quotas that are asked for hear of the tokens that are used.
     """
 
     version: int
@@ -25,6 +26,7 @@ class RuleSet(NamedTuple):
     quotas: bool = False
     session_quotas: bool = False
     resume_ms: int = 86_400_000
+    token_quotas: bool = False
 
 
 class AnnouncedRules(NamedTuple):
@@ -43,6 +45,7 @@ class AnnouncedRules(NamedTuple):
     quotas: bool
     session_quotas: bool
     resume_ms: int
+    token_quotas: bool
     from_offset: int
     principal: str
 

@@ -35,6 +35,7 @@ class RulesActivation(NamedTuple):
     quotas: bool
     session_quotas: bool
     resume_ms: int
+    token_quotas: bool
     principal: str
     instance: str
 

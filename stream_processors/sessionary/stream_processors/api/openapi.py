@@ -191,6 +191,11 @@ DOCUMENT: Final[dict[str, Any]] = {
                         "description": "whether sessions that are created by them ask for their tenant's quota; by "
                         "default as it is in force",
                     },
+                    token_quotas={
+                        "type": ["boolean", "null"],
+                        "description": "whether the quotas that are asked for hear of the tokens that are used by "
+                        "them; by default as it is in force",
+                    },
                 ),
                 "required": ["version"],
             },

@@ -217,6 +217,10 @@ PARTITION_RULES: Final = object_schema(
         "type": ["boolean", "null"],
         "description": "whether sessions that are created now ask for their tenant's quota; null if it is not known",
     },
+    token_quotas={
+        "type": ["boolean", "null"],
+        "description": "whether the quotas hear of the tokens that are used now; null if it is not known",
+    },
     announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
     principal={**TEXT_OR_NULL, "description": "who activated the announced rules"},
     detail={**TEXT_OR_NULL, "description": "why it is not open"},

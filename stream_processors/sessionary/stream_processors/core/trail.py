@@ -203,6 +203,8 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) 
         reason += "; runs ask for quotas"
     if rules.session_quotas:
         reason += "; sessions ask for quotas"
+    if rules.token_quotas:
+        reason += "; tokens count for quotas"
     return decision_record("rules_announced", reason, principal, place)
 
 

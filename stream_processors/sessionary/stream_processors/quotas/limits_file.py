@@ -6,12 +6,19 @@ from typing import Any, Final, get_args
 
 from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.ids import valid_name
+from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.settings.reread_file import RereadFile
 from sessionary.schemas.telemetry.role_logs import role_logger
-from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, OverPolicy, TenantLimits
+from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, WINDOW_S_MAX, OverPolicy, TenantLimits
 
 _log = role_logger(__name__)
 _POLICIES: Final = get_args(OverPolicy)
+_NUMBERS: Final = (
+    ("concurrent_runs", 0, HOLDERS_MAX),
+    ("live_sessions", 0, HOLDERS_MAX),
+    ("tokens", 0, NUMBER_MAX),
+    ("token_window_s", 1, WINDOW_S_MAX),
+)
 _FORM: Final = 'use {"default": {…}, "tenants": {"acme": {"concurrent_runs": 3, "over": "queue"}}}'
 
 
@@ -39,6 +46,11 @@ class LimitsFile:
     def limits_sessions(self) -> bool:
         """Whether a tenant may have fewer live sessions than a row has room for."""
         return any(limits.live_sessions < HOLDERS_MAX for limits in (self._default, *self._tenants.values()))
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether a tenant has a limit of tokens."""
+        return any(limits.tokens is not None for limits in (self._default, *self._tenants.values()))
 
     def refresh(self) -> None:
         """Read the file again if it changed.
@@ -92,10 +104,12 @@ def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
     if unknown:
         raise ValueError(f"{what}: the limits are {', '.join(TenantLimits._fields)}, not {', '.join(unknown)}")
     limits = default._replace(**found)
-    for name in ("concurrent_runs", "live_sessions"):
-        slots = getattr(limits, name)
-        if type(slots) is not int or not 0 <= slots <= HOLDERS_MAX:
-            raise ValueError(f"{what}: {name} is a number from 0 to {HOLDERS_MAX}, not {slots!r}")
+    for name, least, most in _NUMBERS:
+        number = getattr(limits, name)
+        if name == "tokens" and number is None:
+            continue  # no limit
+        if type(number) is not int or not least <= number <= most:
+            raise ValueError(f"{what}: {name} is a number from {least} to {most}, not {number!r}")
     if limits.over not in _POLICIES:
         raise ValueError(f"{what}: over is {' or '.join(_POLICIES)}, not {limits.over!r}")
     return limits

@@ -18,7 +18,7 @@ class QuotaSettings(ProcessorSettings):
     quotas_file: Path | None = Field(
         None,
         description="JSON file of the tenants' limits, such as "
-        '{"default": {"concurrent_runs": 20, "over": "queue"}, "tenants": {"acme": {"live_sessions": 10}}}; '
+        '{"default": {"concurrent_runs": 20, "over": "queue"}, "tenants": {"acme": {"tokens": 100000}}}; '
         "it is read again if it changes; without it no tenant has a limit",
     )
 

@@ -19,7 +19,7 @@ from sessionary.schemas.records import QuotaVerdict, TenantQuota
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.quota.claims import UNHEARD
+from sessionary.stream_processors.core.quota.claims import UNHEARD, verdict_on
 from sessionary.stream_processors.metrics import MetricName, ReadGauge
 from sessionary.stream_processors.quotas.limits_file import LimitsFile
 from sessionary.stream_processors.quotas.settings import QuotaSettings
@@ -55,9 +55,7 @@ def pending_verdicts(row: TenantQuota, instance: str) -> Iterator[PendingVerdict
     """Yield the verdicts of a row that their sessions have not heard."""
     for claim in row.claims:
         if claim.state in UNHEARD:
-            granted = claim.state == "granted"
-            verdict = QuotaVerdict(row.quota, claim.run_id, claim.offset, granted, row.limit, instance)
-            yield PendingVerdict(row.tenant_id, claim, verdict)
+            yield PendingVerdict(row.tenant_id, claim, verdict_on(row, claim, instance))
 
 
 class VerdictSender:
@@ -76,8 +74,9 @@ class VerdictSender:
 
     @property
     def gauges(self) -> Mapping[MetricName, ReadGauge]:
-        """The claims of runs and of sessions by state."""
+        """The claims of runs and of sessions by state, and the accounts of tokens."""
         return {
+            "sessionary_processor_token_accounts": self._count_accounts,
             "sessionary_processor_quota_claims": partial(self._count_claims, "concurrent_runs"),
             "sessionary_processor_session_claims": partial(self._count_claims, "live_sessions"),
         }
@@ -153,7 +152,14 @@ class VerdictSender:
     def _count_claims(self, quota: QuotaName) -> dict[str, int]:
         rows = (row for rows in list(self._rows.values()) for row in list(rows.values()) if row.quota == quota)
         counts = Counter(claim.state for row in rows for claim in row.claims)
+        counts["rejected"] += counts["over_tokens"]
         return {state: counts[state] for state in _STATES}
+
+    def _count_accounts(self) -> dict[str, int]:
+        """Return how many rows count tokens, by whether these are used up."""
+        rows = [row for rows in list(self._rows.values()) for row in list(rows.values()) if row.tokens]
+        used_up = sum(row.token_limit is not None and row.tokens >= row.token_limit for row in rows)
+        return {"within": len(rows) - used_up, "used_up": used_up}
 
     def _made(self) -> Producer:
         return Producer(

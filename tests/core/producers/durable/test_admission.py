@@ -65,6 +65,31 @@ def test_a_run_over_the_quota_is_rejected() -> None:
     assert (rejected.run_id, rejected.reason_code) == (other.run_id, "quota_exceeded")
 
 
+def test_a_run_waits_for_the_next_window_of_tokens() -> None:
+    client, memory = memory_client(quota=MemoryQuota(5, tokens=100, token_window_s=600))
+    with client, client.session(user_id="u1") as session, client.session(user_id="u1") as other:
+        session.usage(tokens_in=60, tokens_out=39)
+        with other.run("report"):
+            other.usage(tokens_in=1, tokens_out=0)
+        began_ms = memory.now_ms
+        with session.run("report", quota_wait_s=900) as run:
+            assert state_of(memory, session, run) == "running"
+            assert memory.now_ms // 600_000 == began_ms // 600_000 + 1
+        with other.run("report"):
+            assert memory.now_ms // 600_000 == began_ms // 600_000 + 1
+    assert memory.refusals() == []
+
+
+def test_a_run_is_rejected_once_the_tokens_are_used_up() -> None:
+    client, memory = memory_client(quota=MemoryQuota(5, "reject", tokens=10))
+    with client, client.session(user_id="u1") as session:
+        session.usage(tokens_in=10, tokens_out=0)
+        with pytest.raises(QuotaExceeded, match="at its limit of concurrent_runs or of tokens; try"):
+            session.run("report").__enter__()
+    (rejected,) = (line for line in memory.audit() if line.event_type == "run_rejected")
+    assert rejected.reason == "Run rejected: tenant acme has used its 10 tokens of this window"
+
+
 def test_a_run_that_waited_long_enough_is_cancelled() -> None:
     client, session, memory = begin()
     with client, session.run("report"):

@@ -26,6 +26,15 @@ def test_a_session_within_the_quota_begins_and_frees_its_slot() -> None:
     assert kinds == ["quota_granted"] * 3
 
 
+def test_a_session_waits_for_the_next_window_of_tokens() -> None:
+    client, memory = memory_client(quota=MemoryQuota(5, live_sessions=5, tokens=10, token_window_s=600))
+    with client, client.session(user_id="u1") as session:
+        session.usage(tokens_in=10, tokens_out=0)
+        began_ms = memory.now_ms
+        with client.session(user_id="u1", quota_wait_s=900):
+            assert memory.now_ms // 600_000 == began_ms // 600_000 + 1
+
+
 def test_without_a_limit_of_sessions_none_asks() -> None:
     client, memory = memory_client(quota=MemoryQuota(1))
     with client, client.session(user_id="u1"), client.session(user_id="u1"):

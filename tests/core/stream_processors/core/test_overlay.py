@@ -323,7 +323,7 @@ def test_a_refused_heartbeat_writes_no_row(epoch: int) -> None:
     assert rig.outcomes[-1].rows == {}
 
 
-def test_events_within_active_do_not_recompute_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_within_active_do_not_recompute_the_deadline() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     fold = fold_again(rig)
@@ -336,13 +336,14 @@ def test_events_within_active_do_not_recompute_the_deadline(monkeypatch: pytest.
         asked.append(state)
         return whole(machine, state, hole_end_ms)
 
-    monkeypatch.setattr(SessionMachine, "deadline", note_deadline)
-    for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
-        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
-        offset += 1
-    assert len(asked) == 0
-    assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes("session_paused")))
-    assert len(asked) == 1
+    with pytest.MonkeyPatch.context() as patch:  # a fixture is none of the mutants' suite
+        patch.setattr(SessionMachine, "deadline", note_deadline)
+        for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
+            assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
+            offset += 1
+        assert len(asked) == 0
+        assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes("session_paused")))
+        assert len(asked) == 1
     assert batch.finish().counts.applied == 5
 
 

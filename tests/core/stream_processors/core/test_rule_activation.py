@@ -74,14 +74,16 @@ def test_quotas_begin_and_end_with_the_rules_and_the_audit_trail_tells() -> None
         assert rig.fold.position.rules == rules
 
 
-def test_sessions_ask_by_a_setting_of_their_own() -> None:
+@pytest.mark.parametrize("tokens", [False, True])
+def test_sessions_ask_and_tokens_count_by_settings_of_their_own(tokens: bool) -> None:
     rig = FoldRig()
     for runs, sessions in ((False, True), (True, True), (True, False)):
-        rules = NEWEST_RULES._replace(quotas=runs, session_quotas=sessions)
+        rules = NEWEST_RULES._replace(quotas=runs, session_quotas=sessions, token_quotas=tokens)
         rig.announce(rules, "on-call")
         (decision,) = rig.audits()
         asking = [who for who in ("runs", "sessions") if f"; {who} ask for quotas" in decision.reason]
         assert asking == ["runs"] * runs + ["sessions"] * sessions
+        assert decision.reason.endswith("; tokens count for quotas") == tokens
         again = rig.fold.begin()
         announce_again(again, decision)
         assert again.final_position.announced == rig.fold.position.announced

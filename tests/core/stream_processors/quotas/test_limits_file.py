@@ -21,6 +21,30 @@ def test_what_a_tenant_leaves_out_is_the_default() -> None:
     assert parse_limits(b"{}") == (TenantLimits(HOLDERS_MAX, "queue"), {})
 
 
+def test_tokens_have_no_limit_unless_one_is_set() -> None:
+    default, tenants = parse_limits(
+        b'{"default": {"tokens": 9, "token_window_s": 86400}, "tenants": {"acme": {"tokens": null}, "zeta": {}}}'
+    )
+    assert (default.tokens, default.token_window_s) == (9, 86_400)
+    assert tenants == {"acme": default._replace(tokens=None), "zeta": default}
+    assert parse_limits(b"{}")[0][-2:] == (None, 3_600)
+
+
+@pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        ("{}", False),
+        ('{"default": {"token_window_s": 60}}', False),
+        ('{"default": {"tokens": 0}}', True),
+        ('{"tenants": {"acme": {"tokens": 1000}}}', True),
+    ],
+)
+def test_a_file_tells_if_it_limits_tokens(text: str, limits: bool, tmp_path: Path) -> None:
+    path = tmp_path / "quotas.json"
+    path.write_text(text)
+    assert LimitsFile(path).limits_tokens == limits
+
+
 @pytest.mark.parametrize(
     ("source", "what"),
     [
@@ -29,12 +53,17 @@ def test_what_a_tenant_leaves_out_is_the_default() -> None:
         (b'{"limits": {}}', "use {"),
         (b'{"tenants": []}', "use {"),
         (b'{"tenants": {"a b": {}}}', "'a b' is no name of a tenant"),
-        (b'{"default": {"runs": 3}}', "default: the limits are concurrent_runs, over, live_sessions, not runs"),
+        (b'{"default": {"runs": 3}}', "default: the limits are concurrent_runs, over, live_sessions, tokens, tok"),
         (b'{"tenants": {"acme": 3}}', "tenant acme: the limits are"),
         (b'{"default": {"concurrent_runs": -1}}', "from 0 to 5000, not -1"),
         (b'{"default": {"concurrent_runs": 5001}}', "not 5001"),
         (b'{"default": {"concurrent_runs": true}}', "not True"),
         (b'{"default": {"live_sessions": 1.5}}', "default: live_sessions is a number from 0 to 5000, not 1.5"),
+        (b'{"default": {"tokens": -1}}', "default: tokens is a number from 0 to 1000000000000000, not -1"),
+        (b'{"default": {"tokens": "9"}}', "not '9'"),
+        (b'{"default": {"token_window_s": 0}}', "default: token_window_s is a number from 1 to 86400, not 0"),
+        (b'{"default": {"token_window_s": 86401}}', "not 86401"),
+        (b'{"default": {"token_window_s": null}}', "not None"),
         (b'{"default": {"over": "drop"}}', "over is queue or reject, not 'drop'"),
     ],
 )

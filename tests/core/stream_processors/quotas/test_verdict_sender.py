@@ -64,12 +64,12 @@ class SenderRig:
 
     def opened(self) -> PartitionState:
         state = self.job.new_state(0)
-        state.families.home._limits_of = lambda _: TenantLimits(1, "reject")  # type: ignore[attr-defined]
+        state.families.home._limits_of = lambda _: TenantLimits(1, "reject", tokens=10)  # type: ignore[attr-defined]
         state.finish_loading()
         return state
 
-    def tell(self, step: QuotaStep, run_id: str) -> None:
-        value = encode_record(QuotaNotice("concurrent_runs", step, "acme", "s1", run_id, 5))
+    def tell(self, step: QuotaStep, run_id: str, tokens: int = 0) -> None:
+        value = encode_record(QuotaNotice("concurrent_runs", step, "acme", "s1", run_id, 5, tokens))
         batch = self.state.begin()
         assert batch.apply(LogRecord(self.offset, int(self.now_ms), KEY, value))
         self.offset += 1
@@ -107,6 +107,21 @@ def test_a_verdict_is_sent_until_its_session_has_heard_it(monkeypatch: pytest.Mo
     }
     of_sessions = rig.sender.gauges["sessionary_processor_session_claims"]()
     assert of_sessions == {"waiting": 0, "granted": 0, "taken": 0, "rejected": 0}
+
+
+def test_accounts_of_tokens_are_counted_by_whether_these_are_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SenderRig(monkeypatch)
+    rig.attend()
+    read = rig.sender.gauges["sessionary_processor_token_accounts"]
+    assert read() == {"within": 0, "used_up": 0}
+    rig.tell("used", "", 9)
+    assert read() == {"within": 1, "used_up": 0}
+    rig.tell("used", "", 1)
+    assert read() == {"within": 0, "used_up": 1}
+    rig.tell("requested", "a")
+    assert rig.attend(1) == [("a", False)]
+    claims = rig.sender.gauges["sessionary_processor_quota_claims"]()
+    assert claims == {"waiting": 0, "granted": 0, "taken": 0, "rejected": 1}
 
 
 def test_the_pause_between_two_repetitions_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

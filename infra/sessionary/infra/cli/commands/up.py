@@ -64,8 +64,9 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 def activate_newest_rules(stack: "Stack") -> None:
     """Let the newest rules begin if the stack is a new one: no older processor ever served it.
 
-    With the role quotas, runs ask for quotas by them; sessions too, if the file limits them. Blocks
-    for some seconds. Raises what `ControlApiClient` raises.
+    With the role quotas, runs ask for quotas by them; sessions too, if the file limits them, and
+    tokens count, if it limits those. Blocks for some seconds. Raises what `ControlApiClient`
+    raises.
     """
     if stack.is_new:
         from sessionary.infra.control_api_client import ControlApiClient
@@ -73,13 +74,14 @@ def activate_newest_rules(stack: "Stack") -> None:
         from sessionary.schemas.rules import NEWEST_RULES
 
         limits = stack.environ["SESSIONARY_QUOTAS_FILE"] if stack.has_quotas else None
-        quotas, of_sessions = None if limits is None else True, None
+        quotas, of_sessions, of_tokens = None if limits is None else True, None, None
         if limits is not None:
             from sessionary.stream_processors.quotas.limits_file import LimitsFile
 
-            of_sessions = True if LimitsFile(Path(limits)).limits_sessions else None
+            found = LimitsFile(Path(limits))
+            of_sessions, of_tokens = found.limits_sessions or None, found.limits_tokens or None
         client = ControlApiClient(OperatorSettings.from_env(stack.environ))
-        client.activate_rules(NEWEST_RULES.version, quotas=quotas, session_quotas=of_sessions)
+        client.activate_rules(NEWEST_RULES.version, quotas=quotas, session_quotas=of_sessions, token_quotas=of_tokens)
         asked = f", and runs{' and sessions' if of_sessions else ''} ask for quotas" if quotas else ""
         print_message(f"rules {NEWEST_RULES.version} were activated{asked}: the stack is new")
 
@@ -106,7 +108,7 @@ def up_command(
             metavar="FILE",
             dir_okay=False,
             help="Run the role quotas with this JSON file of the tenants' limits; runs of a new stack ask for quotas, "
-            "and sessions if the file limits them. "
+            "and sessions if the file limits them; tokens count if it limits those. "
             "Default: the folder's last file.",
             show_default=False,
         ),

@@ -37,7 +37,7 @@ _BEGIN_S = 5.0
 _RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 _PARTITION_FIELDS = (
     *("partition", "state", "instance", "rules", "finished_run_days", "quotas", "session_quotas", "resume_ms"),
-    *("announced", "principal", "detail"),
+    *("token_quotas", "announced", "principal", "detail"),
 )
 _WORKER_FIELDS = (
     *("instance", "url", "newest", "detail", "release", "core", "time_ms", "state_dir", "state_free_bytes"),
@@ -69,13 +69,14 @@ class _Wanted(NamedTuple):
     finished_run_days: int | None  # None: as it is in each partition
     quotas: bool | None  # the same
     session_quotas: bool | None  # the same
+    token_quotas: bool | None  # the same
     resume_ms: int | None  # the same
     principal: str
 
     @property
     def begins_quotas(self) -> bool:
         """Whether quotas are to be in force that need a worker of that role."""
-        return bool(self.quotas or self.session_quotas)
+        return bool(self.quotas or self.session_quotas or self.token_quotas)
 
     def begun_in(self, position: Position) -> RulesRequest:
         """Return what the owner of a partition at `position` is asked for."""
@@ -83,9 +84,10 @@ class _Wanted(NamedTuple):
         days = self.finished_run_days or decided.finished_run_days
         quotas = decided.quotas if self.quotas is None else self.quotas
         of_sessions = decided.session_quotas if self.session_quotas is None else self.session_quotas
+        of_tokens = decided.token_quotas if self.token_quotas is None else self.token_quotas
         resume_ms = self.resume_ms or decided.resume_ms
         rules = _RULES[self.version]._replace(finished_run_days=days, quotas=quotas, session_quotas=of_sessions)
-        return RulesRequest(rules._replace(resume_ms=resume_ms), self.principal)
+        return RulesRequest(rules._replace(token_quotas=of_tokens, resume_ms=resume_ms), self.principal)
 
 
 class RulesApi:
@@ -222,6 +224,7 @@ def _partition_document(owner: PartitionOwner, settings: ProcessorSettings) -> d
         "quotas": position.rules.quotas if is_known else None,
         "session_quotas": position.rules.session_quotas if is_known else None,
         "resume_ms": position.rules.resume_ms if is_known else None,
+        "token_quotas": position.rules.token_quotas if is_known else None,
         "announced": announced and announced.version,
         "principal": announced and announced.principal,
         "detail": halted and str(halted),
@@ -252,7 +255,7 @@ async def _parse_wanted(request: Request, principal: str) -> _Wanted:
     try:
         body = json.loads(await request.read())
         version, days, resume_ms = body["version"], body.get("finished_run_days"), body.get("resume_ms")
-        quotas = {name: body.get(name) for name in ("quotas", "session_quotas")}
+        quotas = {name: body.get(name) for name in ("quotas", "session_quotas", "token_quotas")}
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
     if type(version) is not int:
@@ -271,7 +274,7 @@ async def _parse_wanted(request: Request, principal: str) -> _Wanted:
         raise Problem(409, "unknown_rules", "Unknown rules", detail)
     if any(value is not None for value in (days, resume_ms, *quotas.values())) and version == FIRST_RULES.version:
         raise Problem(400, "invalid_value", "No such setting", f"rules {version} know no runs")
-    return _Wanted(version, days, quotas["quotas"], quotas["session_quotas"], resume_ms, principal)
+    return _Wanted(version, days, **quotas, resume_ms=resume_ms, principal=principal)
 
 
 def _require_support(version: int, workers: Iterable[Mapping[str, Any]]) -> None:

@@ -2,6 +2,7 @@
 
     limits     a tenant's limits, as an operator sets them
     claims     the claims to one quota: requested, admitted in order, taken, released
+    tokens     the tokens that a tenant has used in its window
     machine    all of it as a `Machine`, and how its log is read
 
 Its log is the topic of quotas; sessions write to it in their own transactions.

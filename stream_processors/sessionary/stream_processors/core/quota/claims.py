@@ -5,6 +5,7 @@
         ┌───────────┼────────────┐
         ▼           ▼            ▼
      waiting ──▶ granted      rejected      the verdict is sent until the session has heard it
+                                            (over_tokens: rejected because of the tokens)
                     │            │
                     ▼            │
                   taken          │
@@ -12,18 +13,22 @@
 
 A session asks once, tells once that it took a grant, and releases once, however the run ends. So
 repeated and unknown notices change nothing. Claims wait in the order in which they were asked for.
+While the tenant's tokens are used up, none is granted; those that hold a slot keep it. A notice of
+tokens is counted whenever it comes, as it is written in the transaction of the event that used
+them.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState
-from sessionary.schemas.records import QuotaNotice, TenantQuota
+from sessionary.schemas.records import QuotaNotice, QuotaVerdict, TenantQuota
 from sessionary.stream_processors.core.quota.limits import CLAIMS_MAX, HOLDERS_MAX, WAITING_MAX, TenantLimits
+from sessionary.stream_processors.core.quota.tokens import add_tokens, is_used_up, move_window
 
 HOLDING: Final[frozenset[QuotaClaimState]] = frozenset({"granted", "taken"})
 # States of which the session has not heard yet.
-UNHEARD: Final[frozenset[QuotaClaimState]] = frozenset({"granted", "rejected"})
+UNHEARD: Final[frozenset[QuotaClaimState]] = frozenset({"granted", "rejected", "over_tokens"})
 
 
 def count_holders(claims: Sequence[QuotaClaim]) -> int:
@@ -39,11 +44,17 @@ def has_waiting(row: TenantQuota) -> bool:
 def take_notice(
     row: TenantQuota | None, notice: QuotaNotice, limits: TenantLimits, now_ms: int, clock_repair: int = 0
 ) -> TenantQuota | None:
-    """Return the claims after a notice; the same object if it changes nothing, None without claims.
+    """Return the claims after a notice; the same object if it changes nothing.
 
-    Raises `OverflowError` for a claim for which the row has no room.
+    None if there are neither claims nor tokens. Raises `OverflowError` for a claim for which the
+    row has no room.
     """
     before = row or TenantQuota(notice.tenant_id, notice.quota, limits.slots_of(notice.quota), now_ms, (), clock_repair)
+    if notice.step == "used":
+        if notice.tokens <= 0:
+            return row
+        return admit_waiting(add_tokens(before, notice.tokens, limits, now_ms), limits, now_ms)
+    before = move_window(before, limits, now_ms)
     name = notice.session_id, notice.run_id, notice.offset
     place = next((place for place, claim in enumerate(before.claims) if claim[:3] == name), None)
     claims = list(before.claims)
@@ -58,29 +69,54 @@ def take_notice(
     else:
         return row
     after = before._replace(claims=tuple(claims))
-    return admit_waiting(after, limits, now_ms) if claims else None
+    return look_again(after, limits, now_ms)
+
+
+def look_again(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQuota | None:
+    """Return the claims by the limits and the tokens as they are; None if there are neither."""
+    after = admit_waiting(move_window(row, limits, now_ms), limits, now_ms)
+    return after if after.claims or after.tokens else None
 
 
 def _first_state(row: TenantQuota, limits: TenantLimits) -> QuotaClaimState:
     """Return how a new claim stands: none overtakes one that waits."""
-    waiting = sum(claim.state == "waiting" for claim in row.claims)
-    if not waiting and count_holders(row.claims) < _slots(row, limits):
+    waiting, used_up = sum(claim.state == "waiting" for claim in row.claims), is_used_up(row, limits)
+    if not waiting and not used_up and count_holders(row.claims) < _slots(row, limits):
         return "granted"
-    return "rejected" if limits.over == "reject" or waiting >= WAITING_MAX else "waiting"
+    if limits.over == "queue" and waiting < WAITING_MAX:
+        return "waiting"
+    return "over_tokens" if used_up else "rejected"
 
 
 def admit_waiting(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQuota:
     """Return the claims after those that wait have got the free slots, the oldest first."""
-    free = _slots(row, limits) - count_holders(row.claims)
+    free = 0 if is_used_up(row, limits) else _slots(row, limits) - count_holders(row.claims)
     claims = list(row.claims)
     for place, claim in enumerate(claims):
         if free > 0 and claim.state == "waiting":
             claims[place], free = claim._replace(state="granted"), free - 1
-    return row._replace(claims=tuple(claims), limit=limits.slots_of(row.quota), looked_at=now_ms)
+    limit, token_limit = limits.slots_of(row.quota), limits.tokens
+    return row._replace(claims=tuple(claims), limit=limit, looked_at=now_ms, token_limit=token_limit)
+
+
+def verdict_on(row: TenantQuota, claim: QuotaClaim, instance: str) -> QuotaVerdict:
+    """Return what a claim's session is told; `instance` sends it. Its verdict is not heard yet."""
+    token_limit = row.token_limit if claim.state == "over_tokens" else None
+    granted = claim.state == "granted"
+    return QuotaVerdict(row.quota, claim.run_id, claim.offset, granted, row.limit, instance, token_limit)
 
 
 def _slots(row: TenantQuota, limits: TenantLimits) -> int:
     return min(limits.slots_of(row.quota), HOLDERS_MAX)
 
 
-__all__ = ["HOLDING", "UNHEARD", "admit_waiting", "count_holders", "has_waiting", "take_notice"]
+__all__ = [
+    "HOLDING",
+    "UNHEARD",
+    "admit_waiting",
+    "count_holders",
+    "has_waiting",
+    "look_again",
+    "take_notice",
+    "verdict_on",
+]

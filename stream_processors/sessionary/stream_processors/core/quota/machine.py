@@ -1,7 +1,8 @@
 """The machine of quotas, and how its log is read.
 
-A row has all claims to one quota of a tenant; it goes when there is none. While a claim waits, the
-limit is looked at every few seconds, because an operator may raise it.
+A row has all claims to one quota of a tenant, and its tokens; it goes when there are neither. While
+a claim waits, the limits are looked at every few seconds, because an operator may raise them. The
+tokens of a window are forgotten when it ends.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Decision, RowKind
 from sessionary.stream_processors.core.model import Emitted, EventLog, LogRecord, Place, Stream
-from sessionary.stream_processors.core.quota.claims import admit_waiting, has_waiting, take_notice
+from sessionary.stream_processors.core.quota.claims import has_waiting, look_again, take_notice
 from sessionary.stream_processors.core.quota.limits import LimitsOf
 
 LOOK_MS: Final = 2_000
@@ -110,23 +111,27 @@ class QuotaMachine:
         return _FIXED_BYTES + _CLAIM_BYTES * len(row.claims) + sum(texts)
 
     def due_ms(self, row: TenantQuota, hole_end_ms: int = 0) -> int:
-        """Return when the limit is looked at again; never if no claim waits."""
-        return row.looked_at + LOOK_MS if has_waiting(row) else NEVER_MS
+        """Return when the limits are looked at again, or the window of the tokens ends."""
+        look_ms = row.looked_at + LOOK_MS if has_waiting(row) else NEVER_MS
+        return min(look_ms, row.tokens_until) if row.tokens_until else look_ms
 
     def repair_times(self, row: TenantQuota, repairs: Sequence[ClockRepair]) -> TenantQuota:
-        """Return a row with its times as they are after repairs of the partition's clock."""
+        """Return a row with its times as they are after repairs of the partition's clock.
+
+        A window of tokens ends by the clock, so it is left; `look_again` cuts one that is too long.
+        """
         for number, _, clock_ms, shift_ms, _ in repairs:
             if number > row.clock_repair:
                 row = row._replace(looked_at=min(row.looked_at + shift_ms, clock_ms), clock_repair=number)
         return row
 
     def is_only_postponed(self, row: TenantQuota, after: TenantQuota) -> bool:
-        """Return True if no claim waits: without one the row is never due."""
-        return not has_waiting(after)
+        """Return True if no claim waits, and no token is counted: then the row is never due."""
+        return not after.tokens_until and not has_waiting(after)
 
     def fire(self, row: TenantQuota, now_ms: int, hole_end_ms: int = 0) -> Sequence[ClaimsChanged]:
-        """Look at the limit again."""
-        return (ClaimsChanged(admit_waiting(row, self._limits_of(row.tenant_id), now_ms)),)
+        """Look at the limits again."""
+        return (ClaimsChanged(look_again(row, self._limits_of(row.tenant_id), now_ms)),)
 
 
 def read_quota_arrival(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.ids import SessionKey, quota_key
-from sessionary.schemas.records import FinishedRun, QuotaNotice, RunGravestone, RunState, SessionState
+from sessionary.schemas.records import FinishedRun, QuotaNotice, QuotaVerdict, RunGravestone, RunState, SessionState
 from sessionary.schemas.types import Refusal
 from sessionary.stream_processors.core.machine import ForRow
 from sessionary.stream_processors.core.model import Emitted
@@ -74,7 +74,7 @@ def receive_verdict(row: RunState, fact: ClaimDecided) -> Sequence[RunFact | For
     if claim is None or claim.granted or (verdict.quota, verdict.offset) != (QUOTA, claim.offset):
         return ()
     if not verdict.granted:
-        reason = f"Run rejected: the limit of {QUOTA} of tenant {row.tenant_id} is {verdict.limit}"
+        reason = f"Run rejected: {tell_limit(verdict, row.tenant_id)}"
         refusal = Refusal(claim.offset, QUOTA_EXCEEDED, claim.event_id)
         rejected = RunRejected(row.run_id, at_ms, reason, refusal)
         return ClaimMoved("released", claim), RunTurnedAway(at_ms), tell_session(row, rejected)
@@ -84,6 +84,13 @@ def receive_verdict(row: RunState, fact: ClaimDecided) -> Sequence[RunFact | For
     if claim.event_type == "run_queued" and row.mode == "detached":
         return *facts, tell_session(row, TaskAdmitted(row, at_ms))
     return facts
+
+
+def tell_limit(verdict: QuotaVerdict, tenant_id: str) -> str:
+    """Return which limit a rejection is because of."""
+    if verdict.token_limit is not None:
+        return f"tenant {tenant_id} has used its {verdict.token_limit} tokens of this window"
+    return f"the limit of {verdict.quota} of tenant {tenant_id} is {verdict.limit}"
 
 
 def claim_notice(row: RunState | FinishedRun, fact: ClaimMoved) -> Emitted:
@@ -100,4 +107,4 @@ def tell_session(row: RunState | FinishedRun, fact: RunChanged | RunRejected | T
     return ForRow(SessionKey(row.tenant_id, row.session_id).encoded(), SessionState, fact)
 
 
-__all__ = ["QUOTA", "claim_notice", "receive_verdict", "released_claim", "tell_session", "with_claim"]
+__all__ = ["QUOTA", "claim_notice", "receive_verdict", "released_claim", "tell_limit", "tell_session", "with_claim"]

@@ -18,6 +18,7 @@ from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import fill_gap, hash_producer
+from sessionary.stream_processors.core.session.admission.tokens import used_tokens
 from sessionary.stream_processors.core.session.dependants import take_turn
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
@@ -132,6 +133,8 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
         if isinstance(turn, Objection):
             return None
         facts += turn
+    if arrival.rules.token_quotas:
+        facts += used_tokens(event, arrival.rules)
     return Decision(facts)
 
 

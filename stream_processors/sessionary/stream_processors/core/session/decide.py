@@ -14,7 +14,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, ProducerLedger, RefusalReason, SessionLimits
+from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.agent.views import is_member
 from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
@@ -29,6 +29,7 @@ from sessionary.stream_processors.core.sequencing import (
 )
 from sessionary.stream_processors.core.session import dependants
 from sessionary.stream_processors.core.session.accepted import decide_replayed, refuse_beat, rule_for, take_over_session
+from sessionary.stream_processors.core.session.admission.tokens import used_tokens
 from sessionary.stream_processors.core.session.facts import (
     Created,
     DataClassified,
@@ -71,6 +72,7 @@ from sessionary.stream_processors.core.session.values import (
     invalid_payload,
     object_to_age,
     object_to_first_snapshot,
+    object_to_number,
 )
 
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
@@ -253,7 +255,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         if sequence.refusal == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
             return replayed
         if sequence.refusal is not None:
-            return _refuse_kept(row, event, arrival, _object_to_number(sequence.refusal, envelope), facts)
+            return _refuse_kept(row, event, arrival, object_to_number(sequence.refusal, envelope), facts)
         producers = sequence.producers
         if sequence.gap is not None or sequence.forgotten is not None:
             facts.append(SequenceMoved(producers, sequence.forgotten))
@@ -265,9 +267,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival)
     )
-    # Then what the event is for a migration, and for runs and children.
     fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, _NO_FACTS)
-    further: Sequence[Any] = ()
+    further: Sequence[Any] = ()  # what the event is for runs and children
     if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
         fact, further = dependants.judge_dependants(row, event, arrival, fact)
     owner_heard: int | None = None
@@ -301,6 +302,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts.append(OwnerHeard(owner_heard))
     if envelope.context_bytes is not None:
         facts += measured_context(row, envelope)
+    if arrival.rules.token_quotas:
+        facts += used_tokens(event, arrival.rules)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
     if further:
@@ -308,13 +311,6 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     elif row.open_runs and isinstance(fact, Transitioned):
         facts += dependants.facts_for_runs(row, fact)
     return Decision(facts)
-
-
-def _object_to_number(reason: RefusalReason, envelope: Envelope) -> Objection:
-    detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
-    if reason == "producer_conflict":
-        detail += " is another event's: two processes use this id"
-    return Objection(reason, detail)
 
 
 def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> SequenceCheck:

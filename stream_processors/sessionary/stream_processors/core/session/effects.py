@@ -42,6 +42,7 @@ from sessionary.stream_processors.core.session.facts import (
     SnapshotTaken,
     StateDiffered,
     TakenOver,
+    TokensUsed,
     Transitioned,
     TurnTaken,
     WorkDone,
@@ -208,7 +209,7 @@ def _measure_context(row: SessionState, fact: ContextMeasured) -> SessionState:
     return row._replace(context_bytes=fact.size_bytes, context_exceeded=fact.exceeded)
 
 
-def _keep_row(row: SessionState, fact: RunEventTaken | TaskAdmitted) -> SessionState:
+def _keep_row(row: SessionState, fact: RunEventTaken | TaskAdmitted | TokensUsed) -> SessionState:
     return row
 
 
@@ -288,6 +289,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     StateDiffered: migration_effects.count_difference,
     TakenOver: _take_over,
     TaskAdmitted: _keep_row,
+    TokensUsed: _keep_row,
     Transitioned: _move_state,
     TurnTaken: _take_turn,
     WorkDone: _do_work,

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.migration import Migration
+from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
     Answer,
@@ -177,6 +178,13 @@ class TakenOver(NamedTuple):
     reason: str | None  # for people
 
 
+class TokensUsed(NamedTuple):
+    """An event used tokens, which count for these quotas of the tenant."""
+
+    tokens: int  # above 0
+    quotas: Sequence[QuotaName]
+
+
 class RunOpened(NamedTuple):
     """A run is open from now on; maybe it waits for its tenant's quota."""
 
@@ -301,6 +309,7 @@ SessionFact = (
     | RunOpened
     | RunClosed
     | RunEventTaken
+    | TokensUsed
     | TurnTaken
     | AgentKept
     | RunChanged
@@ -349,6 +358,7 @@ __all__ = [
     "SnapshotTaken",
     "StateDiffered",
     "TakenOver",
+    "TokensUsed",
     "Transitioned",
     "TurnTaken",
     "WorkDone",

@@ -23,6 +23,7 @@ from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remai
 from sessionary.stream_processors.core.model import Emitted, Place, Stream
 from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.session.admission.claims import WAITS, claim_notices, report_admission
+from sessionary.stream_processors.core.session.admission.tokens import report_tokens
 from sessionary.stream_processors.core.session.dependants import (
     report_admitted_task,
     report_call,
@@ -47,6 +48,7 @@ from sessionary.stream_processors.core.session.facts import (
     SessionAdmitted,
     SessionFact,
     TakenOver,
+    TokensUsed,
     Transitioned,
 )
 from sessionary.stream_processors.core.session.migration.report import ReportedFact, migration_records
@@ -243,6 +245,7 @@ _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     StepTimedOut: report_step,
     TakenOver: _report_take_over,
     TaskAdmitted: report_admitted_task,
+    TokensUsed: report_tokens,
     Transitioned: _report_transition,
 }
 REPORTED_FACTS: Final = frozenset(_REPORTS)

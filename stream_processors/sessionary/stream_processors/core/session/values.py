@@ -8,7 +8,7 @@ from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResu
 from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, RuleSet, Snapshot
+from sessionary.schemas.types import Envelope, RefusalReason, RuleSet, Snapshot
 from sessionary.stream_processors.core.session.facts import SessionFact, SnapshotTaken, Transitioned
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.people.questions import asked_question, given_answer
@@ -29,6 +29,14 @@ def gravestone_end_ms(grave: Gravestone) -> int:
     """
     made_ms = creation_ms(grave.session_id)
     return grave.expires_at if made_ms is None else min(grave.expires_at, made_ms + REDELIVERY_MS_MAX)
+
+
+def object_to_number(reason: RefusalReason, envelope: Envelope) -> Objection:
+    """Return the objection to an event's number in its sender's sequence."""
+    detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
+    if reason == "producer_conflict":
+        detail += " is another event's: two processes use this id"
+    return Objection(reason, detail)
 
 
 def object_to_age(session_id: str, now_ms: int) -> Objection | None:
@@ -145,5 +153,6 @@ __all__ = [
     "invalid_payload",
     "object_to_age",
     "object_to_first_snapshot",
+    "object_to_number",
     "tells_wrong_hash",
 ]

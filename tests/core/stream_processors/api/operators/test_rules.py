@@ -189,6 +189,8 @@ def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
                 (b'{"version": 1, "resume_ms": 1}', 400, "invalid_value"),
                 (b'{"version": 1, "session_quotas": false}', 400, "invalid_value"),
                 (b'{"version": 2, "session_quotas": "yes"}', 400, "invalid_value"),
+                (b'{"version": 1, "token_quotas": false}', 400, "invalid_value"),
+                (b'{"version": 2, "token_quotas": 1}', 400, "invalid_value"),
             ):
                 answer = await server.ask(RULES, b"Bearer op", b"POST", body=body)
                 assert (answer.status, answer.body["reason"]) == (status, reason)
@@ -294,20 +296,23 @@ def test_quotas_are_turned_on_with_the_rules_and_stay(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_quotas_of_sessions_are_turned_on_for_themselves(tmp_path: Path) -> None:
+def test_quotas_of_sessions_and_of_tokens_are_turned_on_for_themselves(tmp_path: Path) -> None:
     owners, workers = [FakeOwner(partition) for partition in range(4)], [0]
 
-    def found(answer: Answer) -> list[tuple[Any, Any]]:
+    def found(answer: Answer) -> list[tuple[Any, Any, Any]]:
         assert answer.status == 200, answer
-        return [(one["quotas"], one["session_quotas"]) for one in answer.body["partitions"]]
+        return [(one["quotas"], one["session_quotas"], one["token_quotas"]) for one in answer.body["partitions"]]
 
     async def story() -> None:
         async with running_server(tmp_path, Owned(*owners), count_quotas=lambda _: workers[0]) as server:
-            assert (await activate(server, session_quotas=True)).body["reason"] == "no_quota_worker"
+            for name in ("session_quotas", "token_quotas"):
+                assert (await activate(server, **{name: True})).body["reason"] == "no_quota_worker"
             workers[0] = 1
-            assert found(await activate(server, session_quotas=True)) == [(False, True)] * 4
-            assert found(await activate(server, quotas=True)) == [(True, True)] * 4
-            assert found(await activate(server, session_quotas=False)) == [(True, False)] * 4
+            assert found(await activate(server, session_quotas=True)) == [(False, True, False)] * 4
+            assert found(await activate(server, quotas=True)) == [(True, True, False)] * 4
+            assert found(await activate(server, token_quotas=True)) == [(True, True, True)] * 4
+            assert found(await activate(server, session_quotas=False)) == [(True, False, True)] * 4
+            assert found(await activate(server, token_quotas=False)) == [(True, False, False)] * 4
 
     asyncio.run(story())
 

@@ -32,9 +32,11 @@ class QuotaRig(RunRig):
         assert self.say(event_type, run_id, **fields) == "applied"
         return offset
 
-    def decide(self, offset: int, run_id: str = "r1", granted: bool = True, limit: int = 3) -> str:
+    def decide(
+        self, offset: int, run_id: str = "r1", granted: bool = True, limit: int = 3, token_limit: int | None = None
+    ) -> str:
         """Append a verdict on a claim."""
-        verdict = QuotaVerdict("concurrent_runs", run_id, offset, granted, limit, "q1")
+        verdict = QuotaVerdict("concurrent_runs", run_id, offset, granted, limit, "q1", token_limit)
         return self.append(self.agent.key.encoded(), encode_record(verdict))
 
     def notices(self) -> list[tuple[str, str, int]]:

@@ -14,6 +14,21 @@ from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
 app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
+SessionQuotasOption = Annotated[
+    bool,
+    typer.Option(
+        "--session-quotas",
+        help="Let sessions that are created from now on ask for their tenant's quota. Default: as it is (no at first).",
+    ),
+]
+TokenQuotasOption = Annotated[
+    bool,
+    typer.Option(
+        "--token-quotas",
+        help="Let the quotas that runs or sessions ask for hear of the tokens that are used from now on. Default: as "
+        "it is (no at first).",
+    ),
+]
 _COLUMNS = (
     "partition",
     "state",
@@ -23,6 +38,7 @@ _COLUMNS = (
     "quotas",
     "session_quotas",
     "resume_ms",
+    "token_quotas",
     "announced",
     "principal",
     "detail",
@@ -70,28 +86,26 @@ def activate_rules(
         ),
     ] = False,
     no_quotas: Annotated[bool, typer.Option("--no-quotas", help="Let them ask no more.")] = False,
-    session_quotas: Annotated[
-        bool,
-        typer.Option(
-            "--session-quotas",
-            help="Let sessions that are created from now on ask for their tenant's quota. Default: as it is (no at "
-            "first).",
-        ),
-    ] = False,
+    session_quotas: SessionQuotasOption = False,
     no_session_quotas: Annotated[bool, typer.Option("--no-session-quotas", help="Let them ask no more.")] = False,
+    token_quotas: TokenQuotasOption = False,
+    no_token_quotas: Annotated[bool, typer.Option("--no-token-quotas", help="Let them hear no more.")] = False,
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let newer rules begin in all partitions, once every processor is upgraded. No way back.
 
-    Refused while a processor of the group does not know them; with --quotas or --session-quotas,
-    also while no worker of the role quotas runs. The command may be repeated, also to change a
-    setting of the rules in force. The exit code is 1 if they are not in force everywhere after some
-    seconds.
+    Refused while a processor of the group does not know them; with --quotas, --session-quotas or
+    --token-quotas, also while no worker of the role quotas runs. The command may be repeated, also
+    to change a setting of the rules in force. The exit code is 1 if they are not in force
+    everywhere after some seconds.
     """
-    wanted_quotas = _wanted("quotas", yes=quotas, no=no_quotas)
-    of_sessions = _wanted("session-quotas", yes=session_quotas, no=no_session_quotas)
-    listing = control_api_client(data).activate_rules(version, finished_run_days, wanted_quotas, of_sessions, resume_ms)
+    asked = {
+        "quotas": _wanted("quotas", yes=quotas, no=no_quotas),
+        "session_quotas": _wanted("session-quotas", yes=session_quotas, no=no_session_quotas),
+        "token_quotas": _wanted("token-quotas", yes=token_quotas, no=no_token_quotas),
+    }
+    listing = control_api_client(data).activate_rules(version, finished_run_days, resume_ms=resume_ms, **asked)
     _show_listing(listing, as_json=as_json)
     waiting = [
         str(found["partition"])
@@ -99,8 +113,7 @@ def activate_rules(
         if (found["rules"] or 0) < version
         or finished_run_days not in (None, found["finished_run_days"])
         or resume_ms not in (None, found.get("resume_ms"))
-        or wanted_quotas not in (None, found.get("quotas"))
-        or of_sessions not in (None, found.get("session_quotas"))
+        or any(value not in (None, found.get(name)) for name, value in asked.items())
     ]
     if waiting:
         raise CheckFailed(

@@ -18,6 +18,7 @@ from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, S
 from sessionary.schemas.types import Refusal
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.run.claims import tell_limit
 from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, QUOTA_GRANTED
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from sessionary.stream_processors.core.session.facts import ClaimRefused, SessionAdmitted, SessionFact, Transitioned
@@ -39,7 +40,7 @@ def receive_verdict(row: SessionState, verdict: QuotaVerdict, at_ms: int) -> Seq
         return ()
     if verdict.granted:
         return (SessionAdmitted(at_ms),)
-    reason = f"Session rejected: the limit of {SESSION_QUOTA} of tenant {row.tenant_id} is {verdict.limit}"
+    reason = f"Session rejected: {tell_limit(verdict, row.tenant_id)}"
     ended = Transitioned(_FAILED_START, at_ms, QUOTA_EXCEEDED, reason)
     refused = ClaimRefused(Refusal(claim.offset, QUOTA_EXCEEDED, claim.event_id))
     return refused, ended, *facts_of_change(row, ended, at_ms)

@@ -104,19 +104,22 @@ def test_quotas_are_an_option(api: FakeControlApi, capfd: pytest.CaptureFixture[
     assert "not in force yet in partition 0, 1" in capfd.readouterr().err
 
 
-def test_quotas_of_sessions_are_an_option_of_their_own(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
-    answer = listing(NEWEST, NEWEST)
+@pytest.mark.parametrize("what", ["session", "token"])
+def test_quotas_of_sessions_and_of_tokens_are_options_of_their_own(
+    what: str, api: FakeControlApi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer, name = listing(NEWEST, NEWEST), f"{what}_quotas"
     for found in answer["partitions"]:
-        found["session_quotas"] = True
+        found[name] = True
     api.answers = {PATH: (200, answer)}
-    assert run(["rules", "activate", "--session-quotas"]) == 0
-    assert json.loads(api.asked[0].body) == {"version": NEWEST, "session_quotas": True}
-    assert run(["rules", "activate", "--no-session-quotas"]) == 1
-    assert json.loads(api.asked[1].body) == {"version": NEWEST, "session_quotas": False}
+    assert run(["rules", "activate", f"--{what}-quotas"]) == 0
+    assert json.loads(api.asked[0].body) == {"version": NEWEST, name: True}
+    assert run(["rules", "activate", f"--no-{what}-quotas"]) == 1
+    assert json.loads(api.asked[1].body) == {"version": NEWEST, name: False}
     assert "not in force yet in partition 0, 1" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["quotas", "session-quotas"])
+@pytest.mark.parametrize("name", ["quotas", "session-quotas", "token-quotas"])
 def test_quotas_are_turned_on_or_off_and_not_both(
     api: FakeControlApi, capfd: pytest.CaptureFixture[str], name: str
 ) -> None:
