@@ -54,7 +54,8 @@ class _Parent(NamedTuple):
 
 def compact_key(key: bytes) -> bytes:
     """Return the key that a store has instead of that of a row or a content."""
-    if b"\0" in key and (short := _compact_child_key(key)) is not None:
+    # Of a byte as a number: for bytes the interpreter first raises, and drops, an error.
+    if 0 in key and (short := _compact_child_key(key)) is not None:
         return short
     return key if not key or not 0 < key[0] <= _OTHER_KEY else bytes((_OTHER_KEY,)) + key
 

@@ -31,6 +31,7 @@ CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a secon
 _FIXED_BYTES: Final = 200  # about what a row takes beside its texts, and its record beside the row
 _BYTES_PER_CHARACTER_MAX: Final = 4
 _DECODER: Final = Decoder()
+_PLAIN_ROWS: Final = frozenset({MessageState, ToolCallState, TimedStep, ArtifactState})  # no text lies deeper
 _ROWS_WITH_ERROR: Final = (RunState, FinishedRun, StepState, EndedToolCall)
 _NAMES: Final[Mapping[type[Any], str]] = {
     RunState: "run",
@@ -90,6 +91,8 @@ def content_parts(content_class: type[RunContent | StepContent | ToolCallContent
 
 def _texts(row: DependantRow) -> list[str]:
     texts = [value for value in row if type(value) is str]
+    if type(row) in _PLAIN_ROWS:
+        return texts  # as of almost every row
     if isinstance(row, _ROWS_WITH_ERROR) and row.error is not None:
         texts += row.error
     if isinstance(row, (RunState, FinishedRun)) and row.checkpoint is not None:

@@ -116,9 +116,12 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
 def _makes_snapshot(facts: Sequence[SessionFact], arrival: Arrival) -> bool:
     """Return whether the row gets a snapshot of its own state, which the event does not carry."""
     assert arrival.event is not None
-    carried = getattr(arrival.event.payload, "snapshot", None)
-    snapshots = (fact.snapshot for fact in facts if isinstance(fact, Transitioned))
-    return any(snapshot is not None and snapshot is not carried for snapshot in snapshots)
+    for fact in facts:
+        if type(fact) is Transitioned and fact.snapshot is not None:
+            carried = getattr(arrival.event.payload, "snapshot", None)  # of most payloads it is missing
+            if fact.snapshot is not carried:
+                return True
+    return False
 
 
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
