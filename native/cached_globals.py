@@ -11,7 +11,7 @@ _LOOKUP: Final = re.compile(
     r"\s*(?P<name>cpy_r_\w+) = CPyStatics\[\d+\];[^\n]*\n"
     r"\s*(?P<call>(?P<value>cpy_r_\w+) = CPyDict_GetItem\((?P=globals), (?P=name)\);)"
 )
-_LAST_INCLUDE: Final = re.compile(r'(?:#include [^\n]*\n)+')
+_LAST_INCLUDE: Final = re.compile(r"(?:#include [^\n]*\n)+")
 
 
 def cache_globals(text: str) -> tuple[str, int]:

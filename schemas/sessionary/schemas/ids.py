@@ -22,7 +22,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _CHILD_HASH_BYTES = 16
 _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
-_CHILD_SUFFIX = re.compile(rb"\0[acgms][0-9a-f]{32}")
+_CHILD_KINDS: Final = b"acgms"
+_HEX_DIGITS: Final = b"0123456789abcdef"
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -90,7 +91,9 @@ def _turn_suffix(place: int) -> bytes:
 def split_child_key(key: bytes) -> tuple[bytes, bytes] | None:
     """Return the key of a child's parent, and the rest; None for a key of another row."""
     parent, rest = key[:-_CHILD_SUFFIX_BYTES], key[-_CHILD_SUFFIX_BYTES:]
-    return (parent, rest) if _CHILD_SUFFIX.fullmatch(rest) else None
+    if len(rest) != _CHILD_SUFFIX_BYTES or rest[0] or rest[1] not in _CHILD_KINDS:
+        return None
+    return None if rest[2:].strip(_HEX_DIGITS) else (parent, rest)
 
 
 def split_run_key(key: bytes) -> tuple[str, str, str]:

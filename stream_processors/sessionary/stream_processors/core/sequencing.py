@@ -181,7 +181,8 @@ def _put_offset(offsets: Sequence[int], offset: int) -> Sequence[int]:
     """Put the newest offset first; the others are kept as distances, unless they are far away."""
     if not offsets or offset - offsets[0] >= OFFSET_DISTANCE_MAX:
         return (offset,)
-    return (offset, offset - offsets[0], *offsets[1 : OFFSETS_KEPT - 1])
+    newest = (offset, offset - offsets[0])
+    return newest + tuple(offsets[1 : OFFSETS_KEPT - 1])
 
 
 def last_offsets(ledger: ProducerLedger) -> Iterator[int]:
