@@ -1,6 +1,11 @@
 """Which look-ups of a module's names in mypyc's C are made once."""
 
+import ctypes
 import re
+import sys
+import types
+
+import pytest
 
 from native.cached_globals import HEADER, cache_globals
 
@@ -32,3 +37,28 @@ def test_only_names_of_a_module_are_cached() -> None:
 def test_a_text_without_such_look_ups_stays_as_it_is() -> None:
     text = _TEXT.replace("CPyStatic_rules___globals", "other")
     assert cache_globals(text) == (text, 0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="there the look-ups stay: a dictionary has no such number")
+def test_every_change_of_a_module_gives_its_dictionary_a_new_number() -> None:
+    module = types.ModuleType("rules")
+    names = vars(module)
+
+    def number() -> int:
+        # Behind the reference count, the type, and the number of items.
+        return ctypes.c_uint64.from_address(id(names) + 3 * ctypes.sizeof(ctypes.c_void_p)).value
+
+    found = [number()]
+    for change in (
+        lambda: setattr(module, "limit", 1),
+        lambda: setattr(module, "limit", 2),
+        lambda: names.update(limit=1),
+        lambda: names.pop("limit"),
+        lambda: exec("limit = 1", names),
+    ):
+        change()
+        found.append(number())
+        assert names.get("limit") != 0
+        assert number() == found[-1]
+    assert len(set(found)) == len(found)
+    assert 0 not in found
