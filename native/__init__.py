@@ -6,6 +6,7 @@
     fast_replace the module of that name for Cython
     event_columns  the module of that name, below payload_steps.pyx and event_plans.pyx
     avro_reading   what the codec's text and that of event_columns begin with
+    cached_globals  lets mypyc's C look a module's names up once, as cached_globals.h says
     toolchain    what a build needs, and what of it is missing
     compile      makes the extensions, in a process of its own
     build        starts that process: for a tree of sources, or for a wheel

@@ -12,6 +12,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from native.cached_globals import cache_globals
 from native.codec_text import make_codec_text
 from native.modules import CODEC, EVENT_COLUMN_PARTS, EVENT_COLUMNS, FAST_REPLACE, ROOMS, plain_modules, rule_modules
 from native.tree import SHARED
@@ -57,7 +58,7 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
     config.write_text(_CONFIG.format(mypy_path=mypy_path, cache=work / "types"))
     os.chdir(tree)  # errors name files as they are given here
     sources = [str(path) for path in rule_modules(tree)]
-    return mypycify(
+    made: list[Any] = mypycify(
         ["--config-file", str(config), *sources],
         opt_level="2",
         debug_level="0",
@@ -65,6 +66,20 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
         group_name=SHARED.removesuffix("__mypyc"),
         target_dir=str(work / "c"),
     )
+    _cache_globals(work / "c")
+    return made
+
+
+def _cache_globals(folder: Path) -> None:
+    """Rewrite what mypyc wrote into `folder`. Raises `SystemExit` if its C has another form now."""
+    found = 0
+    for path in folder.glob("__native_*.c"):
+        text, lookups = cache_globals(path.read_text("utf-8"))
+        found += lookups
+        if lookups:
+            path.write_text(text, "utf-8")
+    if not found:
+        raise SystemExit("no look-up of a module's name was found in the C of mypyc")
 
 
 def _codec_text(tree: Path) -> str:

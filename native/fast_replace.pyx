@@ -50,15 +50,15 @@ cdef extern from *:
 
     static PyObject *new_replacer(PyObject *plan) { return PyCFunction_New(&replacer_method, plan); }
 
-    /* speed_up: a class's plan is (fields, defaults by field, the Python `_replace`). */
+    /* speed_up: a class's plan is (fields, defaults from the first field that has one, the Python `_replace`). */
 
     static PyObject *plans;  /* those of all classes, for ever */
 
     /* The plan of a class, or NULL; those that were asked for last are found without the dictionary. */
-    static struct { PyObject *cls, *plan; } found_last[256];
+    static struct { PyObject *cls, *plan; } found_last[1024];
 
     static PyObject *plan_of(PyObject *cls) {
-        size_t place = ((size_t)cls >> 6) & 255;
+        size_t place = ((size_t)cls >> 4 ^ (size_t)cls >> 13) & 1023;
         PyObject *plan;
         if (found_last[place].cls == cls) return found_last[place].plan;
         if ((plan = PyDict_GetItem(plans, cls)) != NULL) {
@@ -110,13 +110,15 @@ cdef extern from *:
             if (place < 0 || PyTuple_GET_ITEM(made, place) != NULL) goto unusual;
             put_item(made, place, args[count + i]);
         }
-        if (count + named < items)
+        if (count + named < items) {
+            PyObject *defaults = PyTuple_GET_ITEM(plan, 1);
+            Py_ssize_t first = items - PyTuple_GET_SIZE(defaults);
             for (i = count; i < items; i++)
                 if (PyTuple_GET_ITEM(made, i) == NULL) {
-                    PyObject *value = PyDict_GetItem(PyTuple_GET_ITEM(plan, 1), PyTuple_GET_ITEM(fields, i));
-                    if (value == NULL) goto unusual;
-                    put_item(made, i, value);
+                    if (i < first) goto unusual;
+                    put_item(made, i, PyTuple_GET_ITEM(defaults, i - first));
                 }
+        }
         return made;
     unusual:
         Py_DECREF(made);
@@ -204,6 +206,6 @@ def speed_up(package):
 
 
 def _speed_up(cls):
-    _plans[cls] = (cls._fields, dict(cls._field_defaults), cls.__dict__["_replace"])
+    _plans[cls] = (cls._fields, tuple(cls._field_defaults.values()), cls.__dict__["_replace"])
     cls._replace = replace_descriptor(cls)
     set_vectorcall(cls)

@@ -33,8 +33,10 @@ _AROUND_THE_RULES: Final = (
     _SCHEMAS / "codec/framing.py",
     _SCHEMAS / "codec/record_sizes.py",
     _SCHEMAS / "codec/value_bounds.py",
+    _SCHEMAS / "limits.py",
     _SCHEMAS / "retention.py",
     _PROCESSOR / "runtime/job.py",
+    _PROCESSOR / "runtime/open_batch.py",
 )
 
 # An extension of this name has all generated readers and writers.

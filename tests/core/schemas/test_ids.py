@@ -174,3 +174,20 @@ def test_the_turns_of_a_session_share_so_many_rows() -> None:
     keys = [message_key(session, turn) for turn in range(1, 2 * CONVERSATION_TURNS_MAX + 1)]
     assert len(set(keys)) == CONVERSATION_TURNS_MAX
     assert keys[:CONVERSATION_TURNS_MAX] == keys[CONVERSATION_TURNS_MAX:]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"\0b" + b"0" * 32,  # no such kind
+        b"\1c" + b"0" * 32,
+        b"\0c" + b"A" * 32,  # digits are lower case
+        b"\0c" + b"0" * 15 + b"g" + b"0" * 16,
+        b"\0c" + b"0" * 31,
+        b"c" + b"0" * 32,
+        b"",
+    ],
+)
+def test_a_key_that_only_looks_like_a_child_s_has_no_parent(rest: bytes) -> None:
+    assert split_child_key(b"acme:s" + rest) is None
+    assert split_child_key(b"acme:s\0c" + b"0f" * 16) == (b"acme:s", b"\0c" + b"0f" * 16)

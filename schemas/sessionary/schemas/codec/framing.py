@@ -100,7 +100,9 @@ def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = 
 
     None says nothing about the bytes: `Decoder` reads them, or says what is wrong with them.
     """
-    if (read := (_NEWEST_READERS if readers is None else readers)[value[:_HEADER_BYTES]]) is None:
+    known, header = _NEWEST_READERS if readers is None else readers, value[:_HEADER_BYTES]
+    # By `get`: the index of a class below `dict` is looked up as a method by each use.
+    if (read := known.get(header) or known[header]) is None:
         return None
     try:
         found: Event | Record = read(value, _HEADER_BYTES)

@@ -78,8 +78,7 @@ class BatchRows:
 
         A message names the turn after its session's last one.
         """
-        session_key, run_id = arrival.session, event.envelope.run_id
-        child_key = named_child(session_key, event)
+        session_key, run_id, child_key = arrival.session, event.envelope.run_id, None
         run = self._row(run_key(session_key.tenant_id, session_key.session_id, run_id)) if run_id else None
         if type(run) is RunGravestone:
             run = None
@@ -88,6 +87,8 @@ class BatchRows:
             session = self._row(key)
             if type(session) is SessionState:
                 child_key = message_key(key, session.turns + 1)
+        else:
+            child_key = named_child(session_key, event)
         if child_key is None:
             return arrival if run is None else _with_run(arrival, run)
         child, siblings = self._row(child_key), 0

@@ -246,6 +246,8 @@ class CommittedState:
 
     def hole_end_ms(self, clock: Clock, rules: RuleSet) -> int:
         """Return when the last hole ended (ms of log time); 0 if `rules` do not look at that."""
+        if not clock.quiet_until_ms:
+            return 0  # as of most partitions, which had no hole yet
         return clock.hole_end_ms(self.settings.quiet_ms) if rules.version >= 2 else 0
 
 

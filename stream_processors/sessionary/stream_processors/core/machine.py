@@ -265,9 +265,9 @@ def apply_facts(
 ) -> tuple[Any, list[Emitted]]:
     """Return the row after all facts, and the records that they leave, in order."""
     emitted: list[Emitted] = []
-    reported = machine.reported_facts
+    reported, evolve = machine.reported_facts, machine.evolve
     for fact in facts:
-        after = machine.evolve(row, fact)
+        after = evolve(row, fact)
         if type(fact) in reported:
             emitted.extend(machine.report(key, row, after, fact, arrival, next_place()))
         row = after

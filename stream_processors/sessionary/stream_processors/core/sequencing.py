@@ -19,9 +19,9 @@ judged by its number, so that a caller who waits for it gets its verdict from th
 """
 
 import hashlib
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalReason, SeqRange
 
@@ -156,7 +156,7 @@ def _judge_number(
 
 def hash_event_id(event_id: str) -> bytes:
     """Return what a ledger keeps of an event's id: two bytes, never both zero."""
-    return (zlib.crc32(event_id.encode()) % 0xFFFF + 1).to_bytes(_HASH_BYTES, "big")
+    return (crc32(event_id.encode()) % 0xFFFF + 1).to_bytes(_HASH_BYTES, "big")
 
 
 def _is_other_event(recent_ids: bytes, numbers_since: int, id_hash: bytes) -> bool:
@@ -181,7 +181,8 @@ def _put_offset(offsets: Sequence[int], offset: int) -> Sequence[int]:
     """Put the newest offset first; the others are kept as distances, unless they are far away."""
     if not offsets or offset - offsets[0] >= OFFSET_DISTANCE_MAX:
         return (offset,)
-    return (offset, offset - offsets[0], *offsets[1 : OFFSETS_KEPT - 1])
+    newest = (offset, offset - offsets[0])
+    return newest + tuple(offsets[1 : OFFSETS_KEPT - 1])
 
 
 def last_offsets(ledger: ProducerLedger) -> Iterator[int]:

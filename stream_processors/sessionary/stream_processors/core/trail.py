@@ -96,7 +96,7 @@ def audit_record(
     """Return what all audit records have in common; callers add what their kind reports."""
     kept = retention_of(subject.data_classes, place.now_ms * 1000)
     return AuditRecord(
-        audit_id=derived_id(*session, subject.audit_seq, place.partition, place.offset, place.n),
+        audit_id=_audit_id(session, subject.audit_seq, place),
         tenant_id=session.tenant_id,
         session_id=session.session_id,
         audit_seq=subject.audit_seq,
@@ -141,6 +141,10 @@ def audit_record(
         retain_until=kept.retain_until,
         personal_until=kept.personal_until,
     )
+
+
+def _audit_id(session: SessionKey, audit_seq: int, place: Place) -> str:
+    return derived_id(session.tenant_id, session.session_id, audit_seq, place.partition, place.offset, place.n)
 
 
 def subject_of(row: SessionState | Gravestone | Remains | None) -> Subject:

@@ -26,8 +26,9 @@ _OF_RUN, _OF_SESSION, _CONTENT_OF_RUN, _CONTENT_OF_SESSION, _OTHER_KEY = range(1
 PLAIN_KEYS: Final = bytes((_OTHER_KEY + 1,))
 _UUID = rb"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
 _PARENT = re.compile(rb"([A-Za-z0-9._-]+):%b(?::%b:)?" % (_UUID, _UUID))
-_CHILD = re.compile(rb"\0[a-z][0-9a-f]{32}(%b)?" % re.escape(CONTENT_SUFFIX))
 _ID_BYTES, _CHILD_BYTES = 16, 17
+_CHILD_TEXT_BYTES: Final = 34  # of a child's key behind that of its parent: a zero byte, its kind, a hash
+_HEX_DIGITS: Final = b"0123456789abcdef"
 # More than a batch of each of four partitions writes: with fewer, a key is gone before it is asked
 # for again.
 _PARENTS_CACHED, _KEYS_CACHED = 4_096, 16_384
@@ -54,20 +55,24 @@ class _Parent(NamedTuple):
 
 def compact_key(key: bytes) -> bytes:
     """Return the key that a store has instead of that of a row or a content."""
-    if b"\0" in key and (short := _compact_child_key(key)) is not None:
+    # Of a byte as a number: for bytes the interpreter first raises, and drops, an error.
+    if 0 in key and (short := _compact_child_key(key)) is not None:
         return short
     return key if not key or not 0 < key[0] <= _OTHER_KEY else bytes((_OTHER_KEY,)) + key
 
 
 @lru_cache(_KEYS_CACHED)  # a batch asks for each key that it writes three times
 def _compact_child_key(key: bytes) -> bytes | None:
-    split = key.index(b"\0")
-    child = _CHILD.fullmatch(key, split)
-    parent = child and _parent_with_key(key[:split])
-    if not child or not parent:
+    split = key.index(0)
+    kind, digits, suffix = key[split + 1 : split + 2], key[split + 2 : split + _CHILD_TEXT_BYTES], b""
+    if len(key) > split + _CHILD_TEXT_BYTES:
+        suffix = key[split + _CHILD_TEXT_BYTES :]
+        if suffix != CONTENT_SUFFIX:
+            return None
+    if len(digits) != 2 * _ID_BYTES or not b"a" <= kind <= b"z" or digits.strip(_HEX_DIGITS):
         return None
-    start = parent.starts[child[1] is not None]
-    return start + key[split + 1 : split + 2] + unhexlify(key[split + 2 : split + 34])
+    parent = _parent_with_key(key[:split])
+    return None if parent is None else parent.starts[suffix != b""] + kind + unhexlify(digits)
 
 
 def whole_key(kept: bytes) -> bytes:

@@ -35,7 +35,7 @@ class MemoryShelf:
         """Take rows by key; None deletes one."""
         kept = self.kept
         for key, stored in rows.items():
-            short = compact_key(key) if key < PLAIN_KEYS or b"\0" in key else key
+            short = compact_key(key) if key < PLAIN_KEYS or 0 in key else key
             if stored is None:
                 kept.pop(short, None)
             else:
@@ -65,7 +65,7 @@ class RocksShelf:
 
         batch = WriteBatch(raw_mode=True)
         for key, stored in rows.items():
-            short = compact_key(key) if key < PLAIN_KEYS or b"\0" in key else key
+            short = compact_key(key) if key < PLAIN_KEYS or 0 in key else key
             if stored is None:
                 batch.delete(short)
             else:

@@ -7,7 +7,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionDeadline, SessionMachine
+from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
@@ -330,14 +330,14 @@ def test_events_within_active_do_not_recompute_the_deadline() -> None:
     key, offset = agent.key.encoded(), len(rig.log)
     batch = fold.begin()
     asked: list[SessionState] = []
-    whole = SessionMachine.deadline
+    whole = SessionMachine.due_ms
 
-    def note_deadline(machine: SessionMachine, state: SessionState, hole_end_ms: int = 0) -> SessionDeadline:
-        asked.append(state)
-        return whole(machine, state, hole_end_ms)
+    def note_row(machine: SessionMachine, row: SessionState, hole_end_ms: int = 0) -> int:
+        asked.append(row)
+        return whole(machine, row, hole_end_ms)
 
     with pytest.MonkeyPatch.context() as patch:  # a fixture is none of the mutants' suite
-        patch.setattr(SessionMachine, "deadline", note_deadline)
+        patch.setattr(SessionMachine, "due_ms", note_row)
         for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
             assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
             offset += 1

@@ -44,6 +44,8 @@ KEYS = [*ROWS, *(key + CONTENT_SUFFIX for key in ROWS)]
 OTHER_KEYS = [
     *(b"", b"k", b":", b"a:", b":b", POSITION_KEY, CONTENT_SUFFIX, chunk_key(1, 2), b"\x01", b"\x05\x01", b"\xff"),
     *(key.upper() for key in CHILDREN[:2]),
+    *(SESSION + b"\0" + rest for rest in (b"C" + b"0" * 32, b"0" * 33, b"c" + b"0" * 31, b"c" + b"F" * 32, b"", b"c")),
+    *(CHILDREN[0] + rest for rest in (b"0", b"\0", CONTENT_SUFFIX[:-1], CONTENT_SUFFIX + b"t")),
     *(compact_key(key) for key in KEYS),
     *(compact_key(compact_key(key)) for key in KEYS),
     *(compact_key(key)[:-1] for key in KEYS),

@@ -3,7 +3,8 @@
 The bound is the one of a session's row (`RuleSet.row_bytes_max`): key and whole row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
@@ -31,6 +32,7 @@ CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a secon
 _FIXED_BYTES: Final = 200  # about what a row takes beside its texts, and its record beside the row
 _BYTES_PER_CHARACTER_MAX: Final = 4
 _DECODER: Final = Decoder()
+_PLAIN_ROWS: Final = frozenset({MessageState, ToolCallState, TimedStep, ArtifactState})  # no text lies deeper
 _ROWS_WITH_ERROR: Final = (RunState, FinishedRun, StepState, EndedToolCall)
 _NAMES: Final[Mapping[type[Any], str]] = {
     RunState: "run",
@@ -61,16 +63,23 @@ def estimate_row_bytes(row: DependantRow | RunGravestone) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
     if isinstance(row, RunGravestone):
         return _FIXED_BYTES
-    return _FIXED_BYTES + len("".join(_texts(row)).encode())
+    size = _FIXED_BYTES
+    for text in _texts(row):
+        size += len(text) if text.isascii() else len(text.encode())
+    return size
 
 
 def content_parts(content_class: type[RunContent | StepContent | ToolCallContent | MessageContent]) -> RowParts:
     """Return how rows whose content has the fields of a class are split; a small one stays."""
     names = content_class._fields
+    texts_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*names) if len(names) > 1 else _only_text(names[0])
 
     def split(row: Any, rules: int) -> tuple[Any, bytes | None]:
-        texts = [getattr(row, name) for name in names]
-        if sum([len(text) for text in texts if text]) <= CONTENT_CHARACTERS_MAX:
+        texts, size = texts_of(row), 0
+        for text in texts:
+            if text:
+                size += len(text)
+        if size <= CONTENT_CHARACTERS_MAX:
             return row, None
         rest = row._replace(**dict.fromkeys(names), content_apart=True)
         return rest, encode_record(content_class(*texts), rules)
@@ -88,8 +97,17 @@ def content_parts(content_class: type[RunContent | StepContent | ToolCallContent
     return RowParts(split, is_split, join, record_headers(content_class))
 
 
+def _only_text(name: str) -> Callable[[Any], tuple[Any, ...]]:
+    def text_of(row: Any) -> tuple[Any, ...]:
+        return (getattr(row, name),)
+
+    return text_of
+
+
 def _texts(row: DependantRow) -> list[str]:
     texts = [value for value in row if type(value) is str]
+    if type(row) in _PLAIN_ROWS:
+        return texts  # as of almost every row
     if isinstance(row, _ROWS_WITH_ERROR) and row.error is not None:
         texts += row.error
     if isinstance(row, (RunState, FinishedRun)) and row.checkpoint is not None:

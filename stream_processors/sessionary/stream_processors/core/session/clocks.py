@@ -27,15 +27,24 @@ class SessionClock(NamedTuple):
     reason: str
     of_activity: bool = False
 
-    def due_after_hole(self, state: SessionState, hole_end_ms: int) -> int | None:
-        """Return when the clock is due if no event could be heard before `hole_end_ms`.
 
-        0 means that there was no such time.
-        """
-        due_ms = self.due_ms(state)
-        if not self.of_activity or not hole_end_ms or due_ms is None:
-            return due_ms
-        return max(due_ms, hole_end_ms + self.limit_ms(state))
+def earliest_due(clocks: Sequence[SessionClock], state: SessionState, hole_end_ms: int) -> tuple[int, int]:
+    """Return when the first of some clocks is due, and its place; of equal ones the first wins.
+
+    At least one of them must run. No event could be heard before `hole_end_ms`, so the clocks of
+    activity start then at the earliest; 0 means that there was no such time.
+    """
+    earliest_ms, first = 0, -1
+    for place, clock in enumerate(clocks):
+        due_ms = clock.due_ms(state)
+        if due_ms is None:
+            continue
+        if hole_end_ms and clock.of_activity:
+            due_ms = max(due_ms, hole_end_ms + clock.limit_ms(state))
+        if first < 0 or due_ms < earliest_ms:
+            earliest_ms, first = due_ms, place
+    assert first >= 0
+    return earliest_ms, first
 
 
 def waits_for_quota(state: SessionState) -> bool:
@@ -219,6 +228,7 @@ __all__ = [
     "RECOVERY",
     "SessionClock",
     "continue_duration",
+    "earliest_due",
     "repair_times",
     "stop_duration",
     "waits_for_quota",

@@ -289,8 +289,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     sequence_facts = len(facts)
     if row.migration is not None and not moved:
         moved = facts_of_change(row, fact, arrival.now_ms)
-    if not envelope.data_classes:
-        facts.append(fact)
+    if not envelope.data_classes or envelope.data_classes == row.data_classes:
+        facts.append(fact)  # as of most events, which declare what the session's first one did
     elif moved or isinstance(fact, (Transitioned, MigrationMoved)):
         # The transition's own audit record has the tags of the classes that its event declares.
         facts += (DataClassified(envelope.data_classes), fact)

@@ -29,7 +29,7 @@ from sessionary.stream_processors.core.artifact.facts import ArtifactMoved
 from sessionary.stream_processors.core.artifact.judge import judge_artifact
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown, CallMoved
 from sessionary.stream_processors.core.call.judge import judge_call
-from sessionary.stream_processors.core.dependants.child_naming import AGENT_PAYLOADS, ARTIFACT_PAYLOADS, STEP_PAYLOADS
+from sessionary.stream_processors.core.dependants.child_naming import ARTIFACT_PAYLOADS, CALL_PAYLOADS, STEP_PAYLOADS
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, split_facts
 from sessionary.stream_processors.core.message.facts import MessageTaken
 from sessionary.stream_processors.core.message.judge import judge_message
@@ -111,6 +111,10 @@ def _judge_child(
 ) -> Sequence[SessionFact | ForRow] | Objection:
     """Return what an event is for its child: facts for the session, then those for other rows."""
     payload = event.payload
+    if isinstance(payload, CALL_PAYLOADS):
+        return _judge_call(row, event, arrival, child_key)
+    if isinstance(payload, MessageAppended):
+        return take_turn(row, event, arrival, child_key)
     if isinstance(payload, STEP_PAYLOADS):
         assert arrival.run is not None
         step = judge_step(arrival.run, event, arrival)
@@ -122,11 +126,7 @@ def _judge_child(
         if isinstance(artifact, Objection):
             return artifact
         return () if artifact is None else (ForRow(child_key, ArtifactState, ArtifactMoved(artifact)),)
-    if isinstance(payload, MessageAppended):
-        return take_turn(row, event, arrival, child_key)
-    if isinstance(payload, AGENT_PAYLOADS):
-        return _judge_agent(row, event, arrival, child_key)
-    return _judge_call(row, event, arrival, child_key)
+    return _judge_agent(row, event, arrival, child_key)
 
 
 def _judge_agent(

@@ -13,8 +13,9 @@ from sessionary.stream_processors.core.session.facts import ContextExceeded, Con
 def resolved(limits: Limits) -> SessionLimits:
     """Return `limits` with defaults filled in. Raises `Invalid("invalid_limits")`."""
     result = with_defaults(limits)
-    for name, value in zip(result._fields, result, strict=True):
+    for place, value in enumerate(result):
         if not 0 < value <= LIMIT_MAX:
+            name = result._fields[place]
             raise Invalid("invalid_limits", f"{name} is {value}; it must be above 0 and at most {LIMIT_MAX}")
     outside = outside_ranges(result)
     if outside and not limits.override:

@@ -5,7 +5,6 @@
 trail.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow, Remains, RowKind, RowParts
 from sessionary.stream_processors.core.model import Stream
-from sessionary.stream_processors.core.session.clocks import ANSWER, SessionClock, repair_times
+from sessionary.stream_processors.core.session.clocks import ANSWER, SessionClock, earliest_due, repair_times
 from sessionary.stream_processors.core.session.decide import decide_event, session_rules
 from sessionary.stream_processors.core.session.dependants import decide_claim, facts_for_runs
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
@@ -79,6 +78,7 @@ class SessionMachine:
         """Take a table of transitions, and how long a gravestone remains (ms of log time)."""
         self._rules = session_rules(transitions)
         self._clocked = _clocks_by_state(transitions)
+        self._clocks = {state: tuple(clock for _, clock in pairs) for state, pairs in self._clocked.items()}
         self._gravestone_ms = gravestone_ms
         self._decoder = Decoder()
 
@@ -116,7 +116,7 @@ class SessionMachine:
         """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
         if not isinstance(row, SessionState):
             return row.expires_at
-        due_ms = self.deadline(row, hole_end_ms).due_ms
+        due_ms, _ = earliest_due(self._clocks[row.state], row, hole_end_ms)
         migration = open_migration(row)
         return due_ms if migration is None else min(due_ms, migration.expires_at)
 
@@ -141,14 +141,8 @@ class SessionMachine:
 
         The clocks of activity start at `hole_end_ms` (ms of log time) at the earliest.
         """
-        earliest_ms, first = math.inf, None
-        for pair in self._clocked[state.state]:
-            due_ms = pair[1].due_after_hole(state, hole_end_ms)
-            if due_ms is not None and due_ms < earliest_ms:
-                earliest_ms, first = due_ms, pair
-        assert first is not None
-        transition, clock = first
-        return SessionDeadline(int(earliest_ms), transition, clock)
+        due_ms, place = earliest_due(self._clocks[state.state], state, hole_end_ms)
+        return SessionDeadline(due_ms, *self._clocked[state.state][place])
 
     def fire(self, row: SessionRow, now_ms: int, hole_end_ms: int = 0) -> Sequence[SessionFact | ForRow]:
         """Return the transition that the session's deadline makes; the reason names the limit.

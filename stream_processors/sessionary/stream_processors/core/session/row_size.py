@@ -75,14 +75,19 @@ def estimate_row_bytes(row: SessionRow | GravestoneChunk) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
     if isinstance(row, GravestoneChunk):
         return _FIXED_BYTES + len(row.key_hashes)
-    texts = "".join(_texts(row)) if isinstance(row, SessionState) else row.reason_code
-    return _FIXED_BYTES + _LEDGER_BYTES * len(row.producers) + len(texts.encode())
+    size = _FIXED_BYTES + _LEDGER_BYTES * len(row.producers)
+    for text in _texts(row) if isinstance(row, SessionState) else [row.reason_code]:
+        size += len(text) if text.isascii() else len(text.encode())
+    return size
 
 
 def split_content(row: SessionState, rules: int) -> tuple[SessionState, bytes | None]:
     """Return a row without its content, and the content's record; a small content stays (None)."""
-    texts = [row.state_json, *(part for part in row.snapshot if isinstance(part, str))]
-    if sum(map(len, texts)) <= CONTENT_CHARACTERS_MAX:
+    size = len(row.state_json)
+    for part in row.snapshot:
+        if type(part) is str:
+            size += len(part)
+    if size <= CONTENT_CHARACTERS_MAX:
         return row, None
     rest = row._replace(state_json="", snapshot=_NO_SNAPSHOT, content_apart=True)
     return rest, encode_record(SessionContent(row.state_json, row.snapshot), rules)
@@ -116,9 +121,12 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
 def _makes_snapshot(facts: Sequence[SessionFact], arrival: Arrival) -> bool:
     """Return whether the row gets a snapshot of its own state, which the event does not carry."""
     assert arrival.event is not None
-    carried = getattr(arrival.event.payload, "snapshot", None)
-    snapshots = (fact.snapshot for fact in facts if isinstance(fact, Transitioned))
-    return any(snapshot is not None and snapshot is not carried for snapshot in snapshots)
+    for fact in facts:
+        if type(fact) is Transitioned and fact.snapshot is not None:
+            carried = getattr(arrival.event.payload, "snapshot", None)  # of most payloads it is missing
+            if fact.snapshot is not carried:
+                return True
+    return False
 
 
 def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:

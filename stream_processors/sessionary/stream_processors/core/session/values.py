@@ -66,7 +66,8 @@ def invalid_envelope(envelope: Envelope, rules: RuleSet, row: SessionState | Non
         return f"service_id {envelope.service_id!r} is no name"
     if not (row is not None and envelope.agent_id == row.agent_id) and not valid_name(envelope.agent_id):
         return f"agent_id {envelope.agent_id!r} is no name"
-    if not valid_name(envelope.producer_id):
+    is_holder = row is not None and row.holder != "" and envelope.producer_id == row.holder
+    if not is_holder and not valid_name(envelope.producer_id):
         return f"producer_id {envelope.producer_id!r} is no name"
     if envelope.event_type == "session_created" and not envelope.user_id:
         return "session_created names no user"
