@@ -26,7 +26,7 @@ class ProcessorSettings(KafkaSettings):
     state_dir: Path | None = Field(None, description="folder of the RocksDB store; by default a temporary one")
     commit_interval_ms: int = Field(
         30,
-        description="a partition's transactions begin at least this far apart, and 4 ms for each open partition of the "
+        description="a partition's transactions begin at least this far apart, and 4 ms for each busy partition of the "
         "worker, up to 100 ms, or 1 s if transactions take long; 0 = back to back",
         ge=0,
         le=1_000,

@@ -207,7 +207,6 @@ class PartitionOwner:
             raise
         finally:
             self.is_open = False
-            self._context.open_partitions.discard(self.partition)
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
             self.news.end()
@@ -249,7 +248,6 @@ class PartitionOwner:
         self._sought_s = time.monotonic()
         self._fetch_from_position()
         self.is_open, self.committed_s = True, time.monotonic()
-        context.open_partitions.add(self.partition)
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self.news.tell_all()
@@ -310,6 +308,7 @@ class PartitionOwner:
         assert self._store is not None
         writer, assignments, stored = self._writer, self._assignments, self._store.stored_row
         outcome = batch.finish(self._acknowledged_at, self.accesses)
+        self._context.busy_partitions.note_begin(self.partition, time.monotonic())
         try:
             begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):

@@ -39,21 +39,24 @@ SPREAD_MS_MAX = 100
 # So many transactions of a worker are to be under way at a time. More of them only wait for each
 # other in slow brokers, and load these: librdkafka asks every 20 ms whether a partition's former
 # transaction has ended. With 64 at once, some took as long as their time-out.
-UNDER_WAY_MAX = 16
+UNDER_WAY_MAX = 32
 SLOW_MS_MAX = 1_000  # beyond it, latency matters more
 _NEWEST_SHARE = 1 / 32  # of the last commit in the mean
+# A partition is busy for so long after it began a transaction. It is longer than the longest
+# interval, so that one that never pauses stays busy.
+BUSY_S = 2.0
 
 
-def spread_interval_ms(commit_interval_ms: int, open_partitions: int, commit_ms: float = 0.0) -> float:
-    """Return how far apart each partition's transactions begin if a worker has several open.
+def spread_interval_ms(commit_interval_ms: int, busy_partitions: int, commit_ms: float = 0.0) -> float:
+    """Return how far apart each partition's transactions begin if several of a worker are busy.
 
     `commit_interval_ms` is the setting: the least, and 0 turns this off. `commit_ms`: how long a
     transaction takes.
     """
     if commit_interval_ms == 0:
         return 0
-    brokers_ms = min(SPREAD_MS_MAX, MS_PER_PARTITION * open_partitions)
-    return max(commit_interval_ms, brokers_ms, min(SLOW_MS_MAX, commit_ms * open_partitions / UNDER_WAY_MAX))
+    brokers_ms = min(SPREAD_MS_MAX, MS_PER_PARTITION * busy_partitions)
+    return max(commit_interval_ms, brokers_ms, min(SLOW_MS_MAX, commit_ms * busy_partitions / UNDER_WAY_MAX))
 
 
 class CommitTimes:
@@ -69,6 +72,30 @@ class CommitTimes:
     def add_commit(self, elapsed_s: float) -> None:
         """Take the time of a transaction that was committed."""
         self.mean_ms += (min(elapsed_s * 1_000, SLOW_MS_MAX) - self.mean_ms) * _NEWEST_SHARE
+
+
+class BusyPartitions:
+    """The partitions of a worker that began a transaction within the last two seconds.
+
+    Others cost the brokers nothing. Times are in seconds on the monotonic clock, and never go back.
+    """
+
+    def __init__(self) -> None:
+        self._begun_s: dict[int, float] = {}  # when each one's last transaction began, in order
+
+    def note_begin(self, partition: int, now_s: float) -> None:
+        """Note that a transaction of a partition begins."""
+        self._begun_s.pop(partition, None)
+        self._begun_s[partition] = now_s
+
+    def count(self, now_s: float) -> int:
+        """Return how many partitions are busy; forget the others."""
+        while self._begun_s:
+            partition, begun_s = next(iter(self._begun_s.items()))
+            if begun_s + BUSY_S >= now_s:
+                break
+            del self._begun_s[partition]
+        return len(self._begun_s)
 
 
 class RecoveryTurn:
@@ -99,7 +126,7 @@ class RecoveryTurn:
 class WorkerContext:
     """What all partition owners of a worker share.
 
-    `recovery_turns` are taken in order. Each owner enters its partition in `open_partitions`.
+    `recovery_turns` are taken in order. Each owner notes its transactions in `busy_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
     `commit_times` are of all partitions. `trace_batch` does nothing unless there are traces.
     """
@@ -110,7 +137,7 @@ class WorkerContext:
     executor: Executor
     fetch_control: FetchControl
     recovery_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RECOVERIES_MAX))
-    open_partitions: set[int] = field(default_factory=set)
+    busy_partitions: BusyPartitions = field(default_factory=BusyPartitions)
     batch_limits: BatchLimits = field(default_factory=BatchLimits)
     acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
     commit_times: CommitTimes = field(default_factory=CommitTimes)
@@ -120,7 +147,7 @@ class WorkerContext:
     def commit_interval_s(self) -> float:
         """How far apart a partition's transactions begin, at least."""
         least_ms, commit_ms = self.settings.commit_interval_ms, self.commit_times.mean_ms
-        return spread_interval_ms(least_ms, len(self.open_partitions), commit_ms) / 1_000
+        return spread_interval_ms(least_ms, self.busy_partitions.count(time.monotonic()), commit_ms) / 1_000
 
     def note_commit(self, partition: int, outcome: Outcome, fold_s: float, written: CommitReceipt) -> None:
         """Count a transaction, log what failed; let the worker report when it was acknowledged.
@@ -226,12 +253,14 @@ def _place_fields(partition: int, record: RejectedEvent | AuditRecord) -> dict[s
 
 
 __all__ = [
+    "BUSY_S",
     "CALL_S_MAX",
     "MS_PER_PARTITION",
     "RECOVERIES_MAX",
     "SLOW_MS_MAX",
     "SPREAD_MS_MAX",
     "UNDER_WAY_MAX",
+    "BusyPartitions",
     "CommitTimes",
     "RecoveryTurn",
     "TraceBatch",

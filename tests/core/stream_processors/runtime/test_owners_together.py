@@ -83,7 +83,7 @@ def test_owners_begin_transactions_further_apart_if_they_take_long(
         bench = OwnerBench(partitions=50, commit_interval_ms=1, tick_commit_interval_ms=0)
         bench.assignment.take_assignment(range(50))
         recovery.gate.release(50)
-        await bench.seen(lambda: len(bench.context.open_partitions) == 50)
+        await bench.seen(lambda: all(owner.is_open for owner in bench.assignment.owners.values()))
         quick_s = bench.context.commit_interval_s
         for owner in bench.assignment.owners.values():
             owner.offer_records(0, [LogRecord(0, 1_000, None, TICK)])

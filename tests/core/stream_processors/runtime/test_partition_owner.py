@@ -3,7 +3,9 @@
 import asyncio
 import functools
 import gc
+import itertools
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -13,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime import assignment, partition_owner, transaction
+from sessionary.stream_processors.runtime import assignment, partition_owner, transaction, worker_context
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
@@ -238,29 +240,75 @@ def test_ticks_that_wait_confirm_a_partition_that_stays(recovery: FakeRecovery) 
     asyncio.run(story())
 
 
-def test_owners_count_as_open_until_they_end_and_pace_each_other(
-    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def is_past(owner: PartitionOwner, offset: int) -> bool:
+    return owner.position.next_offset > offset
+
+
+def paces_of(
+    busy: int, records: list[LogRecord], recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[int], int]:
+    """Offer so many of 50 open partitions each record in turn, until it is committed or folded.
+
+    Returns when the first partition's transactions began (µs), and how many partitions are busy
+    then.
+    """
     monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
     monkeypatch.setattr(RecordingWriter, "written", [])
     monkeypatch.setattr(RecordingWriter, "started_at", [])
+    began_at: list[int] = []
 
-    async def story() -> None:
-        bench = OwnerBench(partitions=50, commit_interval_ms=1, tick_commit_interval_ms=0)
+    async def story() -> int:
+        bench = OwnerBench(partitions=50, commit_interval_ms=1)
         bench.assignment.take_assignment(range(50))
-        assert not bench.context.open_partitions
         recovery.gate.release(50)
-        await bench.seen(lambda: len(bench.context.open_partitions) == 50)
-        owner = bench.assignment.owners[0]
-        for offset in range(2):
-            owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
-            await bench.seen(lambda offset=offset: owner.commits == offset + 1)  # type: ignore[misc]
-        first, second = RecordingWriter.started_at
-        assert second - first >= 99_000  # µs; two clocks are compared
-        bench.assignment.take_assignment([0])
-        await bench.seen(lambda: bench.context.open_partitions == {0})
+        owners = bench.assignment.owners
+        await bench.seen(lambda: all(owner.is_open for owner in owners.values()))
+        for record in records:
+            for partition in reversed(range(busy)):
+                owners[partition].offer_records(record.offset, [record])
+                await bench.seen(functools.partial(is_past, owners[partition], record.offset))
+            began_at.append(RecordingWriter.started_at[-1])
+        found = bench.context.busy_partitions.count(time.monotonic())
         await bench.assignment.close()
-        assert not bench.context.open_partitions
+        return found
+
+    return began_at, asyncio.run(story())
+
+
+def test_busy_partitions_pace_each_other(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [LogRecord(offset, 1_000, None, b"no event") for offset in range(2)]
+    (first, second), busy = paces_of(50, events, recovery, monkeypatch)
+    assert busy == 50
+    assert second - first >= 99_000  # µs; two clocks are compared
+
+
+def test_silent_partitions_pace_no_other(recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the events of one wait 100 ms for each other, because 49 are open beside it."""
+    events = [LogRecord(offset, 1_000, None, b"no event") for offset in range(20)]
+    began_at, busy = paces_of(1, events, recovery, monkeypatch)
+    assert busy == 1
+    assert min(later - earlier for earlier, later in itertools.pairwise(began_at)) < 50_000
+
+
+def test_ticks_that_cost_no_transaction_make_no_partition_busy(
+    recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        bench = OwnerBench(partitions=1)
+        busy = bench.context.busy_partitions
+        bench.assignment.take_assignment([0])
+        recovery.gate.release()
+        owner = bench.assignment.owners[0]
+        await bench.seen(lambda: owner.is_open)
+        monkeypatch.setattr(worker_context, "BUSY_S", 0.0)
+        for offset in range(3):
+            owner.offer_records(offset, [LogRecord(offset, 1_000 + offset, None, TICK)])
+            await bench.seen(functools.partial(is_past, owner, offset))
+            if offset == 0:  # the first batch shows whose the partition is
+                await bench.seen(lambda: busy.count(time.monotonic()) == 0)
+                monkeypatch.setattr(worker_context, "BUSY_S", 60.0)
+        assert (owner.commits, busy.count(time.monotonic())) == (1, 0)
+        await bench.assignment.close()
 
     asyncio.run(story())
 

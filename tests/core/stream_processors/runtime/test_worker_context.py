@@ -1,6 +1,7 @@
 """How far apart a worker's transactions begin, and what it logs of those that are committed."""
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ from sessionary.schemas.types import CleanupAction
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.runtime.transaction import CommitReceipt
 from sessionary.stream_processors.runtime.worker_context import (
+    BUSY_S,
     SLOW_MS_MAX,
     UNDER_WAY_MAX,
+    BusyPartitions,
     CommitTimes,
+    WorkerContext,
     spread_interval_ms,
 )
 from tests.core.fold_rig import FoldRig
@@ -19,8 +23,14 @@ from tests.core.stream_processors.runtime.owner_doubles import OwnerBench
 from tests.support.event_factory import EventFactory
 
 
+def note_begins(context: WorkerContext, partitions: int) -> None:
+    """Let so many partitions begin a transaction now."""
+    for partition in range(partitions):
+        context.busy_partitions.note_begin(partition, time.monotonic())
+
+
 @pytest.mark.parametrize(
-    ("commit_interval_ms", "open_partitions", "wanted_ms"),
+    ("commit_interval_ms", "busy_partitions", "wanted_ms"),
     [
         (30, 0, 30),
         (30, 1, 30),
@@ -35,38 +45,54 @@ from tests.support.event_factory import EventFactory
         (0, 256, 0),
     ],
 )
-def test_transactions_are_further_apart_the_more_partitions_a_worker_has(
-    commit_interval_ms: int, open_partitions: int, wanted_ms: int
+def test_transactions_are_further_apart_the_more_partitions_are_busy(
+    commit_interval_ms: int, busy_partitions: int, wanted_ms: int
 ) -> None:
-    assert spread_interval_ms(commit_interval_ms, open_partitions) == wanted_ms
+    assert spread_interval_ms(commit_interval_ms, busy_partitions) == wanted_ms
 
 
-@pytest.mark.parametrize("open_partitions", range(8, 26))
-def test_a_worker_begins_at_most_250_transactions_a_second_with_up_to_25_partitions(open_partitions: int) -> None:
-    assert open_partitions * 1_000 / spread_interval_ms(30, open_partitions) <= 250
+@pytest.mark.parametrize("busy_partitions", range(8, 26))
+def test_a_worker_begins_at_most_250_transactions_a_second_with_up_to_25_busy_partitions(busy_partitions: int) -> None:
+    assert busy_partitions * 1_000 / spread_interval_ms(30, busy_partitions) <= 250
 
 
-def test_the_interval_follows_the_partitions_that_are_open() -> None:
+def test_the_interval_follows_the_partitions_that_are_busy() -> None:
     context = OwnerBench().context
     assert context.commit_interval_s == 0.03
-    context.open_partitions.update(range(20))
+    note_begins(context, 20)
     assert context.commit_interval_s == 0.08
 
 
-@pytest.mark.parametrize("open_partitions", [17, 64, 256])
+def test_a_partition_is_busy_for_a_while_after_each_of_its_transactions_began() -> None:
+    busy = BusyPartitions()
+    assert busy.count(10.0) == 0
+    busy.note_begin(0, 10.0)
+    busy.note_begin(1, 10.0)
+    busy.note_begin(0, 11.0)
+    assert busy.count(11.0) == 2
+    assert busy.count(10.0 + BUSY_S) == 2
+    assert busy.count(10.5 + BUSY_S) == 1
+    assert busy.count(11.5 + BUSY_S) == 0
+
+
+def test_a_partition_stays_busy_at_the_longest_interval() -> None:
+    assert BUSY_S * 1_000 > SLOW_MS_MAX + 500  # a transaction itself takes time
+
+
+@pytest.mark.parametrize("busy_partitions", [17, 64, 256])
 @pytest.mark.parametrize("commit_ms", [5.0, 40.0, 400.0])
 def test_slow_transactions_are_begun_so_far_apart_that_few_are_under_way(
-    open_partitions: int, commit_ms: float
+    busy_partitions: int, commit_ms: float
 ) -> None:
-    interval_ms = spread_interval_ms(30, open_partitions, commit_ms)
-    under_way = open_partitions * commit_ms / max(interval_ms, commit_ms)
+    interval_ms = spread_interval_ms(30, busy_partitions, commit_ms)
+    under_way = busy_partitions * commit_ms / max(interval_ms, commit_ms)
     assert under_way <= UNDER_WAY_MAX or interval_ms == SLOW_MS_MAX
 
 
-@pytest.mark.parametrize("open_partitions", [1, 4, UNDER_WAY_MAX])
-def test_few_partitions_wait_no_longer_if_transactions_are_slow(open_partitions: int) -> None:
+@pytest.mark.parametrize("busy_partitions", [1, 4, UNDER_WAY_MAX])
+def test_few_partitions_wait_no_longer_if_transactions_are_slow(busy_partitions: int) -> None:
     """Not longer than the transaction itself takes."""
-    assert spread_interval_ms(30, open_partitions, 500.0) <= max(500.0, spread_interval_ms(30, open_partitions))
+    assert spread_interval_ms(30, busy_partitions, 500.0) <= max(500.0, spread_interval_ms(30, busy_partitions))
 
 
 def test_slow_transactions_wait_a_second_at_most_and_none_if_the_interval_is_off() -> None:
@@ -76,7 +102,7 @@ def test_slow_transactions_wait_a_second_at_most_and_none_if_the_interval_is_off
 
 def test_the_interval_follows_the_time_that_transactions_take() -> None:
     context = OwnerBench().context
-    context.open_partitions.update(range(64))
+    note_begins(context, 64)
     quick_s = context.commit_interval_s
     for _ in range(200):
         context.commit_times.add_commit(0.2)
