@@ -20,6 +20,7 @@ from sessionary.producers.session_ports import (
     SessionView,
     StateStream,
 )
+from sessionary.schemas.headers import restamp_headers
 from sessionary.schemas.records import CleanupRequest
 from sessionary.schemas.types import ErrorInfo, Refusal
 
@@ -34,11 +35,15 @@ Json = Any
 
 
 class OutRecord(NamedTuple):
-    """One event to be sent: its bytes, and the fields that the journal writes."""
+    """One event to be sent: its bytes, and the fields that the journal writes.
+
+    If `stamp_us` is set, `given_headers` are those of another event, which differs in its id and
+    its time only. The agent then waits for no headers: the thread that needs them makes them.
+    """
 
     key: bytes
     value: bytes
-    headers: list[tuple[str, bytes]]
+    given_headers: list[tuple[str, bytes]]
     event_id: str
     event_type: str
     tenant_id: str
@@ -46,6 +51,14 @@ class OutRecord(NamedTuple):
     producer_id: str
     producer_seq: int
     traceparent: str | None = None
+    stamp_us: int | None = None  # when it occurred, in µs since the epoch; None: the headers are its own
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The headers of the event. The list may be shared: change nothing in it."""
+        if self.stamp_us is None:
+            return self.given_headers
+        return restamp_headers(self.given_headers, self.event_id, self.stamp_us)
 
 
 class Receipt(NamedTuple):

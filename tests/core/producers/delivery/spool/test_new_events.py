@@ -1,9 +1,11 @@
 """New events of policy spool, which the sender queues soon after they are in the file."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -91,6 +93,27 @@ def test_who_emits_queues_nothing_in_librdkafka(open_scene: Callable[[], Scene])
     assert set(scene.kafka.threads) == {"sessionary-spool"}
     assert scene.kafka.numbers() == list(range(1, 105))
     assert scene.client.counters.spooled == 0
+
+
+def test_a_call_at_a_low_rate_runs_little_code(
+    open_scene: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that was not used for milliseconds is cold: each function costs a call about 2 µs."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)  # other tests load it
+    scene, called = open_scene(), list[str]()
+
+    def note_call(frame: FrameType, what: str, _argument: object) -> None:
+        if what == "call":
+            called.append(frame.f_code.co_name)
+
+    for _ in range(5):
+        scene.session.activity("tool", "x" * 300)
+    former = sys.getprofile()
+    sys.setprofile(note_call)
+    scene.session.activity("tool", "x" * 300)
+    sys.setprofile(former)
+    assert called[0] == "activity"
+    assert len(called) <= 18, called
 
 
 def test_a_heartbeat_never_overtakes_an_event(open_scene: Callable[[], Scene]) -> None:
