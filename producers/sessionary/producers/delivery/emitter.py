@@ -90,7 +90,7 @@ class Emitter:
         self.gate = gate
         self._identity = identity
         self.service_id = identity.service_id
-        self._key_bytes = key.encoded()
+        self.key_bytes = key.encoded()
         self._sequence = sequence
         sequence.add_data_classes(data_classes)
         self._user_id = user_id
@@ -122,11 +122,6 @@ class Emitter:
     def may_block(self) -> bool:
         """True if `emit` may wait for room in the queue."""
         return self._transport.may_block
-
-    @property
-    def is_open(self) -> bool:
-        """True while the client may send."""
-        return self.gate.open
 
     @property
     def lost_events(self) -> int:
@@ -208,8 +203,8 @@ class Emitter:
             fields = EnvelopeFields(run_id=run_id, occurred_at=now_us)
             self._transport.send_heartbeat(self._build_record(Heartbeat(sequence.last, elapsed_s), fields, 0, epoch))
             return
-        if template is not None and template.is_current(facts):
-            self._transport.send_heartbeat(template.make_heartbeat(new_event_id(now_us), now_us))
+        if template is not None and template.facts == facts:
+            self._transport.send_heartbeat(template.make_heartbeat(now_us))
             return
         record = self._build_record(Heartbeat(sequence.last), EnvelopeFields(occurred_at=now_us), 0, epoch)
         try:
@@ -243,7 +238,7 @@ class Emitter:
             trace = None  # malformed: it is left out of the spool too
         (tenant_id, session_id), producer_id = self.key, self._sequence.producer_id
         ids = (event_id, event_type, tenant_id, session_id, producer_id, seq)
-        return OutRecord(self._key_bytes, value, headers, *ids, trace)
+        return OutRecord(self.key_bytes, value, headers, *ids, trace)
 
     def _see_event(self, payload: Payload, facts: tuple[object, ...]) -> None:
         """Count an event that no template makes; once it has come often, make one of its class.
@@ -265,7 +260,7 @@ class Emitter:
         envelope = self._envelope_of(event_type, NO_FIELDS, "", 0, 0)
         if not find_long_text(envelope):
             with contextlib.suppress(ValueError, EncodeError, *WRITER_GAVE_UP):
-                self._templates[cls] = EventTemplate(self._key_bytes, envelope, payload)
+                self._templates[cls] = EventTemplate(self.key_bytes, envelope, payload)
 
     def _envelope_of(
         self, event_type: str, fields: EnvelopeFields, event_id: str, seq: int, occurred_at: int

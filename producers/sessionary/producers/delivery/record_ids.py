@@ -57,22 +57,19 @@ def _random_ends() -> list[str]:
 class HeartbeatTemplate:
     """A session's heartbeat that differs from the next one in its id and its time only."""
 
-    __slots__ = ("_facts", "_head", "_headers", "_key", "_middle", "_said", "_tail")
+    __slots__ = ("_head", "_headers", "_key", "_middle", "_said", "_tail", "facts")
 
     def __init__(self, record: OutRecord, occurred_at: int, facts: tuple[Any, ...]) -> None:
         """`facts`: what else the heartbeat says. Raises `ValueError` if a part occurs twice."""
-        self._facts = facts
+        self.facts = facts
         self._key, self._headers, self._said = record.key, record.headers, record[4:10]
         event_id, moment = record.event_id.encode(), encoded_time(occurred_at)
         self._head, rest = record.value.split(event_id)
         self._middle, self._tail = rest.split(moment)
 
-    def is_current(self, facts: tuple[Any, ...]) -> bool:
-        """Return True if a heartbeat with these facts can be made from it."""
-        return self._facts == facts
-
-    def make_heartbeat(self, event_id: str, occurred_at: int) -> OutRecord:
-        """Return the heartbeat with this id and time, in µs since the epoch."""
+    def make_heartbeat(self, occurred_at: int) -> OutRecord:
+        """Return the heartbeat with a new id and this time, in µs since the epoch."""
+        event_id = new_event_id(occurred_at)
         value = b"".join((self._head, event_id.encode(), self._middle, encoded_time(occurred_at), self._tail))
         return new_instance(OutRecord, (self._key, value, self._headers, event_id, *self._said, occurred_at))
 

@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Unpack
 
-from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields, epoch_us
+from sessionary.producers.context.marks import NO_FIELDS, BlockMarks, Marks, block_fields, envelope_fields, epoch_us
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
-from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
 from sessionary.producers.errors import Invalid, Unavailable
@@ -76,10 +75,7 @@ class SessionWork(LateVerdicts):
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
-        if not marks and occurred_at is None:
-            return self._send_event(payload)
-        occurred_us = None if occurred_at is None else epoch_us(occurred_at)
-        return self._send_event(payload, envelope_fields(marks, occurred_us))
+        return self._send_event(payload, envelope_fields(marks, None if occurred_at is None else epoch_us(occurred_at)))
 
     def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
@@ -102,7 +98,8 @@ class SessionWork(LateVerdicts):
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(ProgressReported(float(progress), total, message), envelope_fields(marks) if marks else NO_FIELDS)
+        reported = ProgressReported(float(progress), total, message)
+        return self._send_event(reported, envelope_fields(marks) if marks else NO_FIELDS)
 
     def usage(
         self,

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from sessionary.producers import SettingsError
 from sessionary.producers.delivery.spool import file_lock, orphans, segment, spool
 from sessionary.producers.delivery.spool.file_lock import _lock_file
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.frames import Frame, encode_frame
 from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.errors import SpoolDamaged
@@ -67,7 +67,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.writes_left: int | None = None  # until the process is killed
         self.torn = False
         self.patches = [mock.patch.object(segment, name, self._watched(getattr(segment, name))) for name in _WRITES]
-        self.patches.append(mock.patch.object(spool, "encode_frame", self._watched(spool.encode_frame)))
+        self.patches.append(mock.patch.object(spool, "encode_frame", self._watched(encode_frame)))
         for name in ("unlink", "rename"):
             self.patches.append(mock.patch.object(Path, name, self._watched(getattr(Path, name))))
         self.descriptors: list[tuple[int, int]] = []  # locked by the process that is to be killed, with inodes
