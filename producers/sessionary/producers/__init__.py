@@ -17,7 +17,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     ports           the protocols of what the client needs of the outside
     session_ports   the same for reading and following sessions
     run_ports       the same for runs, what belongs to them, and conversations
-    request_ports   what the reader of a service's requests says of itself
+    request_ports   records and receipts; what the reader of a service's requests says of itself
     kafka_ports     these by Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
     context/        the current session, marks, decorators, several tenants

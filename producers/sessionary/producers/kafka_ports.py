@@ -51,6 +51,7 @@ def kafka_ports(
             migrations=answers.migrations,
             follows=HttpFollows(control),
             close_idle=close_idle,
+            place_of=delivery.place_of,
         )
 
     def tenant_ports(tenant: str, its: ProducerSettings) -> Ports:
@@ -74,6 +75,7 @@ class _Delivery(NamedTuple):
     transport: Transport
     policy: PolicyInForce
     abandon_files: Callable[[], None]
+    place_of: Callable[[bytes], int | None]
 
 
 def _open_delivery(settings: ProducerSettings, producer_id: str, on_error: OnError) -> _Delivery:
@@ -90,8 +92,9 @@ def _open_delivery(settings: ProducerSettings, producer_id: str, on_error: OnErr
                 )
             )
         else:
-            return _Delivery(spooling, "spool", spooling.abandon_files)
-    return _Delivery(DirectTransport(settings, on_error), settings.delivery_policy, lambda: None)
+            return _Delivery(spooling, "spool", spooling.abandon_files, spooling.place_of)
+    direct = DirectTransport(settings, on_error)
+    return _Delivery(direct, settings.delivery_policy, lambda: None, direct.place_of)
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:

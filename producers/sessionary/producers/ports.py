@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from sessionary.producers.errors import DeliveryFailed
-from sessionary.producers.request_ports import ReaderState
+from sessionary.producers.request_ports import OnReceipt, OutRecord, ReaderState, Receipt
 from sessionary.producers.run_ports import RunReads, Verdict, Waits
 from sessionary.producers.session_ports import (
     AgentMember,
@@ -31,38 +30,6 @@ OnError = Callable[[Exception], None]
 
 Json = Any
 """A value that `json.dumps` takes. A session's state is a dict of these."""
-
-
-class OutRecord(NamedTuple):
-    """One event to be sent: its bytes, and the fields that the journal writes."""
-
-    key: bytes
-    value: bytes
-    headers: list[tuple[str, bytes]]
-    event_id: str
-    event_type: str
-    tenant_id: str
-    session_id: str
-    producer_id: str
-    producer_seq: int
-    traceparent: str | None = None
-
-
-class Receipt(NamedTuple):
-    """The result of sending an event: its partition and offset, or an error."""
-
-    partition: int | None
-    offset: int | None
-    error: str | None = None
-
-    def log_position(self, event_id: str) -> tuple[int, int]:
-        """Return (partition, offset). Raises `DeliveryFailed` if the event has none."""
-        if self.partition is None or self.offset is None or self.error is not None:
-            raise DeliveryFailed(event_id, self.error or "its place in the log is unknown")
-        return self.partition, self.offset
-
-
-OnReceipt = Callable[[Receipt], None]
 
 
 class Counters(NamedTuple):
@@ -300,14 +267,18 @@ def _do_nothing() -> None:
     return None
 
 
+def _no_place(_key: bytes) -> None:
+    return None
+
+
 class HeartbeatTimer(Protocol):
     """Says when each session of a client sends a heartbeat. Thread-safe."""
 
-    def start_heartbeat(self, send: Callable[[], bool], interval_s: float) -> int:
+    def start_heartbeat(self, send: Callable[[], bool], interval_s: float, key: bytes = b"") -> int:
         """Call `send` every `interval_s` from now on; return a token for `stop_heartbeat`.
 
         `send` is a bound method; its object is held weakly. It never blocks, and returns False if
-        the session needs no more heartbeats.
+        the session needs no more heartbeats. `key` is that of the records.
         """
         ...
 
@@ -358,6 +329,7 @@ class Ports(NamedTuple):
     follows: Follows | None = None  # None: no session can be followed
     migrations: MigrationConsumer | None = None  # None: sessions cannot migrate to this client
     close_idle: Callable[[], None] = _do_nothing  # closes connections that wait for the next question
+    place_of: Callable[[bytes], int | None] = _no_place  # the partition of a key, None while it is not known
 
 
 __all__ = [

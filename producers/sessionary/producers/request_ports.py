@@ -1,7 +1,10 @@
-"""What the reader of a service's requests says of itself, for probes; without Kafka."""
+"""Records to be sent and their receipts; what the reader of a service's requests says of itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+
+from sessionary.producers.errors import DeliveryFailed
+from sessionary.schemas.headers import restamp_headers
 
 # A turn without requests takes 0.1 s; with every question to brokers that fall silent, some 10 s.
 _HUNG_S: Final = 60.0
@@ -32,4 +35,48 @@ class ReaderState(NamedTuple):
         return (True, "ok") if self.waits is None else (False, " ".join(self.waits.split()))
 
 
-__all__ = ["Condition", "ReaderState"]
+class OutRecord(NamedTuple):
+    """One event to be sent: its bytes, and the fields that the journal writes.
+
+    If `stamp_us` is set, `given_headers` are those of another event, which differs in its id and
+    its time only. The agent then waits for no headers: the thread that needs them makes them.
+    """
+
+    key: bytes
+    value: bytes
+    given_headers: list[tuple[str, bytes]]
+    event_id: str
+    event_type: str
+    tenant_id: str
+    session_id: str
+    producer_id: str
+    producer_seq: int
+    traceparent: str | None = None
+    stamp_us: int | None = None  # when it occurred, in µs since the epoch; None: the headers are its own
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The headers of the event. The list may be shared: change nothing in it."""
+        if self.stamp_us is None:
+            return self.given_headers
+        return restamp_headers(self.given_headers, self.event_id, self.stamp_us)
+
+
+class Receipt(NamedTuple):
+    """The result of sending an event: its partition and offset, or an error."""
+
+    partition: int | None
+    offset: int | None
+    error: str | None = None
+
+    def log_position(self, event_id: str) -> tuple[int, int]:
+        """Return (partition, offset). Raises `DeliveryFailed` if the event has none."""
+        if self.partition is None or self.offset is None or self.error is not None:
+            raise DeliveryFailed(event_id, self.error or "its place in the log is unknown")
+        return self.partition, self.offset
+
+
+OnReceipt = Callable[[Receipt], None]
+
+
+__all__ = ["Condition", "OnReceipt", "OutRecord", "ReaderState", "Receipt"]

@@ -23,6 +23,7 @@ TRACEPARENT: Final = "traceparent"
 REPLAYED_FROM: Final = "replayed_from"  # where the record was refused that is sent again, as JSON
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
+_ID_AT, _TIME_AT = 2, 6  # places in an event's headers
 _TRACE_CONTEXT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _TRACE_CONTEXT_BYTES = re.compile(_TRACE_CONTEXT.pattern.encode())
 
@@ -95,6 +96,17 @@ def event_headers(envelope: Envelope | EventIdentity, traceparent: str | None = 
     if traceparent is not None and _TRACE_CONTEXT.fullmatch(traceparent):
         headers.append((TRACEPARENT, traceparent.encode()))
     return headers
+
+
+def restamp_headers(headers: list[tuple[str, bytes]], event_id: str, at_us: int) -> list[tuple[str, bytes]]:
+    """Return an event's headers for another one that differs in its id and its time only.
+
+    `headers` are of `event_headers`; `at_us` is in µs since the epoch. Raises as `time_header`.
+    """
+    restamped = headers.copy()
+    restamped[_ID_AT] = "ce_id", event_id.encode()
+    restamped[_TIME_AT] = "ce_time", time_header(at_us)
+    return restamped
 
 
 def find_traceparent(headers: Headers) -> bytes | None:
@@ -187,5 +199,6 @@ __all__ = [
     "iso_second",
     "read_each_headers",
     "read_headers",
+    "restamp_headers",
     "time_header",
 ]

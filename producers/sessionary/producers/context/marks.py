@@ -79,4 +79,4 @@ def complete_fields(session_id: str, fields: EnvelopeFields) -> EnvelopeFields:
     return fields
 
 
-__all__ = ["BlockMarks", "Marks", "block_fields", "complete_fields", "envelope_fields", "epoch_us"]
+__all__ = ["NO_FIELDS", "BlockMarks", "Marks", "block_fields", "complete_fields", "envelope_fields", "epoch_us"]

@@ -106,8 +106,8 @@ class Scope(NamedTuple):
     place: WorkPlace | None = None
 
 
-_EMPTY = Scope()
-_scope: ContextVar[Scope] = ContextVar("sessionary_scope", default=_EMPTY)
+NO_SCOPE = Scope()
+_scope: ContextVar[Scope] = ContextVar("sessionary_scope", default=NO_SCOPE)
 current_scope: Callable[[], Scope] = _scope.get
 """Returns the scope of the current context."""
 
@@ -188,13 +188,14 @@ def keep_scope(scope: Scope) -> None:
 
 
 def _forget_scope() -> None:
-    _scope.set(_EMPTY)
+    _scope.set(NO_SCOPE)
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_scope)  # the session belongs to the parent process
 
 __all__ = [
+    "NO_SCOPE",
     "AnySession",
     "CallReporter",
     "Scope",

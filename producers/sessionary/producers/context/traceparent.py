@@ -5,11 +5,14 @@ loaded: it is never imported, and where it is absent a look-up costs well under 
 """
 
 import sys
+from typing import Final
+
+OPENTELEMETRY: Final = "opentelemetry.trace"  # the module of the API
 
 
 def current_traceparent() -> str | None:
     """Return the W3C `traceparent` of the current span; None if there is none."""
-    api = sys.modules.get("opentelemetry.trace")
+    api = sys.modules.get(OPENTELEMETRY)
     if api is None:
         return None
     context = api.get_current_span().get_span_context()
@@ -20,4 +23,4 @@ def current_traceparent() -> str | None:
     return format_traceparent(context)
 
 
-__all__ = ["current_traceparent"]
+__all__ = ["OPENTELEMETRY", "current_traceparent"]

@@ -167,6 +167,10 @@ class DirectTransport:
         self._waiting.append(event)
         self._waiting_bytes += len(event.record.value)
 
+    def place_of(self, key: bytes) -> int | None:
+        """Return the partition of a key, or None while the number of partitions is not known."""
+        return self._kafka.place_of(key)
+
     def send_heartbeat(self, record: OutRecord) -> None:
         """Queue a heartbeat, or drop it if there is no room. Never blocks."""
         generation = self._generation

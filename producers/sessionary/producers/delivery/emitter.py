@@ -87,10 +87,10 @@ class Emitter:
         """`registry`: where `sequence` is kept until the session has ended, if it is kept."""
         self._transport = transport
         self._registry = registry
-        self._gate = gate
+        self.gate = gate
         self._identity = identity
         self.service_id = identity.service_id
-        self._key_bytes = key.encoded()
+        self.key_bytes = key.encoded()
         self._sequence = sequence
         sequence.add_data_classes(data_classes)
         self._user_id = user_id
@@ -99,19 +99,19 @@ class Emitter:
         self.epoch = 1
         self.context_bytes: int | None = None
         self._heartbeat: HeartbeatTemplate | None = None
-        self._templates: dict[str, EventTemplate | None] = {}  # by event type; None: it can have none
-        self._seen: dict[str, int] = {}
+        self._templates: dict[type[Payload], EventTemplate | None] = {}  # None: it can have none
+        self._seen: dict[type[Payload], int] = {}
         self._template_facts: tuple[object, ...] = ()
 
     @property
     def is_of_parent(self) -> bool:
         """True in a forked child, if its parent made the session."""
-        return self._gate.of_parent
+        return self.gate.of_parent
 
     def check_process(self) -> None:
         """Raise `ClientClosed` in a forked child, if its parent made the session."""
-        if self._gate.of_parent:
-            raise self._gate.closed_error()
+        if self.gate.of_parent:
+            raise self.gate.closed_error()
 
     @property
     def last_seq(self) -> int:
@@ -122,11 +122,6 @@ class Emitter:
     def may_block(self) -> bool:
         """True if `emit` may wait for room in the queue."""
         return self._transport.may_block
-
-    @property
-    def is_open(self) -> bool:
-        """True while the client may send."""
-        return self._gate.open
 
     @property
     def lost_events(self) -> int:
@@ -172,8 +167,17 @@ class Emitter:
         sequence = self._sequence
         settle = sequence.on_receipt if on_receipt is None else _both(sequence.on_receipt, on_receipt)
         with sequence.lock:
-            record = self._build_record(payload, fields, sequence.last + 1)
-            sequence.last += 1
+            record, seq = None, sequence.last + 1
+            if fields is NO_FIELDS and self.gate.open:
+                facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
+                template = self._templates.get(type(payload)) if facts == self._template_facts else None
+                if template is not None:
+                    record = template.make_record(payload, seq)
+                else:
+                    self._see_event(payload, facts)
+            if record is None:
+                record = self._build_record(payload, fields, seq)
+            sequence.last = seq
             try:
                 self._transport.send(record, settle)
             except (QueueFull, ClientClosed):
@@ -189,8 +193,8 @@ class Emitter:
         `run_id`: the run whose beat it is, and the seconds that it has taken. `epoch`: instead of
         the session's.
         """
-        if not self._gate.open:
-            raise self._gate.closed_error()
+        if not self.gate.open:
+            raise self.gate.closed_error()
         sequence = self._sequence
         epoch = self.epoch if epoch is None else epoch
         facts = (sequence.last, sequence.producer_id, epoch, sequence.data_classes, self.context_bytes)
@@ -199,8 +203,8 @@ class Emitter:
             fields = EnvelopeFields(run_id=run_id, occurred_at=now_us)
             self._transport.send_heartbeat(self._build_record(Heartbeat(sequence.last, elapsed_s), fields, 0, epoch))
             return
-        if template is not None and template.is_current(facts):
-            self._transport.send_heartbeat(template.make_heartbeat(new_event_id(now_us), now_us))
+        if template is not None and template.facts == facts:
+            self._transport.send_heartbeat(template.make_heartbeat(now_us))
             return
         record = self._build_record(Heartbeat(sequence.last), EnvelopeFields(occurred_at=now_us), 0, epoch)
         try:
@@ -210,8 +214,8 @@ class Emitter:
         self._transport.send_heartbeat(record)
 
     def _build_record(self, payload: Payload, fields: EnvelopeFields, seq: int, epoch: int | None = None) -> OutRecord:
-        if not self._gate.open:
-            raise self._gate.closed_error()
+        if not self.gate.open:
+            raise self.gate.closed_error()
         event_type = EVENT_TYPES.get(type(payload))
         if event_type is None:
             raise Invalid(
@@ -220,12 +224,6 @@ class Emitter:
             )
         now_us = time.time_ns() // 1000
         event_id, occurred_at = new_event_id(now_us), now_us if fields.occurred_at is None else fields.occurred_at
-        if fields is NO_FIELDS:
-            template = self._template_of(event_type, payload)
-            record = None if template is None else template.make_record(payload, event_id, seq, occurred_at)
-            if template is not None and record is not None:
-                self._check_event(Event(template.envelope, payload), record.value)
-                return record
         envelope = self._envelope_of(event_type, fields, event_id, seq, occurred_at)
         event = Event(envelope if epoch is None else envelope._replace(epoch=epoch), payload)
         try:
@@ -240,27 +238,29 @@ class Emitter:
             trace = None  # malformed: it is left out of the spool too
         (tenant_id, session_id), producer_id = self.key, self._sequence.producer_id
         ids = (event_id, event_type, tenant_id, session_id, producer_id, seq)
-        return OutRecord(self._key_bytes, value, headers, *ids, trace)
+        return OutRecord(self.key_bytes, value, headers, *ids, trace)
 
-    def _template_of(self, event_type: str, payload: Payload) -> EventTemplate | None:
-        """Return the template of this type's events; None for the first ones, or if it has none."""
-        sequence = self._sequence
-        facts = (sequence.producer_id, self.epoch, sequence.data_classes, self.context_bytes)
+    def _see_event(self, payload: Payload, facts: tuple[object, ...]) -> None:
+        """Count an event that no template makes; once it has come often, make one of its class.
+
+        `facts`: what the envelopes say beside what differs from event to event.
+        """
         if facts != self._template_facts:
             self._template_facts = facts
             self._templates.clear()
             self._seen.clear()  # facts that change with every event are worth no template
-        if event_type in self._templates:
-            return self._templates[event_type]
-        self._seen[event_type] = seen = self._seen.get(event_type, 0) + 1
+        cls = type(payload)
+        event_type = EVENT_TYPES.get(cls)
+        if event_type is None or cls in self._templates:
+            return
+        self._seen[cls] = seen = self._seen.get(cls, 0) + 1
         if seen < _SEEN_MIN:
-            return None
-        self._templates[event_type] = None
+            return
+        self._templates[cls] = None
         envelope = self._envelope_of(event_type, NO_FIELDS, "", 0, 0)
         if not find_long_text(envelope):
             with contextlib.suppress(ValueError, EncodeError, *WRITER_GAVE_UP):
-                self._templates[event_type] = EventTemplate(self._key_bytes, envelope, payload)
-        return self._templates[event_type]
+                self._templates[cls] = EventTemplate(self.key_bytes, envelope, payload)
 
     def _envelope_of(
         self, event_type: str, fields: EnvelopeFields, event_id: str, seq: int, occurred_at: int

@@ -86,7 +86,9 @@ class FirstRecords:
         """Queue a record, or hold it back; never blocks. Raises `BufferError`, `KafkaException`."""
         # Without the lock: a partition becomes known only after what was held back is queued.
         partitions = self._partitions
-        if partitions is not None and _place_of(record.key, partitions) in self._known:
+        if partitions is not None and (
+            len(self._known) == partitions or _place_of(record.key, partitions) in self._known
+        ):
             self._queue(record, on_delivery)
             return
         with self._lock:
@@ -113,6 +115,10 @@ class FirstRecords:
                     self._sort_held(partition)
                 else:
                     self._release_place(place)
+
+    def place_of(self, key: bytes) -> int | None:
+        """Return the partition of a key, or None while the number of partitions is not known."""
+        return None if self._partitions is None else _place_of(key, self._partitions)
 
     def _place_of(self, record: OutRecord) -> int:
         return _UNKNOWN_PLACE if self._partitions is None else _place_of(record.key, self._partitions)

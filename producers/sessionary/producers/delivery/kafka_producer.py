@@ -170,6 +170,7 @@ class KafkaProducer:
     def _use_producer(self, producer: Producer) -> None:
         self._producer, self._records = producer, self._new_records(producer)
         self.produce_record: _Produce = self._records.produce
+        self.place_of: Callable[[bytes], int | None] = self._records.place_of
 
     def _new_producer(self) -> Producer:
         callbacks = {"error_cb": self.report_error, "stats_cb": self._on_statistics}
@@ -204,12 +205,16 @@ class KafkaProducer:
         # which each may wait for the address of a broker's name.
         purge_producer(self._producer)
         await_reports(self._producer)
-        self.produce_record = _refuse_record
+        self.produce_record, self.place_of = _refuse_record, _no_place
         del self._records, self._producer
 
 
 def _refuse_record(_record: OutRecord, _on_delivery: DeliveryCallback | None) -> None:
     raise KafkaException(KafkaError(KafkaError._DESTROY, "the client is closed"))
+
+
+def _no_place(_key: bytes) -> None:
+    return None
 
 
 __all__ = [

@@ -1,15 +1,18 @@
 """Event ids, and records from templates, made at a fraction of the usual cost."""
 
 import os
+import time
 from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.codec.compiled_functions import find_function
-from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP, Writer, encode_long, encode_varint
-from sessionary.schemas.codec.formats import Format, event_format, form_of_payload, format_of
+from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP, Writer, encode_long, encode_varint, new_instance
+from sessionary.schemas.codec.formats import Format, event_format, format_of, older_form
+from sessionary.schemas.codec.value_bounds import event_check
 from sessionary.schemas.events import Payload
-from sessionary.schemas.headers import event_headers, time_header
+from sessionary.schemas.headers import event_headers
+from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Envelope
 
 # Values that take the places of what differs from event to event; none occurs in an event.
@@ -54,60 +57,52 @@ def _random_ends() -> list[str]:
 class HeartbeatTemplate:
     """A session's heartbeat that differs from the next one in its id and its time only."""
 
-    __slots__ = ("_facts", "_head", "_headers", "_id_at", "_middle", "_record", "_tail", "_time_at")
+    __slots__ = ("_head", "_headers", "_key", "_middle", "_said", "_tail", "facts")
 
     def __init__(self, record: OutRecord, occurred_at: int, facts: tuple[Any, ...]) -> None:
         """`facts`: what else the heartbeat says. Raises `ValueError` if a part occurs twice."""
-        self._facts = facts
-        self._record = record
-        self._headers = record.headers
-        self._id_at, self._time_at = _places_of_headers(record.headers)
+        self.facts = facts
+        self._key, self._headers, self._said = record.key, record.headers, record[4:10]
         event_id, moment = record.event_id.encode(), encoded_time(occurred_at)
         self._head, rest = record.value.split(event_id)
         self._middle, self._tail = rest.split(moment)
 
-    def is_current(self, facts: tuple[Any, ...]) -> bool:
-        """Return True if a heartbeat with these facts can be made from it."""
-        return self._facts == facts
-
-    def make_heartbeat(self, event_id: str, occurred_at: int) -> OutRecord:
-        """Return the heartbeat with this id and time, in µs since the epoch."""
-        encoded_id = event_id.encode()
-        value = b"".join((self._head, encoded_id, self._middle, encoded_time(occurred_at), self._tail))
-        headers = self._headers.copy()
-        headers[self._id_at] = "ce_id", encoded_id
-        headers[self._time_at] = "ce_time", time_header(occurred_at)
-        said = self._record
-        return OutRecord(
-            said.key,
-            value,
-            headers,
-            event_id,
-            said.event_type,
-            said.tenant_id,
-            said.session_id,
-            said.producer_id,
-            said.producer_seq,
-            said.traceparent,
-        )
+    def make_heartbeat(self, occurred_at: int) -> OutRecord:
+        """Return the heartbeat with a new id and this time, in µs since the epoch."""
+        event_id = new_event_id(occurred_at)
+        value = b"".join((self._head, event_id.encode(), self._middle, encoded_time(occurred_at), self._tail))
+        return new_instance(OutRecord, (self._key, value, self._headers, event_id, *self._said, occurred_at))
 
 
 class EventTemplate:
     """Envelope and headers of a session's events of one type that differ in id, number and time.
 
     Cold code costs several times as much as hot code, and an agent emits rarely: what was encoded
-    once is not encoded again.
+    once is not encoded again, and each function that is called counts.
     """
 
-    __slots__ = ("_format", "_headers", "_id_at", "_key", "_newest", "_parts", "_time_at", "_write_payload", "envelope")
+    __slots__ = (
+        "_check",
+        "_envelope",
+        "_headers",
+        "_high",
+        "_is_older",
+        "_key",
+        "_older",
+        "_parts",
+        "_said",
+        "_time_end",
+        "_write_payload",
+    )
 
     def __init__(self, key: bytes, envelope: Envelope, payload: Payload) -> None:
         """`key`: of the records. Raises `EncodeError`, and `ValueError` if none can be made."""
         self._key = key
         probe = Event(envelope._replace(event_id=_ANY_ID, producer_seq=_ANY_SEQ, occurred_at=_ANY_TIME), payload)
-        self.envelope = envelope
-        self._newest, self._format = format_of(probe), event_format(probe)
-        self._write_payload = _payload_writer(self._format)
+        self._envelope, self._check = envelope, event_check(type(payload))
+        newest, format_ = format_of(probe), event_format(probe)
+        self._older, self._is_older = older_form(newest), format_ is not newest
+        self._write_payload = _payload_writer(format_)
         value, body = encode_event(probe), self._write_payload(b"", payload)
         head, found = value[: len(value) - len(body)], value[len(value) - len(body) :]
         if found != body:
@@ -116,40 +111,35 @@ class EventTemplate:
         middle, rest = rest.split(encode_long(_ANY_SEQ))
         self._parts = (before, middle, *rest.split(encoded_time(_ANY_TIME)))
         self._headers = event_headers(envelope)
-        self._id_at, self._time_at = _places_of_headers(self._headers)
+        self._high, self._time_end = 0, b""  # as `_last_high`
+        self._said = (envelope.event_type, envelope.tenant_id, envelope.session_id, envelope.producer_id)
 
-    def make_record(self, payload: Payload, event_id: str, seq: int, occurred_at: int) -> OutRecord | None:
-        """Return an event's record; None if this template has no place for what it says."""
-        if form_of_payload(payload, self._newest) is not self._format:
+    def make_record(self, payload: Payload, seq: int) -> OutRecord | None:
+        """Return the record of an event that occurs now.
+
+        None if this template has no place for what it says, or a value is out of bounds.
+        """
+        older = self._older
+        if older is not None and (payload[older.fields :] == older.defaults) is not self._is_older:
             return None
-        encoded_id = event_id.encode()
+        now_us = time.time_ns() // 1_000
+        event_id = new_event_id(now_us)
         before, middle, later, last = self._parts
-        encoded = (before, encoded_id, middle, encode_long(seq), later, encoded_time(occurred_at), last)
+        # As `encode_varint` and `encoded_time` do, without calls of them.
+        number, moment = seq << 1, now_us << 1
+        encoded_seq = bytes((number & 127 | 128, number >> 7)) if 128 <= number < 1 << 14 else encode_varint(number)
+        if moment >> _LOW_BITS != self._high:
+            self._high = moment >> _LOW_BITS
+            self._time_end = encode_varint(self._high)
+        low = bytes((moment & 127 | 128, moment >> 7 & 127 | 128, moment >> 14 & 127 | 128))
+        encoded = (before, event_id.encode(), middle, encoded_seq, later, low, self._time_end, last)
         try:
             value = self._write_payload(b"".join(encoded), payload)
         except WRITER_GAVE_UP:
             return None
-        headers = self._headers.copy()
-        headers[self._id_at] = "ce_id", encoded_id
-        headers[self._time_at] = "ce_time", time_header(occurred_at)
-        said = self.envelope
-        return OutRecord(
-            self._key,
-            value,
-            headers,
-            event_id,
-            said.event_type,
-            said.tenant_id,
-            said.session_id,
-            said.producer_id,
-            seq,
-        )
-
-
-def _places_of_headers(headers: list[tuple[str, bytes]]) -> tuple[int, int]:
-    """Return where the headers are that differ from event to event: those of id and time."""
-    names = [name for name, _ in headers]
-    return names.index("ce_id"), names.index("ce_time")
+        if self._check(new_instance(Event, (self._envelope, payload))) or len(value) > VALUE_BYTES_MAX:
+            return None
+        return new_instance(OutRecord, (self._key, value, self._headers, event_id, *self._said, seq, None, now_us))
 
 
 _WRITERS: dict[bytes, Writer] = {}  # by the formats' headers

@@ -94,7 +94,8 @@ class TracingTransport:
 
 def _with_context(record: OutRecord, traceparent: str) -> OutRecord:
     others = [header for header in record.headers if header[0] != TRACEPARENT]
-    return record._replace(headers=[*others, (TRACEPARENT, traceparent.encode())], traceparent=traceparent)
+    headers = [*others, (TRACEPARENT, traceparent.encode())]
+    return record._replace(given_headers=headers, traceparent=traceparent, stamp_us=None)
 
 
 def _end_with(span: Span, on_receipt: OnReceipt | None) -> OnReceipt:

@@ -82,7 +82,7 @@ class ProcessBoundClient:
         self._notices = Notices(self._callbacks)
         self._followers, self._followers_lock = weakref.WeakSet[SessionFollower](), threading.Lock()
         self._ports = self._given_ports or self._outside_ports()
-        self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error)
+        self._heartbeats = self._ports.heartbeats or Heartbeats(self._on_error, self._ports.place_of)
         if self._settings.disabled:
             self._heartbeats.close(0.0)
         self._start_watch()

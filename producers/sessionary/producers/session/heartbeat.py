@@ -12,7 +12,8 @@ import time
 import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from types import MethodType
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from sessionary.producers.errors import Invalid
 from sessionary.producers.judgement.judged_handle import JudgedHandle
@@ -74,18 +75,36 @@ def lifeline_of(beats_with: BeatsWith) -> IsAlive | None:
 SendHeartbeat = Callable[[], bool]
 
 
-class _Beating(NamedTuple):
-    """A session that beats."""
+class _Beating:
+    """A session that beats, held weakly. `place`: the partition of its records, if it is known."""
 
-    send: "weakref.WeakMethod[SendHeartbeat]"
-    interval_s: float
+    __slots__ = ("function", "interval_s", "is_live", "key", "owner", "place", "token")
+
+    def __init__(self, send: SendHeartbeat, interval_s: float, key: bytes, token: int) -> None:
+        method = cast(MethodType, send)
+        self.owner: weakref.ref[object] = weakref.ref(method.__self__)
+        self.function = cast(Callable[[object], bool], method.__func__)
+        self.interval_s = interval_s
+        self.key = key
+        self.token = token
+        self.place: int | None = None
+        self.is_live = True
 
 
-class _DueBeat(NamedTuple):
-    """When a heartbeat is due. Compared by its time."""
+class _Round(NamedTuple):
+    """Sessions of one interval that beat together. Compared by its time.
+
+    Hundreds of sessions cost the queue no more than one does.
+    """
 
     at_s: float  # monotonic
-    token: int
+    number: int
+    sessions: list[_Beating]
+
+    @property
+    def together_s(self) -> float:
+        """How much later other heartbeats may be due that go with these."""
+        return min(_TOGETHER_S, self.sessions[0].interval_s * _TOGETHER_PART)
 
 
 class Heartbeats:
@@ -94,8 +113,12 @@ class Heartbeats:
     A forked child has none of its parent's heartbeats: its own begin with its first session.
     """
 
-    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, on_error: Callable[[Exception], None], place_of: Callable[[bytes], int | None] = lambda _key: None
+    ) -> None:
+        """`place_of` returns the partition of a record's key, or None if it is not known yet."""
         self._on_error = on_error
+        self._place_of = place_of
         self._tokens = itertools.count(1)
         self._closed = False
         self._begin_empty()
@@ -103,14 +126,16 @@ class Heartbeats:
     def _begin_empty(self) -> None:
         self._pid = os.getpid()
         self._wake = Condition()
-        self._due: list[_DueBeat] = []
+        self._due: list[_Round] = []
+        self._queued = 0  # sessions in `_due`, with those that have ended
         self._live: dict[int, _Beating] = {}
         self._thread: Thread | None = None
 
-    def start_heartbeat(self, send: SendHeartbeat, interval_s: float) -> int:
+    def start_heartbeat(self, send: SendHeartbeat, interval_s: float, key: bytes = b"") -> int:
         """Call `send` every `interval_s` from now on, the first time sooner; return a token.
 
-        `stop_heartbeat` takes the token. `send` is a bound method; its object is held weakly.
+        `stop_heartbeat` takes the token. `send` is a bound method; its object is held weakly. `key`
+        is that of the records.
         """
         if self._pid != os.getpid():
             self._begin_empty()  # the lock of the parent's timer may be held for ever
@@ -118,11 +143,12 @@ class Heartbeats:
             token = next(self._tokens)
             if self._closed:
                 return token
-            self._live[token] = _Beating(weakref.WeakMethod(send), interval_s)
-            first = _DueBeat(time.monotonic() + interval_s * (1.0 - token * _SPREAD % 1.0), token)
+            self._live[token] = beating = _Beating(send, interval_s, key, token)
+            first = _Round(time.monotonic() + interval_s * (1.0 - token * _SPREAD % 1.0), token, [beating])
             if not self._due or first < self._due[0]:
                 self._wake.notify()
             heapq.heappush(self._due, first)
+            self._queued += 1
             if self._thread is None:
                 self._thread = Thread(target=self._run_timer, name="sessionary-heartbeat", daemon=True)
                 self._thread.start()
@@ -131,70 +157,109 @@ class Heartbeats:
     def stop_heartbeat(self, token: int) -> None:
         """Stop the heartbeats of `token`, if there are any."""
         with self._wake:
-            self._live.pop(token, None)
-            if len(self._due) > 2 * len(self._live) + _ENDED_MIN:
-                self._due = [due for due in self._due if due.token in self._live]
-                heapq.heapify(self._due)
+            stopped = self._live.pop(token, None)
+            if stopped is not None:
+                stopped.is_live = False
+            if self._queued > 2 * len(self._live) + _ENDED_MIN:
+                self._drop_ended()
+
+    def _drop_ended(self) -> None:
+        """Take the sessions that have ended out of the queue. Hold the lock."""
+        for due in self._due:
+            due.sessions[:] = [beating for beating in due.sessions if beating.is_live]
+        self._due = [due for due in self._due if due.sessions]
+        heapq.heapify(self._due)
+        self._queued = sum(len(due.sessions) for due in self._due)
 
     def close(self, timeout_s: float) -> None:
         """Stop the thread, and wait for it at most that long; a second call does nothing."""
         with self._wake:
             self._closed = True
+            for beating in self._live.values():
+                beating.is_live = False
             self._live.clear()
             self._due.clear()
             self._wake.notify()
         join_thread(self._thread, timeout_s)
 
-    def _wait_due(self) -> list[_DueBeat]:
+    def _wait_due(self) -> list[_Round]:
         """Wait until heartbeats are due, and take them out of the queue; empty once closed."""
-        taken: list[_DueBeat] = []
+        taken: list[_Round] = []
         with self._wake:
             while not self._closed:
                 now_s = time.monotonic()
-                while self._due and self._is_due(self._due[0], now_s, taken):
-                    due = heapq.heappop(self._due)
-                    if due.token in self._live:
-                        taken.append(due)
+                while self._due and self._due[0].at_s <= now_s + (self._due[0].together_s if taken else 0.0):
+                    taken.append(heapq.heappop(self._due))
                 if taken:
+                    self._queued -= sum(len(due.sessions) for due in taken)
                     return taken
                 self._wake.wait(self._due[0].at_s - now_s if self._due else None)
         return taken
 
-    def _is_due(self, due: _DueBeat, now_s: float, taken: list[_DueBeat]) -> bool:
-        beating = self._live.get(due.token)
-        if beating is None or due.at_s <= now_s:
-            return True
-        return bool(taken) and due.at_s <= now_s + min(_TOGETHER_S, beating.interval_s * _TOGETHER_PART)
-
     def _run_timer(self) -> None:
-        while taken := self._wait_due():
-            self._queue_next(taken, [self._send_heartbeat(due.token) for due in taken])
+        while self._send_due():
+            pass
 
-    def _send_heartbeat(self, token: int) -> bool:
+    def _send_due(self) -> bool:
+        """Wait until heartbeats are due, and send them; return False once closed."""
+        taken = self._wait_due()
+        for beating in self._by_place([beating for due in taken for beating in due.sessions]):
+            if not self._send_heartbeat(beating):
+                beating.is_live = False
+        self._queue_next(taken)
+        return bool(taken)
+
+    def _by_place(self, beating: list[_Beating]) -> list[_Beating]:
+        """Return sessions, one partition's after the other's.
+
+        Kafka's client sends a batch of a partition some milliseconds after its first record, and a
+        batch costs as much as dozens of records.
+        """
+        try:
+            for one in beating:
+                if one.place is None:
+                    one.place = self._place_of(one.key)
+            return sorted(beating, key=lambda one: one.place or 0)
+        except Exception as error:  # noqa: BLE001 - without this thread no session beats
+            self._on_error(error)
+            return beating
+
+    def _send_heartbeat(self, beating: _Beating) -> bool:
         """Let a session send its heartbeat; False if it needs no more. The session may be gone."""
-        beating = self._live.get(token)
-        send = None if beating is None else beating.send()
-        if send is None:
+        owner = beating.owner()
+        if owner is None or not beating.is_live:
             return False
         try:
-            return send()
+            return beating.function(owner)
         except Exception as error:  # noqa: BLE001 - one session's error must not end the heartbeats of the others
             self._on_error(error)
             return True
 
-    def _queue_next(self, sent: list[_DueBeat], go_on: list[bool]) -> None:
+    def _queue_next(self, sent: list[_Round]) -> None:
+        """Queue the next heartbeats of those that go on; forget the sessions of the others."""
+        rounds: list[_Round] = []
         with self._wake:
             now_s = time.monotonic()
-            for due, goes_on in zip(sent, go_on, strict=True):
-                beating = self._live.get(due.token)
-                if beating is None:
-                    continue
-                if not goes_on:
-                    del self._live[due.token]
+            for due in sent:
+                going = [beating for beating in due.sessions if beating.is_live]
+                if len(going) < len(due.sessions):
+                    for beating in due.sessions:
+                        if not beating.is_live:
+                            self._live.pop(beating.token, None)
+                if not going:
                     continue
                 # Keeps its place in the interval, unless the process was suspended.
-                next_s = max(due.at_s, now_s - beating.interval_s) + beating.interval_s
-                heapq.heappush(self._due, _DueBeat(next_s, due.token))
+                interval_s = going[0].interval_s
+                next_s = max(due.at_s, now_s - interval_s) + interval_s
+                last = rounds[-1] if rounds else None
+                is_same = last is not None and last.sessions[0].interval_s == interval_s
+                if last is not None and is_same and next_s <= last.at_s + last.together_s:
+                    last.sessions.extend(going)
+                else:
+                    rounds.append(_Round(next_s, next(self._tokens), going))
+            self._queued += sum(len(due.sessions) for due in rounds)
+            for due in rounds:
+                heapq.heappush(self._due, due)
 
 
 class BeatingHandle(JudgedHandle):
@@ -225,7 +290,8 @@ class BeatingHandle(JudgedHandle):
         Return False if no further heartbeat is due. Never blocks.
         """
         # Never wait for a busy session: its events are signs of life themselves.
-        if not self._lock.acquire_now():
+        emitter = self._emitter
+        if not emitter.lock.acquire(blocking=False):
             return True
         try:
             if not self._may_beat():
@@ -233,12 +299,12 @@ class BeatingHandle(JudgedHandle):
                 return False
             awaited = self._pending or self._followed
             if awaited is None:
-                self._emitter.emit_heartbeat()
+                emitter.emit_heartbeat()
             elif awaited.is_in_log:
-                self._emitter.emit_heartbeat(epoch=self._emitter.epoch + 1)
+                emitter.emit_heartbeat(epoch=emitter.epoch + 1)
             return True
         finally:
-            self._lock.release()
+            emitter.lock.release()
 
     def _send_run_beat(self, run_id: str, elapsed_s: float) -> None:
         """Send a heartbeat of an attached run, if one of the session may be sent. Never blocks."""
@@ -256,7 +322,7 @@ class BeatingHandle(JudgedHandle):
         may_be_active = self._local_state == "Active" if awaited is None else awaited.leads_to_active
         may_be_active = may_be_active or self._is_queued
         is_left = self._detached and self._followed is None
-        alive = self._emitter.is_open and (self._is_alive is None or self._is_alive())
+        alive = self._emitter.gate.open and (self._is_alive is None or self._is_alive())
         return may_be_active and not is_left and alive
 
     def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
@@ -267,7 +333,7 @@ class BeatingHandle(JudgedHandle):
         if self._heartbeat_token is not None or (self._detached and self._followed is None):
             return
         interval_s = heartbeat_interval_s(self._limits, self._wanted_s)
-        self._heartbeat_token = self._timer.start_heartbeat(self._send_heartbeat, interval_s)
+        self._heartbeat_token = self._timer.start_heartbeat(self._send_heartbeat, interval_s, self._emitter.key_bytes)
         if self._sent_events is not None:
             self._watch.note_beats(interval_s)
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Unpack
 
-from sessionary.producers.context.marks import BlockMarks, Marks, block_fields, envelope_fields, epoch_us
+from sessionary.producers.context.marks import NO_FIELDS, BlockMarks, Marks, block_fields, envelope_fields, epoch_us
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks, bind_function
@@ -75,22 +75,21 @@ class SessionWork(LateVerdicts):
             VerdictPending: A verdict is awaited.
             ClientClosed: The client is closed.
         """
-        occurred_us = None if occurred_at is None else epoch_us(occurred_at)
-        return self._send_event(payload, envelope_fields(marks, occurred_us))
+        return self._send_event(payload, envelope_fields(marks, None if occurred_at is None else epoch_us(occurred_at)))
 
     def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(SessionActivity(kind, text), envelope_fields(marks))
+        return self._send_event(SessionActivity(kind, text), envelope_fields(marks) if marks else NO_FIELDS)
 
     def info(self, text: str, **marks: Unpack[Marks]) -> str:
         """Report a text for people, as an activity of kind `info`.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(SessionActivity("info", text), envelope_fields(marks))
+        return self._send_event(SessionActivity("info", text), envelope_fields(marks) if marks else NO_FIELDS)
 
     def progress(
         self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
@@ -99,7 +98,8 @@ class SessionWork(LateVerdicts):
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self._send_event(ProgressReported(float(progress), total, message), envelope_fields(marks))
+        reported = ProgressReported(float(progress), total, message)
+        return self._send_event(reported, envelope_fields(marks) if marks else NO_FIELDS)
 
     def usage(
         self,
@@ -132,7 +132,7 @@ class SessionWork(LateVerdicts):
             UsageRecorded(
                 model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
             ),
-            envelope_fields(marks),
+            envelope_fields(marks) if marks else NO_FIELDS,
         )
 
     def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:

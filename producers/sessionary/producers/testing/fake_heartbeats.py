@@ -28,10 +28,10 @@ class FakeHeartbeats:
         self._live: dict[int, _Beating] = {}
         self._tokens = itertools.count(1)
 
-    def start_heartbeat(self, send: Callable[[], bool], interval_s: float) -> int:
+    def start_heartbeat(self, send: Callable[[], bool], interval_s: float, key: bytes = b"") -> int:
         """Call `send` every `interval_s` of fake time; return a token for `stop_heartbeat`.
 
-        `send` is a bound method; its object is held weakly.
+        `send` is a bound method; its object is held weakly. `key` is of no use here.
         """
         with self._lock:
             token = next(self._tokens)

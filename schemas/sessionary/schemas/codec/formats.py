@@ -273,15 +273,19 @@ def event_format(event: Event) -> Format:
     If it says nothing in the fields that came later, that is as the first release wrote it. Raises
     as `format_of` does.
     """
-    return form_of_payload(event.payload, format_of(event))
-
-
-def form_of_payload(payload: Payload, newest: Format) -> Format:
-    """Return what `event_format` does; `newest` is today's format of the payload's class."""
+    newest = format_of(event)
     older = _OLDER_EVENTS[newest.cls]
-    if older is not None and payload[older.fields :] == older.defaults:
+    if older is not None and event.payload[older.fields :] == older.defaults:
         return older.format
     return newest
+
+
+def older_form(newest: Format) -> OlderForm | None:
+    """Return how events are written that say nothing in the fields that came later, if differently.
+
+    `newest` is today's format of the payload's class.
+    """
+    return _OLDER_EVENTS[newest.cls]
 
 
 __all__ = [
@@ -289,11 +293,12 @@ __all__ = [
     "SINGLE_OBJECT",
     "Event",
     "Format",
+    "OlderForm",
     "Record",
     "event_format",
-    "form_of_payload",
     "format_by_name",
     "format_of",
+    "older_form",
     "record_format",
     "record_formats",
 ]

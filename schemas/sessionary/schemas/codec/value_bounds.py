@@ -169,6 +169,11 @@ def find_long_text(envelope: Envelope) -> str:
     return _envelope_check()(envelope)
 
 
+def event_check(cls: type[Any]) -> Check:
+    """Return `find_invalid_value` for events of one payload's class."""
+    return _EVENT_CHECKS[cls]
+
+
 def find_invalid_value(event: Event) -> str:
     """Return which value of a payload, or which number of its envelope, is out of bounds, or ''.
 
@@ -183,6 +188,7 @@ __all__ = [
     "ENVELOPE_NUMBERS",
     "OWN_CHECKS",
     "envelope_fields",
+    "event_check",
     "find_invalid_value",
     "find_long_text",
     "is_number",

@@ -85,6 +85,9 @@ class FakeKafka:
             raise BufferError
         self.queued[-1].append((record, on_delivery))
 
+    def place_of(self, _key: bytes) -> int | None:
+        return None
+
     def replace_producer(self) -> None:
         self.queued.append([])
         self.fatal = False

@@ -64,6 +64,20 @@ def test_each_event_has_a_span_whose_context_is_in_its_header() -> None:
     assert attributes[span_names.MESSAGING_KAFKA_OFFSET] == len(records) - 1
 
 
+def test_events_from_a_template_have_their_own_headers_and_context() -> None:
+    spans, memory = SpanRig(), InMemoryTransport()
+    with traced_client(memory, spans) as client:
+        session = client.create(user_id="u1", state={}).start()
+        for _ in range(8):
+            session.activity("llm")
+    records = memory.records()
+    sent = [span for span in spans.ended if span.name == "send sessionary.events"]
+    told = [dict(record.headers) for record in records]
+    assert len(told) == len(sent) > 8
+    assert [headers["ce_id"].decode() for headers in told] == [record.event_id for record in records]
+    assert [headers["traceparent"].decode() for headers in told] == [format_traceparent(span.context) for span in sent]
+
+
 def test_a_context_that_the_caller_names_is_the_parent() -> None:
     spans, memory = SpanRig(), InMemoryTransport()
     with traced_client(memory, spans) as client:

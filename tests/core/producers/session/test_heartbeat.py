@@ -16,6 +16,7 @@ from sessionary.producers.session.heartbeat import Heartbeats, heartbeat_interva
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import Heartbeat
 from tests.core.producers.beating_client import beating_client
+from tests.support.module_time import set_module_time
 from tests.support.waiting import wait_until
 
 BEAT_S = 0.005
@@ -216,6 +217,85 @@ def test_many_sessions_are_spread_over_the_interval() -> None:
         fast_beats.start_heartbeat(session.send, 0.5)
     wait_until(lambda: all(session.count >= 2 for session in sessions), 60, "two beats each")
     fast_beats.close(5.0)
+
+
+class Timer:
+    """Heartbeats without a thread, on a clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, place_of: Callable[[bytes], int | None]) -> None:
+        self.now_s = 0.0
+        self.sent: list[bytes] = []
+        monkeypatch.setattr(Heartbeats, "_run_timer", lambda _: None)
+        set_module_time(monkeypatch, "sessionary.producers.session.heartbeat", monotonic=lambda: self.now_s)
+        self.beats = Heartbeats(lambda error: None, place_of)
+
+    def send_until(self, now_s: float) -> None:
+        """Send what is due until then."""
+        while self.beats._due and self.beats._due[0].at_s <= now_s:
+            self.now_s = max(self.now_s, self.beats._due[0].at_s)
+            assert self.beats._send_due()
+        self.now_s = now_s
+
+
+class Keyed:
+    """Notes its key with each heartbeat; `at_beat` is called then."""
+
+    def __init__(self, timer: Timer, key: bytes) -> None:
+        self.timer = timer
+        self.key = key
+        self.at_beat: Callable[[], object] = lambda: None
+        self.token = timer.beats.start_heartbeat(self.send, 10.0, key)
+
+    def send(self) -> bool:
+        self.at_beat()
+        self.timer.sent.append(self.key)
+        return True
+
+
+def test_what_is_due_together_goes_one_partition_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    partitions: list[int] = []
+    timer = Timer(monkeypatch, lambda key: key[0] % partitions[0] if partitions else None)
+    kept = [Keyed(timer, bytes((number,))) for number in range(200)]
+    timer.send_until(20.0)  # before the number of partitions is known
+    assert set(Counter(timer.sent).values()) <= {2, 3}
+    assert len(set(timer.sent)) == len(kept)
+    partitions.append(4)
+    timer.sent.clear()
+    sent: list[list[int]] = []
+    for _ in range(200):
+        if sum(map(len, sent)) == 200:
+            break
+        timer.send_until(timer.beats._due[0].at_s)
+        sent.append([key[0] % 4 for key in timer.sent])
+        timer.sent.clear()
+    assert sum(map(len, sent)) == 200
+    assert all(places == sorted(places) for places in sent)
+    assert len(sent) <= 51  # a fiftieth of the interval, and what began between two
+
+
+def test_the_queue_holds_sessions_that_beat_together_as_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = Timer(monkeypatch, lambda _: 0)
+    kept = [Keyed(timer, b"%d" % number) for number in range(3_000)]
+    for end_s in (10.0, 20.0, 100.0):
+        timer.send_until(end_s)
+        assert len(timer.beats._due) <= 51
+        assert timer.beats._queued == 3_000
+    beats = Counter(timer.sent)
+    assert {9, 10, 11} >= {beats[one.key] for one in kept}, "every ten seconds in a hundred"
+
+
+def test_a_session_that_is_stopped_while_it_beats_beats_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = Timer(monkeypatch, lambda _: 0)
+    first, second = Keyed(timer, b"first"), Keyed(timer, b"second")
+    timer.send_until(30.0)
+    first.at_beat = lambda: timer.beats.stop_heartbeat(first.token)
+    timer.send_until(40.0)
+    timer.sent.clear()
+    timer.send_until(80.0)
+    assert timer.sent == [b"second"] * 4
+    assert list(timer.beats._live) == [second.token]
+    timer.beats.close(0.0)
+    assert timer.beats._due == []
 
 
 class Counted:

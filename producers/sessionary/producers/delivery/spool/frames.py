@@ -59,14 +59,11 @@ class SegmentScan(NamedTuple):
     next_number: int = 0
 
 
-def encode_body(frame: Frame) -> bytes:
-    """Return the body of a frame."""
-    trace = frame.traceparent.encode() if frame.traceparent else b""
-    return b"".join((_BODY.pack(frame.written_ms, len(frame.key), len(trace)), frame.key, trace, frame.value))
-
-
-def encode_frame(number: int, body: bytes) -> bytes:
-    """Return a frame of format 2."""
+def encode_frame(number: int, frame: Frame) -> bytes:
+    """Return the bytes of a frame in format 2."""
+    written_ms, key, traceparent, value = frame
+    trace = traceparent.encode() if traceparent else b""
+    body = b"".join((_BODY.pack(written_ms, len(key), len(trace)), key, trace, value))
     return FRAME_HEAD.pack(_FRAME_MARK, number, len(body), zlib.crc32(body, number)) + body
 
 
@@ -246,7 +243,6 @@ __all__ = [
     "SUFFIXES",
     "Frame",
     "SegmentScan",
-    "encode_body",
     "encode_frame",
     "frame_key",
     "read_frame",

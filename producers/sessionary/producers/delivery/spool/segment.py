@@ -20,7 +20,6 @@ from sessionary.producers.delivery.spool.frames import (
     HEAD_BYTES,
     Frame,
     SegmentScan,
-    encode_frame,
     read_frame,
     scan_segment,
     write_head,
@@ -28,6 +27,7 @@ from sessionary.producers.delivery.spool.frames import (
     written_ms,
 )
 from sessionary.producers.ports import OnReceipt
+from sessionary.schemas.codec.compiled_helpers import new_instance
 
 _ZEROS = bytes(1 << 18)
 _NOT_OFFERED = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL})
@@ -70,18 +70,20 @@ class Segment:
         self.outstanding: dict[int, OnReceipt | None] = dict.fromkeys(self.offsets)
         self.keys: dict[int, bytes] = {}
 
-    def write_frame(self, body: bytes, on_receipt: OnReceipt | None) -> int:
-        """Write a frame at the end, where it must have room; return its offset."""
-        start, number = self.size, self.number
-        data = encode_frame(number, body)
+    def write_frame(self, data: bytes, on_receipt: OnReceipt | None) -> "FramePosition":
+        """Write a frame at the end, where it must have room; return its position.
+
+        `data` is of `encode_frame`, with this segment's `number`.
+        """
+        start = self.size
         self.size = end = start + len(data)
         self.map[start:end] = data
-        self.number = number = number + 1
+        self.number = number = self.number + 1
         # Last: until then a reader takes the frame for one that was never there.
         write_next(self.map, number)
         self.offsets.append(start)
         self.outstanding[start] = on_receipt
-        return start
+        return new_instance(FramePosition, (self, start, end))
 
     def open_offsets(self, start: int) -> Iterator[int]:
         """Yield the offsets of the frames that are not done, from `start` on."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.frame_queue import FrameQueue, StoredFrame
-from sessionary.producers.delivery.spool.frames import FRAME_HEAD, Frame, encode_body, encode_frame
+from sessionary.producers.delivery.spool.frames import Frame, encode_frame
 from sessionary.producers.delivery.spool.orphans import Claim, claim_orphans, owner_of, segment_owners
 from sessionary.producers.delivery.spool.segment import FramePosition, Segment, create_segment, memory_segment
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
@@ -104,13 +104,12 @@ class Spool:
         """True if a frame of a dead process waits to be sent."""
         return not self._orphans.at_end
 
-    def is_held(self, key: bytes) -> bool:
-        """Return True if the session `key` waits for frames of a dead process."""
-        return key in self._held_keys
+    def may_send(self, key: bytes, *, follows: bool = False) -> bool:
+        """Return True if the next frame of the session `key` may be sent directly.
 
-    def may_send(self, key: bytes) -> bool:
-        """Return True if the next frame of the session `key` may be sent directly."""
-        return self._own.at_end and key not in self._held_keys
+        `follows`: behind others that may be, which are not sent yet.
+        """
+        return key not in self._held_keys and (follows or self._own.at_end)
 
     def oldest_ms(self) -> int | None:
         """Return when the oldest frame that is not done was written, in ms since the epoch."""
@@ -121,16 +120,18 @@ class Spool:
 
         Raises `OSError` if the spool, or disk and memory, are full; then nothing was written.
         """
-        body = encode_body(frame)
-        own, tail, length = self._own, self._tail, FRAME_HEAD.size + len(body)
+        own, tail = self._own, self._tail
+        data = encode_frame(tail.number, frame)
+        length = len(data)
         if own.bytes_held + length > self._bytes_max:
             raise OSError(f"the spool holds {own.bytes_held} bytes, its limit is {self._bytes_max}")
         if tail.size + length > len(tail.map) or (self.disk_error is not None and self._may_retry_disk(tail)):
             tail = self._rotate_segment(length)
-        offset = tail.write_frame(body, on_receipt)
+            data = encode_frame(tail.number, frame)
+        position = tail.write_frame(data, on_receipt)
         own.bytes_held += length
         own.outstanding += 1
-        return FramePosition(tail, offset, tail.size)
+        return position
 
     def read_frames(self, frames_max: int) -> list[StoredFrame]:
         """Return up to `frames_max` frames that are not done, of one of the queues in turn.
@@ -204,7 +205,7 @@ class Spool:
         """Append a frame that is given up to the file for these; return it. Raises `OSError`."""
         path = self._folder / f"{self._producer_id}.expired"
         with path.open("ab") as kept:
-            kept.write(encode_frame(0, encode_body(frame)))
+            kept.write(encode_frame(0, frame))
         return path
 
     def close(self) -> list[OnReceipt | None]:

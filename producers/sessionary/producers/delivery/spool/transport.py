@@ -30,6 +30,7 @@ from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, R
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.codec.compiled_helpers import new_instance
 
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
@@ -108,13 +109,14 @@ class SpoolTransport(DirectTransport):
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Append one record to the file; it is queued soon, behind earlier ones. Never blocks."""
-        frame = Frame(time.time_ns() // 1_000_000, record.key, record.traceparent, record.value)
+        written_ms = time.time_ns() // 1_000_000
+        frame = new_instance(Frame, (written_ms, record.key, record.traceparent, record.value))
         spool = self._spool
         with self._lock:
             if self._closed:
                 raise ClientClosed("the client is closed; create a new one")
-            follows = bool(self._new_events) and not spool.is_held(record.key)
-            direct = not self._broken and (follows or spool.may_send(record.key))
+            new_events = self._new_events
+            direct = not self._broken and spool.may_send(record.key, follows=bool(new_events))
             if not direct:
                 self._queue_new_events()  # so that none of them is behind one that waits in the file
             try:
@@ -129,7 +131,9 @@ class SpoolTransport(DirectTransport):
                 if disk_error is not None:
                     self._counts.errors["not_on_disk"] += 1
                 if direct:
-                    self._note_new_event(record, position)
+                    new_events.append((record, position))  # the sender looks for it soon
+                    if not self._looks_left or len(new_events) >= _NEW_EVENTS_MAX:
+                        self._rouse_sender()
                 else:
                     self._counts.spooled += 1
                     self._work.notify()
@@ -146,13 +150,13 @@ class SpoolTransport(DirectTransport):
 
     def send_heartbeat(self, record: OutRecord) -> None:
         """Queue a heartbeat behind all events, or drop it if there is no room. Never blocks."""
-        with self._lock:
-            self._queue_new_events()
-        super().send_heartbeat(record)
+        if self._new_events:  # no event of its session comes meanwhile: the caller has its lock
+            with self._lock:
+                self._queue_new_events()
+        DirectTransport.send_heartbeat(self, record)  # in half the time of `super()`
 
-    def _note_new_event(self, record: OutRecord, position: FramePosition) -> None:
-        """Leave an event to the sender, which looks for it soon. Hold the lock."""
-        self._new_events.append((record, position))
+    def _rouse_sender(self) -> None:
+        """Wake the sender for new events; queue them if they are too many for it. Hold the lock."""
         if len(self._new_events) >= _NEW_EVENTS_MAX:
             self._queue_new_events()
         elif not self._looks_left:

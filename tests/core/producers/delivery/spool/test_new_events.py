@@ -1,9 +1,11 @@
 """New events of policy spool, which the sender queues soon after they are in the file."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import pytest
@@ -93,6 +95,27 @@ def test_who_emits_queues_nothing_in_librdkafka(open_scene: Callable[[], Scene])
     assert scene.client.counters.spooled == 0
 
 
+def test_a_call_at_a_low_rate_runs_little_code(
+    open_scene: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that was not used for milliseconds is cold: each function costs a call about 2 µs."""
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)  # other tests load it
+    scene, called = open_scene(), list[str]()
+
+    def note_call(frame: FrameType, what: str, _argument: object) -> None:
+        if what == "call":
+            called.append(frame.f_code.co_name)
+
+    for _ in range(5):
+        scene.session.activity("tool", "x" * 300)
+    former = sys.getprofile()
+    sys.setprofile(note_call)
+    scene.session.activity("tool", "x" * 300)
+    sys.setprofile(former)
+    assert called[0] == "activity"
+    assert len(called) <= 18, called
+
+
 def test_a_heartbeat_never_overtakes_an_event(open_scene: Callable[[], Scene]) -> None:
     scene = open_scene()
     with sender_away(scene):
@@ -141,7 +164,7 @@ def test_new_events_before_one_that_waits_for_a_dead_process_are_queued_and_none
     with sender_away(scene):
         before = len(scene.kafka.queued[-1])
         scene.session.activity("llm")
-        scene.transport._spool._held_keys[held._emitter._key_bytes] += 1  # as if a dead process had left one
+        scene.transport._spool._held_keys[held._emitter.key_bytes] += 1  # as if a dead process had left one
         held.activity("held")
         scene.session.activity("behind it")
         assert len(scene.kafka.queued[-1]) == before + 1

@@ -22,16 +22,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from sessionary.producers import SettingsError
-from sessionary.producers.delivery.spool import file_lock, orphans, segment
+from sessionary.producers.delivery.spool import file_lock, orphans, segment, spool
 from sessionary.producers.delivery.spool.file_lock import _lock_file
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.frames import Frame, encode_frame
 from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.errors import SpoolDamaged
 
 _BYTES_MAX = 1 << 16  # segments of 8 KiB
 _PAGE = 4_096
-_WRITES = ("encode_frame", "write_next", "write_head", "allocate_blocks", "set_aside")
+_WRITES = ("write_next", "write_head", "allocate_blocks", "set_aside")
 _KEYS = (b"t:one", b"t:two")
 
 
@@ -67,6 +67,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.writes_left: int | None = None  # until the process is killed
         self.torn = False
         self.patches = [mock.patch.object(segment, name, self._watched(getattr(segment, name))) for name in _WRITES]
+        self.patches.append(mock.patch.object(spool, "encode_frame", self._watched(encode_frame)))
         for name in ("unlink", "rename"):
             self.patches.append(mock.patch.object(Path, name, self._watched(getattr(Path, name))))
         self.descriptors: list[tuple[int, int]] = []  # locked by the process that is to be killed, with inodes
