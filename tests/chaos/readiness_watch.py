@@ -70,7 +70,11 @@ def count_partitions(url: str, timeout_s: float = 1.0) -> int:
 
 
 class TimelyProgress:
-    """`LogProgress` of observations that may be far apart; after a long pause it starts again."""
+    """`LogProgress` of observations that may be far apart; after a long pause it starts again.
+
+    So does a partition whose end is unknown: it was halted, or its broker stalled, and its process
+    may need the whole time for what came meanwhile.
+    """
 
     def __init__(self) -> None:
         self._progress = LogProgress()
@@ -83,7 +87,8 @@ class TimelyProgress:
         if self._observed_s is None or now_s - self._observed_s > _GAP_S:
             self._progress = LogProgress()  # what happened meanwhile is unknown
         self._observed_s = now_s
-        self._progress.observe(positions, log_ends, now_s)
+        known = {number: position for number, position in positions.items() if number in log_ends}
+        self._progress.observe(known, log_ends, now_s)
         return self._progress.stalled_partitions(now_s, READY_S_MAX)
 
 
