@@ -2,10 +2,12 @@
 
 Only processes that lived long enough without a restart are judged. The least value of the end must
 not exceed the greatest value of the middle by more than an allowance: a peak, for example while a
-client is replaced, is in one of the samples of each window, not in all.
+client is replaced, is in one of the samples of each window, not in all. A worker that had more
+partitions after the middle than before is not judged by its memory.
 """
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,17 +85,26 @@ def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
     if lived_s < LIFE_S_MIN or min(len(middle), len(end)) < _SAMPLES_MIN:
         return None
     faults = []
-    for what, place, factor, more in (
-        ("threads", 1, 1.0, _THREADS_MORE),
-        ("descriptors", 2, 1.0, _DESCRIPTORS_MORE),
-        ("bytes of memory", 3, _MEMORY_FACTOR, _MEMORY_MORE),
+    for what, place, factor, more, compared in (
+        ("threads", 1, 1.0, _THREADS_MORE, middle),
+        ("descriptors", 2, 1.0, _DESCRIPTORS_MORE, middle),
+        ("bytes of memory", 3, _MEMORY_FACTOR, _MEMORY_MORE, _with_most_partitions(samples, middle)),
     ):
-        before, after = max(one[place] for one in middle), min(one[place] for one in end)
-        if after > before * factor + more:
+        before, after = max((one[place] for one in compared), default=0), min(one[place] for one in end)
+        if len(compared) >= _SAMPLES_MIN and after > before * factor + more:
             faults.append(f"{name} had at most {before:,} {what} in the middle and at least {after:,} at the end")
     pairs = [tuple(statistics.median(one[place] for one in window) for window in (middle, end)) for place in (1, 2, 3)]
     (threads, descriptors, memory) = ((pair[0], pair[1]) for pair in pairs)
     return Growth(name, round(lived_s, 1), threads, descriptors, memory, tuple(faults))
+
+
+def _with_most_partitions(samples: Sequence[Sample], middle: Sequence[Sample]) -> list[Sample]:
+    """Return the samples of the middle by which a worker had had as many partitions as ever.
+
+    The allocator keeps the memory of partitions that are given back.
+    """
+    had = list(itertools.accumulate((one.partitions for one in samples), max))
+    return [one for one in middle if had[samples.index(one)] == had[-1]]
 
 
 class ProcessWatch(WatchThread):

@@ -70,6 +70,18 @@ def test_a_worker_is_judged_by_when_it_had_as_much_to_do_as_at_its_end(
     assert found is None or found.faults == ()
 
 
+@pytest.mark.parametrize(("got_at_s", "is_named"), [(100.0, True), (400.0, False)])
+def test_memory_is_compared_once_a_worker_had_all_partitions_that_it_ever_had(got_at_s: float, is_named: bool) -> None:
+    def owning(at_s: float) -> Sample:
+        both = got_at_s < at_s < got_at_s + 40  # while another worker is away
+        grown = 100 * MIB if at_s > 400 else 0
+        return Sample(at_s, 20, 40, 100 * MIB + grown, partitions=4 if both else 2)
+
+    found = compare_windows("w1", life(owning))
+    assert found is not None
+    assert [fault[:10] for fault in found.faults] == ["w1 had at "][: int(is_named)]
+
+
 def test_a_worker_whose_broker_was_away_did_not_grow() -> None:
     def without_broker(at_s: float) -> Sample:
         is_away = 230 < at_s < 350
