@@ -5,7 +5,7 @@ later one's first transaction until the first of them has no events left.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from benchmarks.bench import Bench
@@ -30,11 +30,10 @@ class Span(NamedTuple):
 
 
 class SharedRun(NamedTuple):
-    """The figures of one run; CPU times are those of both processors together."""
+    """The figures of one run; the CPU time of an event is that of both processors together."""
 
     events_per_s: float
     cpu_us: float
-    broker_cpu_us: float
 
 
 def find_shared_span(batches: Iterable[Batch], workers: int = len(NAMES)) -> Span:
@@ -58,14 +57,10 @@ def run_shared(stack: Stack, bench: Bench, workload: Workload, events: int) -> S
     preload_sessions(kafka, (), 0, rules=rules_of(bench))
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
     reader, workers = BatchReader(kafka), [Worker(stack, kafka, name) for name in NAMES]
+    children = [worker.child for worker in workers]
     try:
-        with (
-            CpuTrace(workers[0].pid) as one,
-            CpuTrace(workers[1].pid) as other,
-            CpuTrace(stack.broker_pid if stack.own_broker else None) as broker,
-        ):
-            alive = _check_all(stack, workers)
-            reader.wait_judged(events, alive, bench.print_progress, STALL_S)
+        with CpuTrace(workers[0].pid) as one, CpuTrace(workers[1].pid) as other:
+            reader.wait_judged(events, lambda: stack.check_running(*children), bench.print_progress, STALL_S)
         first_s, last_s, counted = find_shared_span(reader.batches)
     finally:
         for worker in workers:
@@ -75,13 +70,7 @@ def run_shared(stack: Stack, bench: Bench, workload: Workload, events: int) -> S
     return SharedRun(
         counted / (last_s - first_s),
         (one.cpu_between(first_s, last_s) + other.cpu_between(first_s, last_s)) / counted * 1e6,
-        broker.cpu_between(first_s, last_s) / counted * 1e6,
     )
-
-
-def _check_all(stack: Stack, workers: Iterable[Worker]) -> Callable[[], None]:
-    children = [worker.child for worker in workers]
-    return lambda: stack.check_running(*children)
 
 
 def run(bench: Bench) -> list[Result]:
