@@ -56,7 +56,7 @@ class RecordedRun(FuzzRun):
         self.made: list[FuzzedRecord] = []
 
     def _build_rows(self, fuzzed: FuzzedRecord) -> None:
-        self._event_type = ""
+        super()._build_rows(fuzzed)  # some checks depend on the event's type
         self.made.append(fuzzed)
 
 
