@@ -36,8 +36,8 @@ _PROCESSES = pytest.StashKey[Processes]()
 # Long ones first: a long file that begins last would be waited for alone. Lint uses a processor
 # for a minute, in which the tests beside it mostly wait.
 _ORDER = (
-    *("style/test_lint.py", "chaos", "alerts", "docs", "integration", "simulation", "packaging", "contract", "core"),
-    *("golden", "style"),
+    *("style/test_lint.py", "chaos", "alerts", "docs", "native", "integration", "simulation", "packaging"),
+    *("contract", "core", "golden", "style"),
 )
 
 
