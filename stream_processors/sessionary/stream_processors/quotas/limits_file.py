@@ -109,7 +109,8 @@ def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
         if name == "tokens" and number is None:
             continue  # no limit
         if type(number) is not int or not least <= number <= most:
-            raise ValueError(f"{what}: {name} is a number from {least} to {most}, not {number!r}")
+            no_limit = ", or null for no limit" if name == "tokens" else ""
+            raise ValueError(f"{what}: {name} is a number from {least} to {most}{no_limit}, not {number!r}")
     if limits.over not in _POLICIES:
         raise ValueError(f"{what}: over is {' or '.join(_POLICIES)}, not {limits.over!r}")
     return limits

@@ -83,6 +83,7 @@ def activate_newest_rules(stack: "Stack") -> None:
         client = ControlApiClient(OperatorSettings.from_env(stack.environ))
         client.activate_rules(NEWEST_RULES.version, quotas=quotas, session_quotas=of_sessions, token_quotas=of_tokens)
         asked = f", and runs{' and sessions' if of_sessions else ''} ask for quotas" if quotas else ""
+        asked += ", and tokens count for them" if of_tokens else ""
         print_message(f"rules {NEWEST_RULES.version} were activated{asked}: the stack is new")
 
 
