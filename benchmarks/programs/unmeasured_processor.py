@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 from sessionary.stream_processors.core.committed import RowTally
 from sessionary.stream_processors.metrics import Metrics
+from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.worker import run_processor
 
 
 def do_nothing(*_: Any) -> None:

@@ -6,9 +6,9 @@ from sessionary.stream_processors.core.machine import AnyMachine, Arrival, Decis
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.families import all_machines
+from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.worker import run_processor
 
 
 class FailingMachine(SessionMachine):

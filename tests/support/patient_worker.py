@@ -5,8 +5,9 @@ test has seen that the worker left.
 """
 
 from sessionary.stream_processors import worker
+from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.settings import ProcessorSettings
 
 if __name__ == "__main__":
     worker._HAND_OVER_S = 300.0
-    worker.run_processor(ProcessorSettings.from_env())
+    run_processor(ProcessorSettings.from_env())

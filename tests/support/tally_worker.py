@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from sessionary.stream_processors.core.machine import AnyMachine
 from sessionary.stream_processors.families import all_machines
+from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.worker import run_processor
 from tests.support.tally_machine import TallyMachine
 
 # Short, so that tallies are closed, refuse messages and vanish within a test.

@@ -5,8 +5,8 @@ from typing import Any
 
 from aiokafka.consumer.fetcher import Fetcher
 
+from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.worker import run_processor
 
 _log = logging.getLogger(__name__)
 _send_fetch = Fetcher._proc_fetch_request

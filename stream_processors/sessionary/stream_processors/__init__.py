@@ -3,7 +3,9 @@
 In the order in which a record passes:
 
     __main__     `python -m sessionary.stream_processors`: a worker, configured by the environment
-    worker       one worker: its parts, its tasks, its start and its end
+    process      a worker as a process: its start, and the signals that end it
+    hang_watch   ends the process if a part of it hangs
+    worker       one worker: its parts, its tasks, its end
     startup      what a process does before its worker joins the group
     faust_app    Faust's app: the group's member and the web server
     runtime/     Kafka around the core: assignment, fetching, transactions, ticks

@@ -13,8 +13,6 @@ import contextlib
 import itertools
 import logging
 import os
-import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +21,7 @@ from typing import cast
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
-from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
+from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.operators.event_sender import EventSender
 from sessionary.stream_processors.api.operators.migrations import MigrationPages
@@ -38,6 +36,7 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
+from sessionary.stream_processors.hang_watch import EXIT_HUNG
 from sessionary.stream_processors.measures.row_census import count_rows
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.metrics import Metrics
@@ -52,7 +51,6 @@ from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
 from sessionary.stream_processors.streams.agents import check_agent_topics, load_agents
 from sessionary.stream_processors.streams.sessions_table import SessionsTable
@@ -75,8 +73,7 @@ _STOP_S = 20.0
 # A worker that left its group folds for so long at most: longer than a rebalance takes and an
 # opening, but with both waits for the owners shorter than the patience of what stops processes.
 _HAND_OVER_S = 5.0
-_HUNG_S = 30.0  # no turn of the fetching takes nearly as long
-_EXIT_STUCK = 70
+_UNWELL_S = 15.0  # no turn of the fetching takes nearly as long
 
 
 class Processor:
@@ -96,6 +93,7 @@ class Processor:
         self._tokens = TokenStore(settings, self._metrics)
         self._fetcher = Fetcher(settings)
         self._fold_progress = LogProgress()
+        self._looped_s = self._watched_s = time.monotonic()
         self._ticker = Ticker(settings, self._metrics)
         self._event_sender = EventSender(settings)
         self._temporary = temporary_state_folder(settings)
@@ -213,7 +211,17 @@ class Processor:
 
     def _find_hung_part(self) -> str | None:
         still_s = self._fetcher.still_s
-        return f"fetching has hung for {still_s:.0f} s" if still_s > _HUNG_S else None
+        return f"fetching has hung for {still_s:.0f} s" if still_s > _UNWELL_S else None
+
+    def read_turns(self) -> dict[str, float]:
+        """Return when each part that must not hang last turned, monotonic; none at the end."""
+        if self._stop.is_set():
+            return {}
+        return {
+            "the event loop": self._looped_s,
+            "fetching": self._fetcher.turned_s,
+            "the watch over partitions": self._watched_s,
+        }
 
     async def _count_rows(self) -> None:
         await count_rows(lambda: [owner.state for owner in self.assignment.owners.values() if owner.is_open])
@@ -235,6 +243,7 @@ class Processor:
 
     async def _send_ticks(self) -> None:
         while True:
+            self._looped_s = time.monotonic()
             opened = [owner for owner in self.assignment.owners.values() if owner.is_open]
             announced = {
                 owner.partition: rules for owner in opened if (rules := owner.state.position.announced) is not None
@@ -308,9 +317,10 @@ class Processor:
     async def _ask_ends(self, client: LogEndClient, timeout_s: float) -> dict[int, LogEnd]:
         """Return the ends of the owned partitions that answer."""
         topic, owned = self._settings.topics.events, list(self.assignment.owners)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, client.ask_ends, topic, owned, timeout_s
-        )
+        ask = asyncio.get_running_loop().run_in_executor(self._executor, client.ask_ends, topic, owned, timeout_s)
+        ends = await ask
+        self._watched_s = time.monotonic()
+        return ends
 
     def _watch_fetching(self, log_ends: Mapping[int, int], now_s: float) -> None:
         if self._fetcher.renew_if_stuck(log_ends, now_s):
@@ -329,6 +339,8 @@ class Processor:
             return await loop.run_in_executor(self._executor, probe_log, self._settings, partition, offset)
         except Lost:
             return None
+        finally:
+            self._watched_s = time.monotonic()
 
     def _fail(self, why: str) -> None:
         """End gracefully, and have `run` raise `ProcessorFailed`."""
@@ -346,7 +358,7 @@ class Processor:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
         _log.critical("the worker gives up: %(why)s", why=why)
         logging.shutdown()
-        os._exit(_EXIT_STUCK)
+        os._exit(EXIT_HUNG)
 
 
 def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:
@@ -359,34 +371,4 @@ def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:
     return RecordSpans(tracer, settings).trace_batch
 
 
-async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job | None) -> None:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await loop.run_in_executor(None, wait_for_topics, settings, stop.is_set)
-    if stop.is_set():
-        return
-    processor = Processor(settings, folder, job)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, processor.stop)
-    if stop.is_set():
-        processor.stop()
-    await processor.run()
-
-
-def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str = "processor") -> None:
-    """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call in the main thread.
-
-    `job`: what is done with partitions; default: `processor_job`. `role` is its name in the log.
-
-    Raises `SettingsError` if a topic is missing or has another number of partitions than the
-    settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
-    on.
-    """
-    configure_role_logs(role, settings.instance)
-    tune_interpreter()
-    with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
-        asyncio.run(_run_until_signal(settings, folder, job))
-
-
-__all__ = ["READY_S", "STUCK_LIMITS", "Processor", "run_processor"]
+__all__ = ["READY_S", "STUCK_LIMITS", "Processor"]

@@ -113,7 +113,10 @@ def test_sessions_of_a_new_stack_ask_and_tokens_count_if_the_file_limits_them(
         activate_newest_rules(Stack(tmp_path / "data", ports=ports, quotas_file=limits))
         wanted = {"version": NEWEST_RULES.version, "quotas": True, "session_quotas": True, "token_quotas": True}
         assert [json.loads(asked.body) for asked in api.asked] == [wanted]
-        assert "and runs and sessions ask for quotas, and tokens count for them: the stack is new" in capfd.readouterr().err
+        assert (
+            "and runs and sessions ask for quotas, and tokens count for them: the stack is new"
+            in capfd.readouterr().err
+        )
 
 
 def test_a_file_of_limits_that_cannot_be_used_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,12 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
+from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.quotas.limits_file import LimitsFile
 from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.quotas.verdict_sender import VerdictSender
 from sessionary.stream_processors.runtime.job import Job, Transaction, changelog_records, partition_settings
 from sessionary.stream_processors.store.packed_rows import MachineRows, StoredLookup, nothing_stored
-from sessionary.stream_processors.worker import run_processor
 
 
 def quotas_job(settings: QuotaSettings) -> Job:

@@ -85,8 +85,8 @@ def processor_command(
 ) -> None:
     """Run a processor: session state, audit trail, timeouts, control API."""
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
+    from sessionary.stream_processors.process import run_processor
     from sessionary.stream_processors.settings import ProcessorSettings
-    from sessionary.stream_processors.worker import run_processor
 
     settings = ProcessorSettings.from_env(faust_agents=faust_agents)
     configure_role_logs("processor", settings.instance)

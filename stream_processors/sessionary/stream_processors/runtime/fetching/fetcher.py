@@ -117,7 +117,7 @@ class Fetcher:
         self._fetch_progress = LogProgress()
         self._observed_s = self._drained_s = time.monotonic()  # nothing fetched was left to be handed over
         self._stopped = False
-        self._turned_s = time.monotonic()
+        self.turned_s = time.monotonic()  # when the thread last began a turn
         self._thread = threading.Thread(target=self._run, name="fetcher", daemon=True)
 
     def start(self, deliver: Deliver, halt: Halt) -> None:
@@ -213,7 +213,7 @@ class Fetcher:
     @property
     def still_s(self) -> float:
         """For how long the thread has stood still, in seconds; a turn takes 0.1 s or less."""
-        return time.monotonic() - self._turned_s
+        return time.monotonic() - self.turned_s
 
     def _assigned_places(self, partition: int) -> list[TopicPartition]:
         return [place for place in self._consumer.assignment() if place.partition == partition]
@@ -255,7 +255,7 @@ class Fetcher:
             self._consumer.close()
 
     def _run_once(self) -> None:
-        self._turned_s = time.monotonic()
+        self.turned_s = time.monotonic()
         while self._commands:
             command = self._commands.popleft()
             try:

@@ -331,7 +331,7 @@ def test_a_fetch_waits_longer_the_more_partitions_it_names(partitions: int, wait
 
 def test_a_thread_that_hangs_is_told_by_its_last_turn() -> None:
     fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
-    fetcher._turned_s -= 100
+    fetcher.turned_s -= 100
     assert fetcher.still_s >= 100
     fetcher._run_once()
     assert fetcher.still_s < 50
