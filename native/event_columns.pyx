@@ -5,10 +5,11 @@
 
 from cpython.bytes cimport PyBytes_CheckExact
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.unicode cimport PyUnicode_CheckExact
 from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
-from sessionary.schemas.headers import CONTENT_TYPE, TYPE_PREFIX, iso_second, read_headers
+from sessionary.schemas.headers import CONTENT_TYPE, TYPE_PREFIX, iso_second, keep_unreadable
 from sessionary.schemas.retention import PERSONAL_US
 from sessionary.sinks.core.column_times import NEVER_S, REPORTED_MAX_US, TIME_MAX_US
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
@@ -16,6 +17,7 @@ from sessionary.sinks.core.rows.raw_record import RawRecord
 
 cdef extern from *:
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
+    object PyObject_CallMethodNoArgs(object source, object name)
 
 cdef int64_t c_reported_max = REPORTED_MAX_US, c_time_max_ms = TIME_MAX_US // 1_000
 cdef int64_t c_personal_us = PERSONAL_US, c_never_s = NEVER_S
@@ -48,6 +50,14 @@ cdef inline bint is_same(object value, const void *data, Py_ssize_t length) noex
     return PyBytes_CheckExact(value) and PyBytes_GET_SIZE(value) == length and not memcmp(
         PyBytes_AS_STRING(value), data, length)
 
+cdef inline bint is_same_text(object text, object own) except -1:
+    cdef Py_ssize_t size, own_size
+    cdef const char *data
+    if not PyUnicode_CheckExact(text):
+        return False
+    data = PyUnicode_AsUTF8AndSize(text, &size)
+    return is_same(own, data, size)
+
 cdef class EventColumns:
     # The planes of the columns, for the rows of one portion.
     cdef Plane planes[PLANES_MAX]
@@ -65,7 +75,8 @@ cdef class EventColumns:
         memset(&self.scratch, 0, sizeof(Plane))
 
     def __init__(self):
-        self.own_names, self.second, self.second_text = _HEADER_NAMES, -1, b""
+        self.own_names = tuple([name.encode() for name in _HEADER_NAMES])
+        self.second, self.second_text = -1, b""
         for kind in _TYPES:
             width = 3 if kind.startswith("Array(Tuple") else 2 if kind.startswith(("Array", "Nullable")) else 1
             self.widths[self.columns] = width
@@ -141,7 +152,7 @@ cdef class EventColumns:
         if model is not None and (<Step>model).is_there and (<Step>model).number > c_text_max:
             raise ValueError  # it may have to be cut
         rule = plan.rule_of(&fields[CLASSES_AT], timestamp_ms)
-        headers = read_headers(raw[6])
+        headers = headers_of(raw[6])
         own = self.own_headers(headers, fields, plan)
         if headers is not None:
             check_headers(headers, own)
@@ -233,7 +244,7 @@ cdef class EventColumns:
             pair = <object>PyList_GET_ITEM(headers, n)
             if type(pair) is not tuple or PyTuple_GET_SIZE(pair) != 2:
                 raise ValueError
-            if <object>PyTuple_GET_ITEM(pair, 0) != <object>PyTuple_GET_ITEM(self.own_names, n):
+            if not is_same_text(<object>PyTuple_GET_ITEM(pair, 0), <object>PyTuple_GET_ITEM(self.own_names, n)):
                 return 0
             value = <object>PyTuple_GET_ITEM(pair, 1)
             o.at = 0
@@ -272,6 +283,14 @@ cdef class EventColumns:
                 add_byte(o, <int>(48 + rest // unit % 10))
                 unit //= 10
         return add_literal(o, b"+00:00")
+
+cdef object headers_of(source):
+    # As `read_headers`. Other than a call of Python's own kind, this one notices an exception beside
+    # a list.
+    try:
+        return PyObject_CallMethodNoArgs(source, "headers")
+    except (SystemError, UnicodeDecodeError):
+        return keep_unreadable(source)
 
 cdef int check_headers(object headers, Py_ssize_t first) except -1:
     cdef Py_ssize_t n

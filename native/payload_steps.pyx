@@ -93,36 +93,59 @@ cdef inline Py_ssize_t length_of_start(const unsigned char *data, Py_ssize_t len
         at += 1
     return length
 
+cdef inline bint is_plain(const unsigned char *eight) noexcept:
+    # Whether none of eight bytes is to be escaped: all of them are looked at together.
+    cdef uint64_t value, quote, backslash
+    memcpy(&value, eight, 8)
+    quote, backslash = value ^ <uint64_t>0x2222222222222222, value ^ <uint64_t>0x5C5C5C5C5C5C5C5C
+    return not (((value - <uint64_t>0x2020202020202020) & ~value)
+                | ((quote - <uint64_t>0x0101010101010101) & ~quote)
+                | ((backslash - <uint64_t>0x0101010101010101) & ~backslash)) & <uint64_t>0x8080808080808080
+
+cdef inline char *add_escape(char *to, unsigned char byte) noexcept:
+    to[0], to[1] = 92, byte
+    if byte == 8:
+        to[1] = 98
+    elif byte == 9:
+        to[1] = 116
+    elif byte == 10:
+        to[1] = 110
+    elif byte == 12:
+        to[1] = 102
+    elif byte == 13:
+        to[1] = 114
+    elif byte < 32:
+        to[1], to[2], to[3], to[4] = 117, 48, 48, 48 + (byte >> 4)
+        to[5] = (byte & 15) + (48 if byte & 15 < 10 else 87)
+        return to + 6
+    return to + 2
+
 cdef int add_escaped(Plane *o, const unsigned char *data, Py_ssize_t length) except -1:
-    cdef Py_ssize_t at = 0, start = 0
-    cdef unsigned char byte
-    cdef char escape[6]
+    cdef Py_ssize_t at = 0, end = 0
+    cdef char *to = NULL
     while at < length:
-        byte = data[at]
-        if byte >= 32 and byte != 34 and byte != 92:
-            at += 1
+        if at == end:
+            # The next bytes, as much as all of them may take if each is escaped.
+            end = at + 256 if length - at > 256 else length
+            if to != NULL:
+                o.at = to - o.data
+            if o.end - o.at < 6 * (end - at):
+                grow_plane(o, 6 * (end - at))
+            to = o.data + o.at
+        if end - at >= 8 and is_plain(data + at):
+            memcpy(to, data + at, 8)
+            to += 8
+            at += 8
             continue
-        add_raw(o, data + start, at - start)
+        if data[at] >= 32 and data[at] != 34 and data[at] != 92:
+            to[0] = <char>data[at]
+            to += 1
+        else:
+            to = add_escape(to, data[at])
         at += 1
-        start = at
-        escape[0], escape[1] = 92, byte
-        if byte == 8:
-            escape[1] = 98
-        elif byte == 9:
-            escape[1] = 116
-        elif byte == 10:
-            escape[1] = 110
-        elif byte == 12:
-            escape[1] = 102
-        elif byte == 13:
-            escape[1] = 114
-        elif byte < 32:
-            escape[1], escape[2], escape[3], escape[4] = 117, 48, 48, 48 + (byte >> 4)
-            escape[5] = (byte & 15) + (48 if byte & 15 < 10 else 87)
-            add_raw(o, escape, 6)
-            continue
-        add_raw(o, escape, 2)
-    return add_raw(o, data + start, length - start)
+    if to != NULL:
+        o.at = to - o.data
+    return 0
 
 cdef int write_text(In *i, Plane *o, bint is_cut) except -1:
     cdef Py_ssize_t length = read_length(i), kept = length

@@ -139,7 +139,7 @@ def read_headers(message: HeaderSource) -> Headers | None:
     try:
         headers: Headers | None = _call_headers(message)
     except (SystemError, UnicodeDecodeError):
-        return _keep_unreadable(message)
+        return keep_unreadable(message)
     return headers
 
 
@@ -152,10 +152,11 @@ def read_each_headers(messages: Sequence[HeaderSource]) -> list[Headers | None]:
             found.extend(map(_call_headers, waiting))
             return found
         except (SystemError, UnicodeDecodeError):  # of the message after those that are in `found`
-            found.append(_keep_unreadable(messages[len(found)]))
+            found.append(keep_unreadable(messages[len(found)]))
 
 
-def _keep_unreadable(message: HeaderSource) -> Headers:
+def keep_unreadable(message: HeaderSource) -> Headers:
+    """Let a message whose headers could not be read keep `UNREADABLE_HEADERS`; return these."""
     kept: list[tuple[str, Any]] = list(UNREADABLE_HEADERS)
     message.set_headers(kept)
     return kept
@@ -197,6 +198,7 @@ __all__ = [
     "header_pairs",
     "headers_beyond_envelope",
     "iso_second",
+    "keep_unreadable",
     "read_each_headers",
     "read_headers",
     "restamp_headers",

@@ -25,18 +25,15 @@ States of one partition during one assignment:
 
 import hashlib
 import json
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_block_due
+from sessionary.sinks.core.record_lists import ascending_records, count_block, count_up_to, record_sizes
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
 _FORMER_VERSION, _VERSION, _SHARED_VERSION = 1, 2, 3
-
-# Whether a record belongs to the block: (record, records so far, their bytes).
-_BelongsToBlock = Callable[[RawRecord, int, int], bool]
 
 
 class Piece(NamedTuple):
@@ -155,7 +152,7 @@ class PartitionPlan:
         self._topic_id = topic_id
         self._committed_topic_id, self._intent = parse_metadata(metadata) if committed is not None else CommitMetadata()
         self._replay = self._intent
-        self._records: deque[RawRecord] = deque()
+        self._records: list[RawRecord] = []
         self._bytes = 0
         self._since: float | None = None  # the first waiting record arrived
         self._busy_since: float | None = None  # the first one that is not idle arrived
@@ -227,16 +224,12 @@ class PartitionPlan:
         `high`: the log's end offset, as far as is known. `now_ms`: wall clock; the wait of an idle
         record begins at its log time. None: it begins now.
         """
-        former = len(self._records)
-        known, size, append = self._next or 0, self._bytes, self._records.append
-        for record in records:
-            if record.offset >= known:
-                known = record.offset + 1
-                append(record)
-                size += record.size
-        if known == (self._next or 0):
+        former, found = len(self._records), ascending_records(records, self._next or 0)
+        if not found:
             return
-        self._next, self._bytes, self._end, self._high = known, size, None, high
+        self._records += found
+        self._bytes += sum(record_sizes(found))
+        self._next, self._end, self._high = found[-1].offset + 1, None, high
         if self._since is None:
             age_s = 0.0 if now_ms is None else (now_ms - self._records[0].timestamp_ms) / 1_000
             idle_s = self._limits.idle_seconds
@@ -286,7 +279,7 @@ class PartitionPlan:
         replay, self._flight_behind_ms = self._replay, self._waiting_behind_ms()
         if replay is not None:
             assert self._committed is not None
-            records = self._cut_while(lambda record, _rows, _size: record.offset <= replay.to)
+            records = self._cut_records(count_up_to(self._records, replay.to))
             self.in_flight = RecordBlock(self._committed, replay.to, records, None, replay, replay.topic_id)
         else:
             records = self._cut_full_block()
@@ -299,22 +292,15 @@ class PartitionPlan:
         return self.in_flight
 
     def _cut_full_block(self) -> list[RawRecord]:
-        """Cut records up to the limits; mostly these are all, taken without a look at each."""
+        """Cut records up to the limits; if these are all, without a look at each."""
         limits, waiting = self._limits, self._records
         if len(waiting) > limits.rows or self._bytes - waiting[-1].size >= limits.bytes:
-            return self._cut_while(lambda _record, rows, size: rows < limits.rows and size < limits.bytes)
-        records, self._bytes = list(waiting), 0
-        waiting.clear()
-        return records
+            return self._cut_records(count_block(waiting, limits.rows, limits.bytes))
+        return self._cut_records(len(waiting))
 
-    def _cut_while(self, belongs: _BelongsToBlock) -> list[RawRecord]:
-        cut: list[RawRecord] = []
-        size = 0
-        while self._records and belongs(self._records[0], len(cut), size):
-            record = self._records.popleft()
-            cut.append(record)
-            size += record.size
-        self._bytes -= size
+    def _cut_records(self, count: int) -> list[RawRecord]:
+        cut, self._records = self._records[:count], self._records[count:]
+        self._bytes = sum(record_sizes(self._records))
         return cut
 
     def share_intent(self, shared: RecordBlock) -> None:

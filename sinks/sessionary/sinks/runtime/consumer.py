@@ -11,7 +11,6 @@ group's offset.
 
 import threading
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any, Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
@@ -29,7 +28,7 @@ from sessionary.sinks.runtime import group_offsets
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions
 from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
-from sessionary.sinks.runtime.kafka_client import partition_and_kind, records_from_messages
+from sessionary.sinks.runtime.kafka_client import records_from_messages, split_messages
 from sessionary.sinks.runtime.log_watch import LogWatch
 from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges, block_limits
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
@@ -205,14 +204,14 @@ class SinkConsumer:
                 self._start_fetching()
                 return
             now = self._clock.monotonic_s()
-            for (partition, is_record), found in groupby(messages, partition_and_kind):
+            for partition, is_record, found in split_messages(messages):
                 if self._blocked.holds(partition):
                     continue
                 if not is_record:
                     for message in found:
                         self._handle_event(message)
                 elif (plan := self._plans.get(partition)) is not None:
-                    records = records_from_messages(self._topic, partition, list(found))
+                    records = records_from_messages(self._topic, partition, found)
                     high = group_offsets.high_watermark(self._consumer, self._topic, partition)
                     plan.add_records(records, now, high, self._clock.wall_ms())
                     self._clear_kafka_failure()

@@ -2,9 +2,10 @@
 
 import logging
 import time
-from collections.abc import Collection, Mapping
-from itertools import repeat
-from operator import itemgetter
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from itertools import groupby, repeat
+from operator import is_, itemgetter
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -19,6 +20,7 @@ from sessionary.sinks.settings import SinkSettings
 
 _SILENT_S: Final = 10.0  # nothing arrives for so long: Kafka does not answer
 _timestamp_ms: Final = itemgetter(1)  # of (type, time)
+_is_none: Final = partial(is_, None)
 _new: Final = tuple.__new__  # as a NamedTuple's own constructor, in half the time
 _log = logging.getLogger(__name__)
 
@@ -138,9 +140,16 @@ def records_from_messages(topic: str, partition: int, messages: list[Message]) -
     return list(map(_new, repeat(RawRecord), fields))
 
 
-def partition_and_kind(message: Message) -> tuple[int, bool]:
-    """Return a message's partition, and whether it is a record."""
-    return message.partition() or 0, message.error() is None
+def split_messages(messages: list[Message]) -> Iterator[tuple[int, bool, list[Message]]]:
+    """Yield messages that follow each other and are of one partition and kind.
+
+    Yields the partition, whether they are records, and the messages. Loops in C, as above.
+    """
+    kinds = zip(map(Message.partition, messages), map(_is_none, map(Message.error, messages)), strict=True)
+    end = 0
+    for (partition, is_record), found in groupby(kinds):
+        start, end = end, end + len(list(found))
+        yield partition or 0, is_record, messages[start:end]
 
 
-__all__ = ["consumer_config", "open_consumer", "partition_and_kind", "read_ranges", "records_from_messages"]
+__all__ = ["consumer_config", "open_consumer", "read_ranges", "records_from_messages", "split_messages"]

@@ -1,7 +1,7 @@
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 
 from sessionary.sinks.core.sink_kinds import SINKS
-from sessionary.sinks.runtime.kafka_client import consumer_config, records_from_messages
+from sessionary.sinks.runtime.kafka_client import consumer_config, records_from_messages, split_messages
 from sessionary.sinks.settings import SinkSettings
 
 
@@ -24,3 +24,12 @@ def test_every_sink_reads_committed_records_only_and_an_instance_has_its_own_nam
     assert configs["audit"]["group.instance.id"] == "sessionary.sink.audit.a"
     assert configs["audit"]["heartbeat.interval.ms"] == 1_000
     assert "group.instance.id" not in consumer_config(SINKS["audit"], SinkSettings())
+
+
+def test_messages_are_split_where_their_partition_or_their_kind_changes() -> None:
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    places = [(0, None), (0, None), (1, None), (1, end), (1, end), (1, None), (0, None)]
+    messages = [Message("t.audit", number, offset, error=error) for offset, (number, error) in enumerate(places)]
+    found = [(number, kind, [one.offset() for one in part]) for number, kind, part in split_messages(messages)]
+    assert found == [(0, True, [0, 1]), (1, True, [2]), (1, False, [3, 4]), (1, True, [5]), (0, True, [6])]
+    assert list(split_messages([])) == []

@@ -132,6 +132,15 @@ def test_texts_are_cut_and_escaped_alike(text: str) -> None:
 
 
 @needs_encoder
+def test_an_escape_at_any_place_agrees() -> None:
+    # Texts are looked at in eights of bytes, and written in pieces of 256.
+    places = [*range(18), 253, 254, 255, 256, 257, 300]
+    texts = ["x" * place + char + "y" * (300 - place) for place in places for char in '"\\\0\x1f\x20!\x7fé']
+    texts += ["\x01" * length for length in (7, 8, 255, 256, 257, 600)]
+    assert taken(*(raw_record(agent_event(MessageAppended("user", text))) for text in texts)) == len(texts)
+
+
+@needs_encoder
 def test_numbers_agree() -> None:
     fractions = (0.0, -0.0, 0.1, 1e16, 1e22, 1.5e-7, 5e-324, 1.7976931348623157e308, 100.0, 1 / 3)
     assert taken(*(raw_record(agent_event(LlmDecision("m", threshold=value))) for value in fractions)) == len(fractions)
