@@ -37,7 +37,9 @@ from sessionary.stream_processors.store.stores import Store
 
 _log = role_logger(__name__)
 PREFETCH_KIB = 4_096
-_BATCH_RECORDS = 5_000
+# What a batch of records takes, in the driver and in ours, stays in a core's cache, and is free for
+# the next one.
+_BATCH_RECORDS = 500
 RENEW_S = 10.0  # without a record, and a new client is asked: longer than any fetch takes
 _SILENCE_MAX_S = 60.0
 _TIMEOUT_S = 10.0
