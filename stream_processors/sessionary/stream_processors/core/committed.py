@@ -132,15 +132,17 @@ class RowTally:
         self._waiting, self.counts = set(keys), Counter()
         self.open_since_ms = {}
 
-    def count_waiting(self, rows: Mapping[bytes, Any], rows_max: int) -> None:
-        """Count at most `rows_max` of the rows that wait. `rows`: the committed ones."""
+    def count_waiting(self, read_row: Callable[[bytes], Any], rows_max: int) -> None:
+        """Count at most `rows_max` of the rows that wait. `read_row` returns a committed one."""
         for _ in range(min(rows_max, len(self._waiting))):
             key = self._waiting.pop()
-            row = rows.get(key)
+            row = read_row(key)
             label = self.label_of(row)
             if label is not None:
                 self.counts[label] += 1
             self._note_opening(key, row)
+        if not self._waiting:
+            self._waiting = set()  # an empty set keeps the room that it had
 
     def replace_rows(self, before: Mapping[bytes, Hashable], rows: Mapping[bytes, Any]) -> None:
         """Take the rows that a batch put in place of others; `before`: the labels of these."""
@@ -211,6 +213,12 @@ class CommittedState:
     def gravestones(self) -> int:
         """How many rows have vanished but for their gravestones, packed or not."""
         return self.vanishing - self.unpacked + len(self.chunks)
+
+    @property
+    def peek_row(self) -> Callable[[bytes], Any]:
+        """What returns a committed row that is looked at just once, so need not stay decoded."""
+        peek: Callable[[bytes], Any] = getattr(self.rows, "peek", self.rows.get)
+        return peek
 
     def is_live(self, row: Any) -> bool:
         """Return whether a row fires when it is due; False for None and for what only vanishes."""

@@ -23,7 +23,7 @@ def count_for_a_slice(states: Iterable[PartitionState]) -> bool:
         while not state.tally.is_complete:
             if time.perf_counter() > ends_s:
                 return False
-            state.tally.count_waiting(state.rows, _ROWS)
+            state.tally.count_waiting(state.peek_row, _ROWS)
     return True
 
 

@@ -10,7 +10,7 @@ Everything here blocks and runs in an executor, in one thread at a time.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -31,6 +31,9 @@ _log = role_logger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _CALL_TIMEOUT_S = 10.0
+# librdkafka drops the connection to the bootstrap server once that has told of the brokers, so it
+# takes a second question until one of these is connected.
+_CONNECTING_QUESTIONS, _CONNECT_S = 2, 1.0
 # After this long a producer is given up; a new one starts from the bootstrap servers.
 _PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
@@ -146,6 +149,7 @@ class TransactionWriter:
         """
         if not self._wanted():
             raise Lost(f"partition {self._partition}: no longer wanted")
+        self._connect()
         self._retry_in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
     def write_outcome(
@@ -197,6 +201,17 @@ class TransactionWriter:
         producer = self._producer
         del self._producer  # who still holds this writer holds no threads and no connections
         discard_producer(producer)
+
+    def _connect(self) -> None:
+        """Connect the producer to a broker, if one answers soon.
+
+        A producer that is connected to none when it looks for its coordinator looks again after
+        500 ms only.
+        """
+        with suppress(KafkaException):  # the call that follows has more patience, and tells the fault
+            for _ in range(_CONNECTING_QUESTIONS):
+                self.called_s = time.monotonic()
+                self._producer.list_topics(self._topics.changelog, timeout=_CONNECT_S)
 
     def _make_transaction(self, outcome: Outcome, started_at: int, stored: StoredLookup) -> Transaction:
         try:

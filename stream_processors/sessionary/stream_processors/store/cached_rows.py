@@ -65,17 +65,29 @@ class CachedRows(MutableMapping[bytes, Any]):
         """Return a row, or `default`; often there is none, and an error would cost more."""
         if (row := self._recent.get(key)) is not None:
             return row
-        unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf
-        size = 0
-        if key in unsaved:
-            row = unsaved[key]
-        # Any client may send a record with the key of a content, and its row is looked up.
-        elif not key.endswith(CONTENT_SUFFIX) and (stored := self._shelf.get(key)) is not None:
-            row, size = self._unpack_row(key, stored)
+        row, size = self._find_row(key)
         if row is None:
             return default
         self._keep_recent(key, row, size or self._codec.estimate_bytes(row))
         return row
+
+    def peek(self, key: bytes) -> Any:
+        """Return a row, or None; it does not stay decoded, as one that is read just once."""
+        recent = self._recent.get(key)
+        return self._find_row(key)[0] if recent is None else recent
+
+    def _find_row(self, key: bytes) -> tuple[Any, int]:
+        """Return a row that is not decoded, and its packed bytes; None if there is none.
+
+        The bytes are 0 if they are not known.
+        """
+        unsaved = self.unsaved  # read once: a save in another thread replaces it after the rows are on the shelf
+        if key in unsaved:
+            return unsaved[key], 0
+        # Any client may send a record with the key of a content, and its row is looked up.
+        if not key.endswith(CONTENT_SUFFIX) and (stored := self._shelf.get(key)) is not None:
+            return self._unpack_row(key, stored)
+        return None, 0
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, bytes) and self.get(key) is not None

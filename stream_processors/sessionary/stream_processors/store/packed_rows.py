@@ -26,6 +26,7 @@ from sessionary.stream_processors.store.row_sum import CHECKSUM_MASK, RowSum
 DUE_HEADER = "due"  # of a changelog record: when its row is due
 # At the end of the key of a row's content; no key of a row may end so.
 CONTENT_SUFFIX = b"\x00content"
+_CONTENT_END: Final = 0x74  # its last byte
 _FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
 _DUE_BYTES: Final = 8
@@ -244,7 +245,8 @@ class MachineRows:
         for key, stored in rows:
             if counts:
                 checksum += crc32(stored, crc32(key))
-            if key.endswith(CONTENT_SUFFIX):
+            # Its last byte first: in the compiled core, that calls no method.
+            if key and key[-1] == _CONTENT_END and key.endswith(CONTENT_SUFFIX):
                 contents += 1
                 content_bytes += len(key) + len(stored)
                 continue

@@ -6,6 +6,7 @@ shelf.put(rows)    takes rows; None deletes one
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from sessionary.stream_processors.store.compact_rows import PLAIN_KEYS, compact_key, compact_row, whole_key, whole_row
@@ -15,12 +16,16 @@ class MemoryShelf:
     """Rows in a dict."""
 
     def __init__(self) -> None:
-        self.kept: dict[bytes, bytes] = {}  # in the compact form
+        # Apart, because a recovery walks over all rows: no code runs for one that is whole.
+        self.whole: dict[bytes, bytes] = {}  # of sessions and runs, mostly
+        self.compact: dict[bytes, bytes] = {}  # in the compact form
 
     def get(self, key: bytes) -> bytes | None:
         """Return the bytes under a key, or None."""
         short = compact_key(key)
-        kept = self.kept.get(short)
+        if short is key:
+            return self.whole.get(key)
+        kept = self.compact.get(short)
         return None if kept is None else whole_row(short, kept)
 
     def get_each(self, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
@@ -29,17 +34,22 @@ class MemoryShelf:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Return every key and its bytes."""
-        return _whole_items(iter(self.kept.items()))
+        return chain(self.whole.items(), _whole_items(iter(self.compact.items())))
 
     def put(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Take rows by key; None deletes one."""
-        kept = self.kept
+        whole, compact = self.whole, self.compact
         for key, stored in rows.items():
             short = compact_key(key) if key < PLAIN_KEYS or 0 in key else key
-            if stored is None:
-                kept.pop(short, None)
+            if short is key:
+                if stored is None:
+                    whole.pop(key, None)
+                else:
+                    whole[key] = stored
+            elif stored is None:
+                compact.pop(short, None)
             else:
-                kept[short] = stored if short is key else compact_row(short, stored)
+                compact[short] = compact_row(short, stored)
 
 
 class RocksShelf:

@@ -16,7 +16,7 @@ def test_rows_that_wait_are_counted_once_also_if_a_batch_touches_them() -> None:
     assert (tally.counts, tally.is_complete) == ({}, False)
     tally.replace_rows({b"1": "a", b"5": None}, {b"1": "B", b"5": "c"})
     assert +tally.counts == {"b": 1, "c": 1}
-    tally.count_waiting(rows | {b"1": "B"}, 99)
+    tally.count_waiting((rows | {b"1": "B"}).get, 99)
     assert (+tally.counts, tally.is_complete) == ({"a": 1, "b": 2, "c": 1}, True)
     tally.replace_rows({b"1": "b", b"2": "b"}, {b"1": "A", b"2": None})
     assert +tally.counts == {"a": 2, "c": 1}

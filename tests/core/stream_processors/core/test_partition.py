@@ -182,7 +182,7 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
     finished = [row for row in fold.rows.values() if isinstance(row, FinishedRun)]
     assert fold.vanishing == len(stones) + len(finished)
     assert fold.gravestones == len(stones) + sum(count_hashes(chunk.key_hashes) for chunk in chunks)
-    fold.tally.count_waiting(fold.rows, rng.randint(0, 2))
+    fold.tally.count_waiting(fold.peek_row, rng.randint(0, 2))
     if fold.tally.is_complete:
         sessions = [row for row in fold.rows.values() if isinstance(row, SessionState)]
         wanted: Counter[Any] = Counter((row.state, row.context_exceeded) for row in sessions)

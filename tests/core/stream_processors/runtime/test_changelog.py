@@ -1,5 +1,7 @@
 """How a changelog is read, without a broker."""
 
+import os
+import platform
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +20,13 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import changelog
-from sessionary.stream_processors.runtime.changelog import PREFETCH_KIB, RecoveryProgress, reader_of, recover
+from sessionary.stream_processors.runtime.changelog import (
+    PREFETCH_KIB,
+    RecoveryProgress,
+    give_back_memory,
+    reader_of,
+    recover,
+)
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
@@ -33,6 +41,7 @@ from tests.support.waiting import wait_until
 SESSIONS = 12
 FAILED_AT = 20  # so many records the first reader delivers
 SAVED_AT = 18  # the end of a transaction
+BLOCKS = 40_000  # of memory, a thousand bytes each
 
 
 def test_all_recoveries_of_a_worker_prefetch_less_than_one_reader_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +245,28 @@ def test_a_reader_is_kept_while_no_other_client_gets_an_answer(store: Store, mon
     assert len(log.readers) > 2
     assert len(log.read_offsets) == 1
     assert all(reader.is_closed for reader in log.readers)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only this C library keeps what is freed, and can trim it"
+)
+def test_a_recovery_keeps_no_memory_that_it_has_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    gave_back: list[int] = []
+
+    def give_back() -> None:
+        blocks = [bytes(1_000) for _ in range(BLOCKS)]
+        del blocks[:-1]  # the last one keeps the C library from freeing those before it
+        before = resident_bytes()
+        give_back_memory()
+        gave_back.append(before - resident_bytes())
+
+    monkeypatch.setattr(changelog, "give_back_memory", give_back)
+    recover_from(ScriptedChangelog(folded_sessions().changelog), MemoryStore(JOB.row_codec), monkeypatch)
+    assert [freed > BLOCKS * 500 for freed in gave_back] == [True]
 
 
 def calls_of(work: Callable[[], object]) -> int:

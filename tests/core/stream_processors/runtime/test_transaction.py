@@ -246,6 +246,35 @@ def test_who_is_no_longer_wanted_fences_nobody() -> None:
         made.fence_former_owner()
 
 
+class ConnectingProducer:
+    """A producer that has lost sight of every broker at first, as librdkafka's.
+
+    The address that it was given answers one question; then it drops that connection, and only a
+    further question connects it to a broker that it was told of. `is_away`: nothing answers.
+    """
+
+    def __init__(self, is_away: bool = False) -> None:
+        self._is_away = is_away
+        self.questions = self.fenced_after = 0
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self.questions += 1
+        if self._is_away:
+            raise KafkaException(error(KafkaError._TRANSPORT))
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self.fenced_after = self.questions
+
+
+@pytest.mark.parametrize(("is_away", "questions"), [(False, 2), (True, 1)])
+def test_a_partition_is_fenced_by_a_producer_that_is_connected(is_away: bool, questions: int) -> None:
+    """One that knows no broker looks for its coordinator only every 500 ms."""
+    made, producer = retrying_writer(), ConnectingProducer(is_away)
+    made._producer = producer  # type: ignore[assignment]
+    made.fence_former_owner()
+    assert (producer.questions, producer.fenced_after) == (questions, questions)
+
+
 def test_what_is_written_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[dict[str, Any]] = []
     monkeypatch.setattr(transaction, "Producer", configs.append)

@@ -206,6 +206,17 @@ def test_what_is_set_rules_until_it_is_on_the_shelf(rows: dict[bytes, SessionRow
         del kept[b"unknown"]
 
 
+def test_a_row_that_is_looked_at_once_is_the_same_and_does_not_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
+    kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, ROWS)
+    first, second, third = rows
+    assert [kept.peek(key) for key in (*rows, b"unknown")] == [*rows.values(), None]
+    assert kept._recent == {}
+    kept[first] = GRAVE
+    del kept[second]
+    assert [kept.peek(key) for key in (first, second)] == [GRAVE, None]
+    assert kept[third] is kept.peek(third)
+
+
 def test_a_row_that_cannot_be_read_stops_the_partition_by_name() -> None:
     with pytest.raises(Halted) as caught:
         CachedRows({b"acme:s": bytes(8) + b"\xc3\x01broken"}, ROWS)[b"acme:s"]

@@ -75,7 +75,7 @@ def call_fields(step: int, number: int) -> dict[str, Any]:
 def kept_items(store: Store) -> dict[bytes, bytes]:
     """Return what a store keeps, as it keeps it."""
     if isinstance(store, MemoryStore):
-        return dict(store._shelf.kept)
+        return {**store._shelf.whole, **store._shelf.compact}
     assert isinstance(store, RocksStore)
     return dict(cast(Any, store._db.items(from_key=b"\x01")))
 

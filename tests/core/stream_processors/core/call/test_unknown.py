@@ -158,7 +158,7 @@ def test_calls_are_counted_by_state() -> None:
     counts = rig.fold.tally.counts
     assert (counts[CallLabel("unknown")], counts[CallLabel("running")]) == (1, 1)
     rig.fold.finish_loading()
-    rig.fold.tally.count_waiting(rig.fold.rows, 100)
+    rig.fold.tally.count_waiting(rig.fold.peek_row, 100)
     assert rig.fold.tally.counts == +counts
 
 

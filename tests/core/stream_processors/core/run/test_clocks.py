@@ -172,7 +172,7 @@ def test_it_is_known_since_when_attached_runs_hold_connections_open() -> None:
     since = {run_key(*rig.agent.key, "a1"): began, run_key(*rig.agent.key, "a2"): began + 1_000}
     assert rig.fold.tally.open_since_ms == since
     rig.fold.finish_loading()
-    rig.fold.tally.count_waiting(rig.fold.rows, 100)
+    rig.fold.tally.count_waiting(rig.fold.peek_row, 100)
     assert rig.fold.tally.open_since_ms == since
     assert rig.say("run_paused", "a1") == "applied"
     assert rig.say("run_completed", "a2") == "applied"
