@@ -238,9 +238,10 @@ def murmur2(data: bytes) -> int:
 def _mix(number: int) -> int:
     """Return 32 bits times 0x5BD1E995, modulo 2**32.
 
-    In two parts, because a native build makes an object of each number of more than 62 bits.
+    In parts of 16 bits: a native build multiplies without an object only below 30 bits.
     """
-    return number * 0xE995 + ((number * 0x5BD1 & 0xFFFF) << 16) & 0xFFFFFFFF
+    low = number & 0xFFFF
+    return low * 0xE995 + (((number >> 16) * 0xE995 + low * 0x5BD1 & 0xFFFF) << 16) & 0xFFFFFFFF
 
 
 def partition_of(key: bytes, partitions: int) -> int:

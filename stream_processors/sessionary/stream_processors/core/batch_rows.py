@@ -6,11 +6,10 @@ meanwhile, because every deadline is looked up there; see `PartitionState.begin`
 
 import heapq
 from collections.abc import Hashable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import MessageAppended
-from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import message_key, run_key, split_child_key
 from sessionary.schemas.records import RunGravestone, SessionState
 from sessionary.stream_processors.core.clock import Clock
@@ -27,9 +26,6 @@ from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
 RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
 # The machine of a row, and what the row is before and after a record or a deadline.
 RowChange = tuple[AnyMachine, Any, Any]
-
-_with_run: Final = make_replacer(Arrival, "run")
-_with_named_rows: Final = make_replacer(Arrival, "run", "child_key", "child", "siblings")
 
 
 class BatchRows:
@@ -73,28 +69,27 @@ class BatchRows:
         row = self._committed.rows.get(key)
         return self._committed.repair_times(row, self._repairs) if self._repairs else row
 
-    def _load_named_rows(self, arrival: Arrival, event: Event) -> Arrival:
-        """Return an arrival with the rows of the run, and of the child, that it names.
+    def _load_named_rows(self, arrival: Arrival, event: Event) -> None:
+        """Put the rows of the run, and of the child, that an event names into its arrival.
 
         A message names the turn after its session's last one.
         """
-        session_key, run_id, child_key = arrival.session, event.envelope.run_id, None
-        run = self._row(run_key(session_key.tenant_id, session_key.session_id, run_id)) if run_id else None
-        if type(run) is RunGravestone:
-            run = None
+        session, run_id = arrival.session, event.envelope.run_id
+        if run_id:
+            arrival.run_key = run_key(session.tenant_id, session.session_id, run_id)
+            run = self._row(arrival.run_key)
+            arrival.run = None if type(run) is RunGravestone else run
+        key = arrival.record.key or b""  # a fault if it is not the session's
         if type(event.payload) is MessageAppended:
-            key = arrival.record.key or b""  # a fault if it is not the session's
-            session = self._row(key)
-            if type(session) is SessionState:
-                child_key = message_key(key, session.turns + 1)
+            row = self._row(key)
+            child_key = message_key(key, row.turns + 1) if type(row) is SessionState else None
         else:
-            child_key = named_child(session_key, event)
+            child_key = named_child(key, arrival.run_key, event)
         if child_key is None:
-            return arrival if run is None else _with_run(arrival, run)
-        child, siblings = self._row(child_key), 0
-        if child is None and (split := split_child_key(child_key)) is not None:
-            siblings = self.children.count(split[0])
-        return _with_named_rows(arrival, run, child_key, child, siblings)
+            return
+        arrival.child_key, arrival.child = child_key, self._row(child_key)
+        if arrival.child is None and (split := split_child_key(child_key)) is not None:
+            arrival.siblings = self.children.count(split[0])
 
     def _judged_row(self, key: bytes) -> Any:
         """Return the row under a record's key as its machine gets it."""

@@ -13,7 +13,7 @@ never been ahead: so no limit ends early by what the clock made of the leap.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, final
 
 from sessionary.schemas.types import ClockRepair
 
@@ -21,11 +21,15 @@ NEVER_MS: Final = 253_402_300_799_000  # the end of the year 9999: later than an
 _REPAIRS_KEPT: Final = 8
 
 
-class Clock(NamedTuple):
+@final
+class Clock:
     """A partition's time: now, and until when it is quiet after a hole; ms of log time."""
 
-    now_ms: int = 0
-    quiet_until_ms: int = 0
+    __slots__ = ("now_ms", "quiet_until_ms")
+
+    def __init__(self, now_ms: int, quiet_until_ms: int = 0) -> None:
+        self.now_ms = now_ms
+        self.quiet_until_ms = quiet_until_ms
 
     @property
     def is_quiet(self) -> bool:

@@ -13,7 +13,7 @@ Everything here is pure and sees time as data: `now_ms` is the partition's clock
 
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey
@@ -61,61 +61,109 @@ class Objection(NamedTuple):
     detail: str
 
 
-class Arrival(NamedTuple):
-    """A record of the log, read as far as it can be.
+@final
+class Arrival:
+    """A record of the log, read as far as it can be. Whoever judges it changes nothing of it.
 
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
-    `fault` then says why. A fault beside an event says
-    that the event does not belong under the record's key. `session` is `NO_SESSION` if the key
-    names none. `rules` are those by which it is judged. `hole_end_ms`: before it, no event
-    may have been heard; 0 if the rules do not look at that. `clock_repair` is the number of the
-    last repair of the partition's clock, which a new row's times include; 0 if there was none.
-    `run` is the row of the run that the event's envelope names; None if there is none, or if the
-    rules know no runs. `child` is the row under `child_key`: the step, the reserved call, the
-    artifact or the agent that the event names, or the turn whose row a message takes; the key is
-    None if it names none. `siblings` is how many children the parent of a child that is not there
-    has.
+    `fault` then says why. A fault beside an event says that the event does not belong under the
+    record's key. `session` is `NO_SESSION` if the key names none. `rules` are those by which it is
+    judged. `hole_end_ms`: before it, no event may have been heard; 0 if the rules do not look at
+    that. `clock_repair` is the number of the last repair of the partition's clock, which a new
+    row's times include; 0 if there was none.
+    `run` is the row under `run_key`: the run that the event's envelope names; None if there is
+    none. The key is empty if the event names none, or if the rules know no runs.
+    `child` is the row under `child_key`: the step, the reserved call, the artifact or the agent
+    that the event names, or the turn whose row a message takes; the key is None if it names none.
+    `siblings` is how many children the parent of a child that is not there has.
     `quota` is set, and `event` and `fault` are None, if the record is a processor's verdict on a
     claim to a quota.
     """
 
-    record: LogRecord
-    session: SessionKey
-    event: Event | None
-    fault: Fault | None
-    log: EventLog
-    now_ms: int
-    rules: RuleSet
-    hole_end_ms: int = 0
-    clock_repair: int = 0
-    run: RunState | FinishedRun | None = None
-    child_key: bytes | None = None
-    child: ChildRow | None = None
-    siblings: int = 0
-    quota: QuotaVerdict | None = None
+    __slots__ = (
+        "child",
+        "child_key",
+        "clock_repair",
+        "event",
+        "fault",
+        "hole_end_ms",
+        "log",
+        "now_ms",
+        "quota",
+        "record",
+        "rules",
+        "run",
+        "run_key",
+        "session",
+        "siblings",
+    )
+
+    def __init__(
+        self,
+        record: LogRecord,
+        session: SessionKey,
+        event: Event | None,
+        fault: Fault | None,
+        log: EventLog,
+        now_ms: int,
+        rules: RuleSet,
+        hole_end_ms: int = 0,
+        quota: QuotaVerdict | None = None,
+    ) -> None:
+        """The batch sets the rest once it has looked up the rows that the event names."""
+        self.record = record
+        self.session = session
+        self.event = event
+        self.fault = fault
+        self.log = log
+        self.now_ms = now_ms
+        self.rules = rules
+        self.hole_end_ms = hole_end_ms
+        self.quota = quota
+        self.clock_repair = 0
+        self.run_key = b""
+        self.run: RunState | FinishedRun | None = None
+        self.child_key: bytes | None = None
+        self.child: ChildRow | None = None
+        self.siblings = 0
 
 
-class ForRow(NamedTuple):
+@final
+class ForRow:
     """A fact for a row under another key than the one that is judged or that fires.
 
     The machine of `row_class` receives it (`receive_fact`). Among facts these come last.
     """
 
-    key: bytes
-    row_class: type[Any]
-    fact: Any
+    __slots__ = ("fact", "key", "row_class")
+
+    def __init__(self, key: bytes, row_class: type[Any], fact: Any) -> None:
+        self.key = key
+        self.row_class = row_class
+        self.fact = fact
 
 
-class Decision(NamedTuple):
+@final
+class Decision:
     """What a record comes to: facts in order; whether it is refused, or a duplicate.
 
     `only_counted`: it is refused, and leaves no record.
     """
 
-    facts: Sequence[Any]
-    refusal: RefusalReason | None = None
-    duplicate: bool = False
-    only_counted: bool = False
+    __slots__ = ("duplicate", "facts", "only_counted", "refusal")
+
+    def __init__(
+        self,
+        facts: Sequence[Any],
+        refusal: RefusalReason | None = None,
+        *,
+        duplicate: bool = False,
+        only_counted: bool = False,
+    ) -> None:
+        self.facts = facts
+        self.refusal = refusal
+        self.duplicate = duplicate
+        self.only_counted = only_counted
 
 
 class RowParts(NamedTuple):

@@ -303,13 +303,14 @@ class Overlay(BatchRows):
         changes: dict[bytes, RowChange] = {key: own}
         waiting = deque(others)
         while waiting:
-            other_key, row_class, fact = waiting.popleft()
+            told = waiting.popleft()
+            other_key = told.key
             change = changes.get(other_key)
             if change is None:
                 row = self._row(other_key)
-                change = self._families.by_row_class[row_class], row, row
+                change = self._families.by_row_class[told.row_class], row, row
             machine, before, former = change
-            facts, further = split_facts(machine.receive_fact(former, fact))
+            facts, further = split_facts(machine.receive_fact(former, told.fact))
             after, records = apply_facts(machine, other_key, former, facts, arrival, self._next_place)
             changes[other_key] = machine, before, after
             emitted += records
@@ -353,9 +354,9 @@ class Overlay(BatchRows):
             and (event.envelope.run_id or type(event.payload) in PAYLOADS_OF_SESSIONS)
             and arrival.rules.version >= 2
         ):
-            arrival = self._load_named_rows(arrival, event)
+            self._load_named_rows(arrival, event)
         if self._repairs:
-            arrival = arrival._replace(clock_repair=self._repairs[-1].number)
+            arrival.clock_repair = self._repairs[-1].number
         machine = families.home
         if families.by_event_type and arrival.event is not None and arrival.fault is None:
             machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)

@@ -20,7 +20,7 @@ judged by its number, so that a caller who waits for it gets its verdict from th
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, final
 from zlib import crc32
 
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalReason, SeqRange
@@ -36,32 +36,47 @@ OFFSET_DISTANCE_MAX: Final = 1 << 20  # between two of them, so that three bytes
 EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 
-class LogMoment(NamedTuple):
+@final
+class LogMoment:
     """An event as the ledger keeps it: the epoch, log time in ms, the hash of its id, its offset.
 
     Rules 1 keep none of them; then the offset is -1.
     """
 
-    epoch: int = 0
-    now_ms: int = 0
-    id_hash: bytes = b""
-    offset: int = -1
+    __slots__ = ("epoch", "id_hash", "now_ms", "offset")
+
+    def __init__(self, epoch: int = 0, now_ms: int = 0, id_hash: bytes = b"", offset: int = -1) -> None:
+        self.epoch = epoch
+        self.now_ms = now_ms
+        self.id_hash = id_hash
+        self.offset = offset
 
 
 UNKNOWN_MOMENT: Final = LogMoment()
 
 
-class SequenceCheck(NamedTuple):
+@final
+class SequenceCheck:
     """What a sequence number comes to: the ledger after it; a gap, a refusal, a duplicate.
 
     `forgotten` is None if it did not change.
     """
 
-    producers: Sequence[ProducerLedger]
-    gap: SeqRange | None = None
-    duplicate: bool = False
-    refusal: RefusalReason | None = None
-    forgotten: Sequence[ForgottenProducer] | None = None
+    __slots__ = ("duplicate", "forgotten", "gap", "producers", "refusal")
+
+    def __init__(
+        self,
+        producers: Sequence[ProducerLedger],
+        gap: SeqRange | None = None,
+        *,
+        duplicate: bool = False,
+        refusal: RefusalReason | None = None,
+    ) -> None:
+        self.producers = producers
+        self.gap = gap
+        self.duplicate = duplicate
+        self.refusal = refusal
+        self.forgotten: Sequence[ForgottenProducer] | None = None
 
 
 def check_sequence(
@@ -108,7 +123,9 @@ def check_with_memory(
         left = _remember(others, entry, at.epoch)
     if left is None:
         return SequenceCheck(producers, refusal="too_many_producers")
-    return _judge_number(listed, len(listed), ledger, seq, at)._replace(forgotten=tuple(left))
+    check = _judge_number(listed, len(listed), ledger, seq, at)
+    check.forgotten = tuple(left)
+    return check
 
 
 def _remember(
@@ -145,10 +162,9 @@ def _judge_number(
     gap = SeqRange(last_seq + 1, seq - 1) if seq > last_seq + 1 else None
     inexact_to = _inexact_to(ledger, joined=gap is not None) if missing and at is not UNKNOWN_MOMENT else 0
     left = missing if gap is None else _append_gap(missing, gap)
-    epoch, now_ms, id_hash, offset = at
-    ids = _append_id(recent_ids or b"", seq - last_seq - 1, id_hash) if id_hash else None
-    offsets = _put_offset(offsets, offset) if offset >= 0 else ()
-    moved = ProducerLedger(producer_id, seq, left, epoch, now_ms, inexact_to, ids, offsets)
+    ids = _append_id(recent_ids or b"", seq - last_seq - 1, at.id_hash) if at.id_hash else None
+    offsets = _put_offset(offsets, at.offset) if at.offset >= 0 else ()
+    moved = ProducerLedger(producer_id, seq, left, at.epoch, at.now_ms, inexact_to, ids, offsets)
     if len(producers) <= 1 and place == 0:
         return SequenceCheck((moved,), gap)  # as in almost every session
     return SequenceCheck((*producers[:place], moved, *producers[place + 1 :]), gap)

@@ -1,14 +1,18 @@
 """What can happen to a reserved tool call, and what its session hears. Times are ms of log time."""
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from sessionary.stream_processors.core.call.transitions import CallRow
 
 
-class CallMoved(NamedTuple):
+@final
+class CallMoved:
     """An event made the call, or changed it."""
 
-    row: CallRow
+    __slots__ = ("row",)
+
+    def __init__(self, row: CallRow) -> None:
+        self.row = row
 
 
 class CallExpired(NamedTuple):

@@ -4,7 +4,7 @@ start: run's state ─▶ limit ─▶ is it granted ─▶ name of the tool ─
 end:   row ─▶ pair of state and event ─▶ name of the tool ─▶ try ─▶ guard ─▶ size
 """
 
-from typing import NamedTuple
+from typing import final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import ToolCallFailed, ToolCallResolved, ToolCallStarted, ToolCallSucceeded
@@ -25,11 +25,15 @@ from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 
 
-class CallJudgement(NamedTuple):
+@final
+class CallJudgement:
     """A call's row after an event; `settles`: it has an outcome now, for which its run waited."""
 
-    after: CallRow
-    settles: bool
+    __slots__ = ("after", "settles")
+
+    def __init__(self, after: CallRow, settles: bool) -> None:
+        self.after = after
+        self.settles = settles
 
 
 def judge_call(session: SessionState, event: Event, arrival: Arrival) -> CallJudgement | Objection:

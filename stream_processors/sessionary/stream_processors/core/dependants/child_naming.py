@@ -22,7 +22,7 @@ from sessionary.schemas.events import (
     ToolCallStarted,
     ToolCallSucceeded,
 )
-from sessionary.schemas.ids import SessionKey, agent_key, artifact_key, call_key, run_key, step_key
+from sessionary.schemas.ids import agent_key, artifact_key, call_key, step_key
 
 # Each union also as a tuple: `isinstance` takes a third of the time.
 StepPayload = StepStarted | StepSucceeded | StepFailed | StepSkipped
@@ -43,25 +43,27 @@ AGENT_PAYLOADS: Final = (AgentRegistered, AgentTaskUpdated, ContextSynced)
 PAYLOADS_OF_SESSIONS: Final = frozenset({*CALL_PAYLOADS, *ARTIFACT_PAYLOADS, *AGENT_PAYLOADS, MessageAppended})
 
 
-def named_child(session: SessionKey, event: Event) -> bytes | None:
+def named_child(session: bytes, run: bytes, event: Event) -> bytes | None:
     """Return the key of the row that an event names beside its run's; None if it names none.
+
+    `session` and `run` are the keys of both; that of the run is empty if the event names none.
 
     A step has a row if it is of a run and its attempts are counted: attempt 0 is work that is only
     reported, such as the call of a model. A call is reserved, and so has a row, if its idempotency
     key is not empty and is not just the call's id. Of a hand-over the taker's row is named. A
     message names no row: it takes the next turn.
     """
-    payload, run_id = event.payload, event.envelope.run_id
+    payload = event.payload
     if isinstance(payload, CALL_PAYLOADS):
         if not payload.idem_key or payload.idem_key == payload.tool_call_id:
             return None
-        return call_key(_parent_of(session, run_id), payload.idem_key)
+        return call_key(run or session, payload.idem_key)
     if isinstance(payload, ARTIFACT_PAYLOADS):
-        return artifact_key(_parent_of(session, run_id), payload.artifact_id)
+        return artifact_key(run or session, payload.artifact_id)
     if isinstance(payload, AGENT_PAYLOADS):
-        return agent_key(session.encoded(), named_agent(event))
-    if run_id and isinstance(payload, STEP_PAYLOADS) and (isinstance(payload, StepSkipped) or payload.attempt):
-        return step_key(run_key(session.tenant_id, session.session_id, run_id), payload.name)
+        return agent_key(session, named_agent(event))
+    if run and isinstance(payload, STEP_PAYLOADS) and (isinstance(payload, StepSkipped) or payload.attempt):
+        return step_key(run, payload.name)
     return None
 
 
@@ -72,10 +74,6 @@ def named_agent(event: Event) -> str:
         return payload.to_agent_id
     assert isinstance(payload, AGENT_PAYLOADS)
     return event.envelope.agent_id if payload.agent_id is None else payload.agent_id
-
-
-def _parent_of(session: SessionKey, run_id: str | None) -> bytes:
-    return run_key(session.tenant_id, session.session_id, run_id) if run_id else session.encoded()
 
 
 __all__ = [

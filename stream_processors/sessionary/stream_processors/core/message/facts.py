@@ -1,14 +1,18 @@
 """What can happen to the row of a turn."""
 
-from typing import NamedTuple
+from typing import final
 
 from sessionary.schemas.records import MessageState
 
 
-class MessageTaken(NamedTuple):
+@final
+class MessageTaken:
     """A message takes the row from now on."""
 
-    row: MessageState
+    __slots__ = ("row",)
+
+    def __init__(self, row: MessageState) -> None:
+        self.row = row
 
 
 __all__ = ["MessageTaken"]

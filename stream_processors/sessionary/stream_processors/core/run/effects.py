@@ -43,8 +43,8 @@ def _hear_run(row: RunRow, fact: RunHeard) -> RunRow:
 
 
 def _move_run(row: RunState, fact: RunMoved) -> RunRow:
-    target, at_ms, change = fact
-    brought = {name: value for name, value in change._asdict().items() if value is not None}
+    target, at_ms = fact.target, fact.at_ms
+    brought = {name: value for name, value in fact.change._asdict().items() if value is not None}
     if target == row.state:
         brought.pop("reason_code", None)
     else:

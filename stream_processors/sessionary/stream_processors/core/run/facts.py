@@ -1,6 +1,6 @@
 """What can happen to a run. All times are ms of log time."""
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from sessionary.schemas.parts.quota import QuotaStep, RunQuota
 from sessionary.schemas.records import QuotaVerdict, RunState
@@ -14,18 +14,26 @@ class RunBegun(NamedTuple):
     row: RunState
 
 
-class RunMoved(NamedTuple):
+@final
+class RunMoved:
     """An event of the run was applied; its state is `target` from now on, maybe as before."""
 
-    target: RunStateName
-    at_ms: int
-    change: RunChange
+    __slots__ = ("at_ms", "change", "target")
+
+    def __init__(self, target: RunStateName, at_ms: int, change: RunChange) -> None:
+        self.target: RunStateName = target
+        self.at_ms = at_ms
+        self.change = change
 
 
-class RunHeard(NamedTuple):
+@final
+class RunHeard:
     """An event of the run was applied, and brings nothing for it."""
 
-    at_ms: int
+    __slots__ = ("at_ms",)
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
 
 
 class RunRevived(NamedTuple):

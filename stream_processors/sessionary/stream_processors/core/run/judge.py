@@ -3,11 +3,10 @@
 run id ─▶ row ─▶ pair of state and event ─▶ values ─▶ room in the session ─▶ size
 """
 
-from typing import Final, NamedTuple
+from typing import Final, final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
-from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import RunState, SessionState
@@ -34,18 +33,30 @@ from sessionary.stream_processors.core.run.transitions import (
 _OUTLASTING: Final = COMPLETIONS | {"artifact_soft_deleted", "artifact_purged"}
 
 
-class RunJudgement(NamedTuple):
+@final
+class RunJudgement:
     """What an event comes to for its run: a fact for the run's row, if there is one.
 
     `opens` and `closes` say whether the run is among the session's open ones from now on;
     `is_detached` is known if it opens; `asks_quota`: it then waits for its tenant's quota.
     """
 
-    fact: RunFact | None
-    opens: bool = False
-    closes: bool = False
-    is_detached: bool = False
-    asks_quota: bool = False
+    __slots__ = ("asks_quota", "closes", "fact", "is_detached", "opens")
+
+    def __init__(
+        self,
+        fact: RunFact | None,
+        *,
+        opens: bool = False,
+        closes: bool = False,
+        is_detached: bool = False,
+        asks_quota: bool = False,
+    ) -> None:
+        self.fact = fact
+        self.opens = opens
+        self.closes = closes
+        self.is_detached = is_detached
+        self.asks_quota = asks_quota
 
 
 def is_of_detached_run(event: Event, run: RunRow | None) -> bool:
@@ -76,7 +87,7 @@ def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudge
     if judgement.fact is not None and type(judgement.fact) is not RunHeard:
         after = apply_run_fact(run, judgement.fact)
         assert after is not None
-        if objection := object_to_row_size(run_key(*arrival.session, run_id), after, arrival):
+        if objection := object_to_row_size(arrival.run_key, after, arrival):
             return objection
     return judgement
 

@@ -21,7 +21,7 @@ that is here and another state is refused.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, final
 
 from sessionary.schemas.events import (
     CheckpointSaved,
@@ -42,15 +42,19 @@ from sessionary.stream_processors.core.model import COMPLETIONS, WORK
 RunRow = RunState | FinishedRun
 
 
-class RunMoment(NamedTuple):
+@final
+class RunMoment:
     """When an event is judged (ms of log time), and who asked for it, if it says so.
 
     `resume_ms`: for so long after it failed a run may be resumed, by the rules in force.
     """
 
-    now_ms: int
-    actor: str | None
-    resume_ms: int
+    __slots__ = ("actor", "now_ms", "resume_ms")
+
+    def __init__(self, now_ms: int, actor: str | None, resume_ms: int) -> None:
+        self.now_ms = now_ms
+        self.actor = actor
+        self.resume_ms = resume_ms
 
 
 class RunChange(NamedTuple):

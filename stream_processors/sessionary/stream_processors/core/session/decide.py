@@ -34,12 +34,11 @@ from sessionary.stream_processors.core.session.facts import (
     Created,
     DataClassified,
     GapFound,
+    HeartbeatSeen,
     LimitsOverridden,
     MigrationMoved,
-    OwnerHeard,
     Refused,
     RunEventTaken,
-    SequenceMoved,
     SessionFact,
     Transitioned,
     WorkDone,
@@ -68,6 +67,7 @@ from sessionary.stream_processors.core.session.transitions import (
 from sessionary.stream_processors.core.session.values import (
     checked_snapshot,
     complete_transition,
+    facts_of_number,
     invalid_envelope,
     invalid_payload,
     object_to_age,
@@ -78,7 +78,7 @@ from sessionary.stream_processors.core.session.values import (
 EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
 
 DUPLICATE: Final = Decision((), duplicate=True)
-_NO_FACTS: Final[Sequence[SessionFact]] = ()
+_NO_FACTS: Final[Sequence[Any]] = ()
 
 
 class SessionRules(NamedTuple):
@@ -174,9 +174,9 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
     if arrival.rules.version >= 2:
         at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
-    row = _new_session(creation, arrival, payload, limits)._replace(producers=sequence.producers)
+    row = _new_session(creation, arrival, payload, limits, sequence.producers)
     if arrival.rules.version >= 2:
-        row = dependants.with_claim(row._replace(holder=envelope.producer_id, owner_heard_at=arrival.now_ms), arrival)
+        row = dependants.with_claim(row, arrival)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
@@ -189,10 +189,15 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
 
 
 def _new_session(
-    creation: Transition, arrival: Arrival, payload: SessionCreated, limits: SessionLimits
+    creation: Transition,
+    arrival: Arrival,
+    payload: SessionCreated,
+    limits: SessionLimits,
+    producers: Sequence[ProducerLedger],
 ) -> SessionState:
     assert arrival.event is not None
     session, envelope, now_ms = arrival.session, arrival.event.envelope, arrival.now_ms
+    knows_holder = arrival.rules.version >= 2
     return SessionState(
         tenant_id=session.tenant_id,
         session_id=session.session_id,
@@ -224,6 +229,9 @@ def _new_session(
         parent_session_id=payload.parent_session_id,
         restored_from_snapshot_id=payload.restored_from_snapshot_id,
         clock_repair=arrival.clock_repair,
+        producers=producers,
+        holder=envelope.producer_id if knows_holder else "",
+        owner_heard_at=now_ms if knows_holder else 0,
     )
 
 
@@ -235,19 +243,16 @@ def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decis
         sequence = check_sequence(grave.producers, envelope.producer_id, envelope.producer_seq)
         if sequence.duplicate:
             return DUPLICATE
-        facts.append(SequenceMoved(sequence.producers))
-        if sequence.gap is not None:
-            facts.append(GapFound(sequence.gap))
+        facts += facts_of_number(sequence)
     return _refuse_unkept(event, "session_archived", "the session is archived", facts)
 
 
 def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Decision:
     envelope = event.envelope
     is_heartbeat = envelope.event_type == "heartbeat"
-    facts: list[Any] = []  # those for runs come last
-    producers: Sequence[ProducerLedger] | None = None  # the ledger, until a fact takes it over
+    sequence: SequenceCheck | None = None
     if detail := invalid_envelope(envelope, arrival.rules, row):
-        return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), facts)
+        return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), ())
     if not is_heartbeat:
         sequence = _check_number(row, envelope, arrival)
         if sequence.duplicate:
@@ -255,13 +260,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         if sequence.refusal == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
             return replayed
         if sequence.refusal is not None:
-            return _refuse_kept(row, event, arrival, object_to_number(sequence.refusal, envelope), facts)
-        producers = sequence.producers
-        if sequence.gap is not None or sequence.forgotten is not None:
-            facts.append(SequenceMoved(producers, sequence.forgotten))
-            producers = None
-        if sequence.gap is not None:
-            facts.append(GapFound(sequence.gap))
+            return _refuse_kept(row, event, arrival, object_to_number(sequence.refusal, envelope), ())
     judged = (
         _object_to_payload(event, arrival)
         or _object_to_sender(rules, row, event, arrival)
@@ -278,15 +277,17 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
             fact = complete_transition(row, event, fact)
         if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
             owner_heard = arrival.now_ms
-    if type(fact) is WorkDone:
-        fact = WorkDone(fact.at_ms, producers, owner_heard)
-    elif producers is not None:
-        facts.append(SequenceMoved(producers))
     if isinstance(fact, Objection):
-        return _refuse_kept(row, event, arrival, fact, [*facts, *moved] if moved else facts)
-    if is_heartbeat:
-        return Decision((fact,) if owner_heard is None else (fact, OwnerHeard(owner_heard)))
-    sequence_facts = len(facts)
+        return _refuse_kept(row, event, arrival, fact, [*facts_of_number(sequence), *moved])
+    if sequence is None:
+        if type(fact) is HeartbeatSeen:
+            fact.owner_heard_at = owner_heard
+        return Decision((fact,))
+    facts: list[Any] = []  # those for runs come last
+    if type(fact) is WorkDone and sequence.gap is None and sequence.forgotten is None:
+        fact.producers, fact.owner_heard_at = sequence.producers, owner_heard
+    else:
+        facts += facts_of_number(sequence, owner_heard)
     if row.migration is not None and not moved:
         moved = facts_of_change(row, fact, arrival.now_ms)
     if not envelope.data_classes or envelope.data_classes == row.data_classes:
@@ -298,14 +299,12 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += (fact, DataClassified(envelope.data_classes))
     if moved:
         facts += moved
-    if owner_heard is not None and type(fact) is not WorkDone:
-        facts.append(OwnerHeard(owner_heard))
     if envelope.context_bytes is not None:
         facts += measured_context(row, envelope)
     if arrival.rules.token_quotas:
         facts += used_tokens(event, arrival.rules)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
-        return _refuse_kept(row, event, arrival, objection, facts[:sequence_facts])
+        return _refuse_kept(row, event, arrival, objection, facts_of_number(sequence))
     if further:
         facts += further
     elif row.open_runs and isinstance(fact, Transitioned):

@@ -91,7 +91,7 @@ def judge_dependants(
         opened = _session_facts(judgement, event)
         if judgement.opens and (objection := object_to_size(row, opened, arrival)):
             return objection, ()
-        further += (*opened, ForRow(run_key(*arrival.session, run_id), RunState, judgement.fact))
+        further += (*opened, ForRow(arrival.run_key, RunState, judgement.fact))
     if arrival.child_key is not None:
         child = _judge_child(row, event, arrival, arrival.child_key)
         if isinstance(child, Objection):
@@ -161,7 +161,7 @@ def _judge_call(row: SessionState, event: Event, arrival: Arrival, child_key: by
     if arrival.run is None or not judged.settles:
         return (moved,)
     settled = CallSettled(arrival.now_ms, is_active=row.state == "Active")
-    return moved, ForRow(run_key(*arrival.session, arrival.run.run_id), RunState, settled)
+    return moved, ForRow(arrival.run_key, RunState, settled)
 
 
 def _session_facts(judgement: RunJudgement, event: Event) -> Sequence[SessionFact]:

@@ -30,7 +30,6 @@ from sessionary.stream_processors.core.session.facts import (
     MigrationAborted,
     MigrationCompleted,
     MigrationMoved,
-    OwnerHeard,
     PhaseMoved,
     Refused,
     RunClosed,
@@ -61,6 +60,8 @@ _replace_owners_work: Final = make_replacer(
     SessionState, "last_event_at", "last_work_at", "producers", "owner_heard_at"
 )
 _replace_owner_heard: Final = make_replacer(SessionState, "owner_heard_at")
+_replace_last_event: Final = make_replacer(SessionState, "last_event_at")
+_replace_owners_beat: Final = make_replacer(SessionState, "last_event_at", "owner_heard_at")
 _replace_entered: Final = make_replacer(
     SessionState,
     "state",
@@ -77,6 +78,7 @@ _replace_content: Final = make_replacer(SessionState, "version", "state_json", "
 _replace_snapshot: Final = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
 _replace_turns: Final = make_replacer(SessionState, "turns")
 _replace_producers: Final = make_replacer(SessionState, "producers")
+_replace_sender: Final = make_replacer(SessionState, "producers", "owner_heard_at")
 
 
 def _create_session(row: None, fact: Created) -> SessionState:
@@ -84,12 +86,13 @@ def _create_session(row: None, fact: Created) -> SessionState:
 
 
 def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
-    producers, forgotten = fact
     if not isinstance(row, SessionState):
-        return row._replace(producers=producers)
-    if forgotten is None:
-        return _replace_producers(row, producers)
-    return row._replace(producers=producers, forgotten=forgotten)
+        return row._replace(producers=fact.producers)
+    if fact.forgotten is not None:
+        row = row._replace(forgotten=fact.forgotten)
+    if fact.owner_heard_at is None:
+        return _replace_producers(row, fact.producers)
+    return _replace_sender(row, fact.producers, fact.owner_heard_at)
 
 
 def _refuse_event(row: SessionRow | Remains | None, fact: Refused) -> SessionRow | Remains | None:
@@ -112,22 +115,20 @@ def _number_only(row: SessionRow, fact: object) -> SessionRow:
 
 
 def _do_work(row: SessionState, fact: WorkDone) -> SessionState:
-    at_ms, producers, owner_heard_at = fact
-    if owner_heard_at is not None:
-        return _replace_owners_work(
-            row, at_ms, at_ms, row.producers if producers is None else producers, owner_heard_at
-        )
-    if producers is None:
+    at_ms: object = fact.at_ms  # twice the same object
+    if fact.producers is None:
         return _replace_activity(row, at_ms, at_ms)
-    return _replace_work(row, at_ms, at_ms, producers)
+    if fact.owner_heard_at is None:
+        return _replace_work(row, at_ms, at_ms, fact.producers)
+    return _replace_owners_work(row, at_ms, at_ms, fact.producers, fact.owner_heard_at)
 
 
 def _see_heartbeat(row: SessionState, fact: HeartbeatSeen) -> SessionState:
-    return row._replace(last_event_at=fact.at_ms) if row.state == "Active" else row
-
-
-def _hear_owner(row: SessionState, fact: OwnerHeard) -> SessionState:
-    return _replace_owner_heard(row, fact.at_ms)
+    if row.state != "Active":
+        return row if fact.owner_heard_at is None else _replace_owner_heard(row, fact.owner_heard_at)
+    if fact.owner_heard_at is None:
+        return _replace_last_event(row, fact.at_ms)
+    return _replace_owners_beat(row, fact.at_ms, fact.owner_heard_at)
 
 
 def _fence_beat(row: SessionState, fact: BeatFenced) -> SessionState:
@@ -275,7 +276,6 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     MigrationAborted: migration_effects.abort_migration,
     MigrationCompleted: migration_effects.complete_migration,
     MigrationMoved: migration_effects.move_migration,
-    OwnerHeard: _hear_owner,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
     RunChanged: _change_run,

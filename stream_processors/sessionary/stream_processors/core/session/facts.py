@@ -4,7 +4,7 @@ A refusal is a fact too: it is numbered, audited and kept, and changes nothing e
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, final
 
 from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.migration import Migration
@@ -74,14 +74,25 @@ class LimitsOverridden(NamedTuple):
     reason: str
 
 
-class SequenceMoved(NamedTuple):
+@final
+class SequenceMoved:
     """A producer's sequence number was taken into the session's ledger.
 
-    `forgotten` is None if it did not change.
+    `forgotten` is None if it did not change, `owner_heard_at` if the event is no sign of life of
+    the owning service.
     """
 
-    producers: Sequence[ProducerLedger]
-    forgotten: Sequence[ForgottenProducer] | None = None
+    __slots__ = ("forgotten", "owner_heard_at", "producers")
+
+    def __init__(
+        self,
+        producers: Sequence[ProducerLedger],
+        forgotten: Sequence[ForgottenProducer] | None = None,
+        owner_heard_at: int | None = None,
+    ) -> None:
+        self.producers = producers
+        self.forgotten = forgotten
+        self.owner_heard_at = owner_heard_at
 
 
 class GapFound(NamedTuple):
@@ -122,11 +133,15 @@ class Buried(NamedTuple):
     expires_ms: int
 
 
-class PhaseMoved(NamedTuple):
+@final
+class PhaseMoved:
     """Only the phase changed."""
 
-    phase: Phase
-    at_ms: int
+    __slots__ = ("at_ms", "phase")
+
+    def __init__(self, phase: Phase, at_ms: int) -> None:
+        self.phase: Phase = phase
+        self.at_ms = at_ms
 
 
 class ContentUpdated(NamedTuple):
@@ -144,28 +159,35 @@ class SnapshotTaken(NamedTuple):
     at_ms: int
 
 
-class WorkDone(NamedTuple):
+@final
+class WorkDone:
     """The agent worked: the inactivity clock and the idle clock start again.
 
     Most events are work and nothing else. Such an event's `SequenceMoved` is part of this fact, as
-    copying a row is a large part of its cost.
+    copying a row is a large part of its cost: who decides puts it here (`producers`,
+    `owner_heard_at`). Else both are None.
     """
 
-    at_ms: int
-    producers: Sequence[ProducerLedger] | None = None
-    owner_heard_at: int | None = None  # None if it does not change
+    __slots__ = ("at_ms", "owner_heard_at", "producers")
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+        self.producers: Sequence[ProducerLedger] | None = None
+        self.owner_heard_at: int | None = None
 
 
-class HeartbeatSeen(NamedTuple):
-    """The agent is alive: in Active, the inactivity clock starts again."""
+@final
+class HeartbeatSeen:
+    """The agent is alive: in Active, the inactivity clock starts again.
 
-    at_ms: int
+    Who decides puts `owner_heard_at` here if its service owns the session.
+    """
 
+    __slots__ = ("at_ms", "owner_heard_at")
 
-class OwnerHeard(NamedTuple):
-    """The owning service gave a sign of life. With `WorkDone` it is part of that fact."""
-
-    at_ms: int
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+        self.owner_heard_at: int | None = None
 
 
 class TakenOver(NamedTuple):
@@ -202,10 +224,14 @@ class RunEventTaken(NamedTuple):
     """An event of a detached run was applied outside Active, where it moves no clock."""
 
 
-class TurnTaken(NamedTuple):
+@final
+class TurnTaken:
     """A message is this turn of the conversation."""
 
-    turn: int
+    __slots__ = ("turn",)
+
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
 
 
 class AgentKept(NamedTuple):
@@ -304,7 +330,6 @@ SessionFact = (
     | SnapshotTaken
     | WorkDone
     | HeartbeatSeen
-    | OwnerHeard
     | TakenOver
     | RunOpened
     | RunClosed
@@ -346,7 +371,6 @@ __all__ = [
     "MigrationAborted",
     "MigrationCompleted",
     "MigrationMoved",
-    "OwnerHeard",
     "PhaseMoved",
     "Refused",
     "RunClosed",

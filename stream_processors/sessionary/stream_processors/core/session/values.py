@@ -1,5 +1,6 @@
 """Checks of what an event says of itself: names, numbers, lengths, and its snapshot's place."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.codec import Event
@@ -9,7 +10,14 @@ from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, RefusalReason, RuleSet, Snapshot
-from sessionary.stream_processors.core.session.facts import SessionFact, SnapshotTaken, Transitioned
+from sessionary.stream_processors.core.sequencing import SequenceCheck
+from sessionary.stream_processors.core.session.facts import (
+    GapFound,
+    SequenceMoved,
+    SessionFact,
+    SnapshotTaken,
+    Transitioned,
+)
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.people.questions import asked_question, given_answer
 from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
@@ -37,6 +45,17 @@ def object_to_number(reason: RefusalReason, envelope: Envelope) -> Objection:
     if reason == "producer_conflict":
         detail += " is another event's: two processes use this id"
     return Objection(reason, detail)
+
+
+def facts_of_number(sequence: SequenceCheck | None, owner_heard: int | None = None) -> Sequence[SessionFact]:
+    """Return what an event's number is for its session; a heartbeat has none (None).
+
+    `owner_heard`: log time in ms if the event is a sign of life of the owning service, else None.
+    """
+    if sequence is None:
+        return ()
+    moved = SequenceMoved(sequence.producers, sequence.forgotten, owner_heard)
+    return (moved,) if sequence.gap is None else (moved, GapFound(sequence.gap))
 
 
 def object_to_age(session_id: str, now_ms: int) -> Objection | None:
@@ -149,6 +168,7 @@ __all__ = [
     "REDELIVERY_MS_MAX",
     "checked_snapshot",
     "complete_transition",
+    "facts_of_number",
     "gravestone_end_ms",
     "invalid_envelope",
     "invalid_payload",

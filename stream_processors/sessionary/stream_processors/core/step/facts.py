@@ -1,15 +1,19 @@
 """What can happen to a step, and what its session hears. Times are ms of log time."""
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.step.transitions import StepRow
 
 
-class StepMoved(NamedTuple):
+@final
+class StepMoved:
     """An event made the step, or changed it."""
 
-    row: StepRow
+    __slots__ = ("row",)
+
+    def __init__(self, row: StepRow) -> None:
+        self.row = row
 
 
 class StepExpired(NamedTuple):

@@ -147,9 +147,10 @@ def audit_no_refusal(patch: pytest.MonkeyPatch) -> None:
     right = decide._refuse_kept
 
     def refuse(*arguments: Any) -> Decision:
-        decision = right(*arguments)
+        decision: Decision = right(*arguments)
         *facts, refused = decision.facts
-        return decision._replace(facts=(*facts, refused._replace(audited=False)))
+        decision.facts = (*facts, refused._replace(audited=False))
+        return decision
 
     patch.setattr(decide, "_refuse_kept", refuse)
 

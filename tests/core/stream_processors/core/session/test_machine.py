@@ -1,5 +1,7 @@
 """What the session's machine says of itself: its rows, its events, its topics."""
 
+from typing import Any
+
 import pytest
 
 from sessionary.schemas.codec import encode_record
@@ -10,6 +12,7 @@ from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Fault
 from sessionary.stream_processors.core.model import EventLog, LogRecord
 from sessionary.stream_processors.core.session.machine import SessionMachine
+from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import START_MS, OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -46,3 +49,32 @@ def test_it_reads_the_rows_that_it_wrote_and_nothing_else() -> None:
     with pytest.raises(DecodeError) as raised:
         machine.decode(encode_record(Position(0, 0, 0, 0, 0)))
     assert (raised.value.reason, raised.value.detail) == ("unknown_schema", "a Position is no row")
+
+
+@pytest.mark.parametrize(
+    ("event_type", "fields", "facts"),
+    [
+        ("session_activity", {}, ["WorkDone"]),
+        ("heartbeat", {}, ["HeartbeatSeen"]),
+        ("session_phase_changed", {"phase": "updating"}, ["SequenceMoved", "PhaseMoved"]),
+        ("session_paused", {}, ["SequenceMoved", "Transitioned"]),
+    ],
+)
+def test_a_row_is_copied_for_few_facts_of_an_event(
+    monkeypatch: pytest.MonkeyPatch, event_type: str, fields: dict[str, Any], facts: list[str]
+) -> None:
+    rig, agent, applied = FoldRig(), EventFactory(), []
+    rig.start(agent)
+    rig.activate(NEWEST_RULES)
+    evolve: Any = SessionMachine.evolve
+
+    def note_fact(row: SessionState, fact: object) -> Any:
+        applied.append(type(fact).__name__)
+        return evolve(row, fact)
+
+    monkeypatch.setattr(SessionMachine, "evolve", staticmethod(note_fact))
+    rig.at += 1_000
+    assert rig.send(agent, event_type, **fields) == "applied"
+    assert applied == facts
+    row = rig.row_of(agent)
+    assert (row.last_event_at, row.owner_heard_at) == (rig.at, rig.at)
