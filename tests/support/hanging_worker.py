@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sessionary.stream_processors import hang_watch
+from sessionary.stream_processors.measures import hang_watch
 from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.ticker import Ticker

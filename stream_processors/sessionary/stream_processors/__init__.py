@@ -4,7 +4,6 @@ In the order in which a record passes:
 
     __main__     `python -m sessionary.stream_processors`: a worker, configured by the environment
     process      a worker as a process: its start, and the signals that end it
-    hang_watch   ends the process if a part of it hangs
     worker       one worker: its parts, its tasks, its end
     startup      what a process does before its worker joins the group
     faust_app    Faust's app: the group's member and the web server
@@ -14,12 +13,11 @@ In the order in which a record passes:
     api/         the control API: committed state, health and operators' commands, over HTTP
     security/    TLS and SASL of the group's member, TLS of the control API
     streams/     Faust agents of users in the same worker, and the table of sessions for them
-    measures/    what a worker knows of itself, for its metrics
+    measures/    what a worker knows of itself, for its metrics, its health and its end if it hangs
     settings     a worker's settings, from `SESSIONARY_*`
     access       who may call the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence
-    open_transactions    tells which partitions an open transaction of another producer holds up
     rules_change    how a partition comes to other rules
     record_spans    the spans of judged records, after their commit
     quotas/      the role quotas: a worker of the same kind, which admits runs

@@ -5,7 +5,7 @@ import signal
 import tempfile
 
 from sessionary.schemas.telemetry.role_logs import configure_role_logs
-from sessionary.stream_processors import hang_watch
+from sessionary.stream_processors.measures import hang_watch
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import tune_interpreter, wait_for_topics

@@ -36,11 +36,11 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
-from sessionary.stream_processors.hang_watch import EXIT_HUNG
+from sessionary.stream_processors.measures.hang_watch import EXIT_HUNG
+from sessionary.stream_processors.measures.open_transactions import OpenTransactionWatch, join_ends
 from sessionary.stream_processors.measures.row_census import count_rows
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.open_transactions import OpenTransactionWatch, join_ends
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport

@@ -63,7 +63,7 @@ class Objection(NamedTuple):
 
 @final
 class Arrival:
-    """A record of the log, read as far as it can be. Whoever judges it changes nothing of it.
+    """A record of the log, read as far as it can be. Rules change nothing of it.
 
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault beside an event says that the event does not belong under the

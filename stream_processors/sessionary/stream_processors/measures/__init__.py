@@ -4,6 +4,8 @@
     worker_gauges  the gauges that are read when the metrics are
     row_census     counts the rows of partitions that have opened
     core_build     which build of the rules runs: compiled, or Python
+    hang_watch     ends the process if a part of it hangs
+    open_transactions    tells which partitions an open transaction of another producer holds up
 
-All of it belongs to the event loop.
+All of it belongs to the event loop, but for the watch for parts that hang, which has a thread.
 """

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
+from sessionary.stream_processors.measures.open_transactions import LogEnds, OpenTransactionWatch
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.open_transactions import LogEnds, OpenTransactionWatch
 
 
 def held_records(metrics: Metrics) -> dict[str, float]:

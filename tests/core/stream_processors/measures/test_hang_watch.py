@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sessionary.stream_processors.hang_watch import EXIT_HUNG, HangDetector
+from sessionary.stream_processors.measures.hang_watch import EXIT_HUNG, HangDetector
 
 # Each look: the detector's own time, and when the part last turned.
 Look = tuple[float, float]
@@ -59,7 +59,7 @@ def test_a_part_that_is_no_longer_told_is_forgotten() -> None:
 PROGRAM = """
 import ctypes, sys, time
 from sessionary.schemas.telemetry.role_logs import configure_role_logs
-from sessionary.stream_processors.hang_watch import HangWatch
+from sessionary.stream_processors.measures.hang_watch import HangWatch
 
 configure_role_logs("processor", "w1")
 turned_s = time.monotonic()
