@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.measures.hang_watch import EXIT_HUNG
+from sessionary.schemas.telemetry.role_logs import EXIT_HUNG
 from tests.integration.processor_load import BackgroundLoad, check_everything, wait_for_writers, wait_judged
 from tests.integration.test_processor_road import SHORT
 from tests.support import Processes

@@ -11,8 +11,6 @@ then the owners end, and Faust stops. A worker that fails, or has no other, fold
 import asyncio
 import contextlib
 import itertools
-import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import cast
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
-from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.operators.event_sender import EventSender
 from sessionary.stream_processors.api.operators.migrations import MigrationPages
@@ -36,7 +34,6 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
-from sessionary.stream_processors.measures.hang_watch import EXIT_HUNG
 from sessionary.stream_processors.measures.open_transactions import OpenTransactionWatch, join_ends
 from sessionary.stream_processors.measures.row_census import count_rows
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
@@ -357,8 +354,7 @@ class Processor:
     def _give_up(self, why: str) -> None:
         """Exit at once: something hangs, and a graceful stop would wait for it."""
         _log.critical("the worker gives up: %(why)s", why=why)
-        logging.shutdown()
-        os._exit(EXIT_HUNG)
+        end_hung_process()
 
 
 def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:

@@ -12,6 +12,7 @@ library's loggers, so a program that has configured these decides itself what be
 import contextlib
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Final, TextIO, cast
+from typing import Final, NoReturn, TextIO, cast
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
@@ -31,6 +32,7 @@ from sessionary.schemas.settings import LogSettings
 from sessionary.schemas.telemetry.log_fields import ERROR, ERROR_CLASS, PARTITION, REASON
 from sessionary.schemas.telemetry.repeat_limiter import REPEAT_S, RepeatLimiter
 
+EXIT_HUNG: Final = 70
 _OWN: Final = "sessionary"
 # What they say of Kafka and ClickHouse beyond this, the roles say themselves, with their fields.
 _LIBRARY_LEVELS: Final = {
@@ -167,6 +169,15 @@ def report_role_end(text: str) -> bool:
     return True
 
 
+def end_hung_process() -> NoReturn:
+    """End a role's process at once, with exit code 70: a clean-up might hang too.
+
+    What the log still holds back is written.
+    """
+    logging.shutdown()
+    os._exit(EXIT_HUNG)
+
+
 def read_end_reason(line: str) -> str:
     """Return what a line of `report_role_end` says; another line is returned as it is."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -238,8 +249,10 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 __all__ = [
+    "EXIT_HUNG",
     "RoleLogHandler",
     "configure_role_logs",
+    "end_hung_process",
     "error_fields",
     "line_formatter",
     "read_end_reason",

@@ -4,23 +4,14 @@ librdkafka waits for the answer to a commit without a limit. If the answer is lo
 restarts, the call cannot be ended; a new process repeats the block.
 """
 
-import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
 
-_EXIT_STUCK = 70
 _log = role_logger(__name__)
-
-
-def end_process() -> None:
-    """Exit at once, without clean-up that might hang too."""
-    logging.shutdown()
-    os._exit(_EXIT_STUCK)
 
 
 class CallWatchdog:
@@ -40,7 +31,7 @@ class CallWatchdog:
         finally:
             self._since = None
 
-    def start(self, on_hung: Callable[[], None] = end_process) -> None:
+    def start(self, on_hung: Callable[[], None] = end_hung_process) -> None:
         """Start the watching thread. It calls `on_hung` once if a call hangs, and ends."""
         threading.Thread(target=self._watch, args=(on_hung,), name="watchdog", daemon=True).start()
 
@@ -54,4 +45,4 @@ class CallWatchdog:
                 return
 
 
-__all__ = ["CallWatchdog", "end_process"]
+__all__ = ["CallWatchdog"]

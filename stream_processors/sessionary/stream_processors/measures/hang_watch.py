@@ -6,22 +6,19 @@ librdkafka may hang in any call (librdkafka issue 5476), also while it holds the
 """
 
 import faulthandler
-import logging
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
 
 _log = role_logger(__name__)
 HUNG_S: Final = 30.0  # no turn of a part takes nearly as long
 # The lock of the interpreter is not given back: the heartbeats stop too, and the group gives the
 # partitions to others. A process that was stopped for longer ends when it goes on.
 LOCKED_S: Final = 300.0
-EXIT_HUNG: Final = 70
 _LOOK_S = 1.0
 _STEP_S_MAX = 2.0
 
@@ -116,8 +113,7 @@ def _end_process(hung: Hung) -> None:
         still_s=int(hung.still_s),
     )
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
-    logging.shutdown()
-    os._exit(EXIT_HUNG)
+    end_hung_process()
 
 
-__all__ = ["EXIT_HUNG", "HUNG_S", "LOCKED_S", "HangDetector", "HangWatch", "Hung"]
+__all__ = ["HUNG_S", "LOCKED_S", "HangDetector", "HangWatch", "Hung"]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from sessionary.stream_processors.measures.hang_watch import EXIT_HUNG, HangDetector
+from sessionary.schemas.telemetry.role_logs import EXIT_HUNG
+from sessionary.stream_processors.measures.hang_watch import HangDetector
 
 # Each look: the detector's own time, and when the part last turned.
 Look = tuple[float, float]
