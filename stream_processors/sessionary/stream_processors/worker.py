@@ -174,6 +174,7 @@ class Processor:
             if self._failure is None:
                 await self._hand_over()
         finally:
+            self.stop()  # from here on no part has to make turns, also if one failed
             for task in tasks:
                 task.cancel()
             await self.assignment.close()
