@@ -4,6 +4,7 @@ import asyncio
 import signal
 import tempfile
 
+from sessionary.schemas.codec.catalogue import writer_schemas
 from sessionary.schemas.telemetry.role_logs import configure_role_logs
 from sessionary.stream_processors.measures import hang_watch
 from sessionary.stream_processors.runtime.job import Job
@@ -42,6 +43,7 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str
     on.
     """
     configure_role_logs(role, settings.instance)
+    writer_schemas()  # made once; the threads of the first recoveries would each make them
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
         asyncio.run(_run_until_signal(settings, folder, job))
