@@ -148,10 +148,15 @@ class DueRow(NamedTuple):
 
 
 class DueRows(NamedTuple):
-    """Rows of one fate: when each is due, as in `DueRow`, and its key; in any order."""
+    """Rows of one fate, in any order: when each is due, as in `DueRow`, and its key."""
 
     fate: RowFate
-    due: list[tuple[int, bytes]]
+    due_ms: list[int]
+    keys: list[bytes]
+
+    def pairs(self) -> list[tuple[int, bytes]]:
+        """Return each row's moment and key."""
+        return list(zip(self.due_ms, self.keys, strict=True))
 
 
 class Counts(NamedTuple):

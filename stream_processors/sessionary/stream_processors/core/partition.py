@@ -62,33 +62,36 @@ class PartitionState(CommittedState):
 
     def finish_loading(self, due_rows: Iterable[DueRows] | None = None) -> None:
         """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
-        live: list[tuple[int, bytes]] = []
+        live_due_ms: list[int] = []
+        live_keys: list[bytes] = []
         self.expiries, self.unpacked_expiries = [], []
         self.chunks, self.child_index, self.tasks = ChunkIndex(), ChildIndex(), TaskIndex()
         counted: list[bytes] = []
-        for fate, due in self._list_due_rows() if due_rows is None else due_rows:
+        for rows in self._list_due_rows() if due_rows is None else due_rows:
+            fate = rows.fate
             if fate.is_counted:
-                counted += [key for _, key in due]
+                counted += rows.keys
             if fate.is_child:
-                for _, key in due:
+                for key in rows.keys:
                     self.child_index.add(key)
             else:
-                for key in [key for _, key in due if is_run_key(key)]:
+                for key in [key for key in rows.keys if is_run_key(key)]:
                     self.tasks.add_run(key)
             if fate.live:
-                live.extend(due)
+                live_due_ms += rows.due_ms
+                live_keys += rows.keys
             elif fate.is_packed:
-                self.expiries.extend(due)
+                self.expiries += rows.pairs()
             elif not fate.is_child:
-                self._add_unpacked(due)
+                self._add_unpacked(rows.pairs())
         if back_ms := sum(repair.back_ms for repair in self.position.clock_repairs):
             # The clock was set back, maybe since a row was written: the row may be due earlier.
-            live = [(due_ms - back_ms, key) for due_ms, key in live]
+            live_due_ms = [due_ms - back_ms for due_ms in live_due_ms]
         heapq.heapify(self.expiries)
         heapq.heapify(self.unpacked_expiries)
-        self.timers.fill(live)
+        self.timers.fill(live_due_ms, live_keys)
         self.unpacked = len(self.unpacked_expiries)
-        self.live, self.vanishing = len(live), len(self.expiries) + self.unpacked
+        self.live, self.vanishing = len(live_keys), len(self.expiries) + self.unpacked
         self.tally.start_again(counted)
 
     def begin(self) -> Overlay:
@@ -141,8 +144,8 @@ class PartitionState(CommittedState):
         """
         if self._open is not None:
             return self._deadline_before
-        earliest = self.timers.next_due(self._committed_due_ms)
-        return None if earliest is None else max(earliest[0], self.position.quiet_until_ms)
+        due_ms = self.timers.next_due_ms(self._committed_due_ms)
+        return None if due_ms is None else max(due_ms, self.position.quiet_until_ms)
 
     @property
     def may_repair_clock(self) -> bool:
@@ -183,10 +186,13 @@ class PartitionState(CommittedState):
                 self.unpacked_expiries.append((due_ms, key))
 
     def _list_due_rows(self) -> list[DueRows]:
-        found: dict[RowFate, list[tuple[int, bytes]]] = {}
+        found: dict[RowFate, DueRows] = {}
         for key, row in self.rows.items():
-            found.setdefault(self.families.fates[type(row)], []).append((self.due_ms(row), key))
-        return [DueRows(*rows) for rows in found.items()]
+            fate = self.families.fates[type(row)]
+            rows = found.setdefault(fate, DueRows(fate, [], []))
+            rows.due_ms.append(self.due_ms(row))
+            rows.keys.append(key)
+        return list(found.values())
 
     def _committed_due_ms(self, key: bytes) -> int | None:
         return self._live_due_ms(self.rows.get(key))

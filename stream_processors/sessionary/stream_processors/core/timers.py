@@ -1,13 +1,19 @@
 """Which rows are due: a lazy heap over deadlines that are derived from the rows.
 
 There is one entry per row. Postponing a deadline leaves its entry in place: an entry that comes up
-too early is scheduled again at the row's deadline of that moment. Nothing is stored: the heap is
-built from the rows.
+too early is scheduled again at the row's deadline of that moment. Nothing is stored: the entries
+are made from the rows.
+
+Most rows of a partition that opens are due long after. So their deadlines are kept apart, sorted,
+as an array and a list of keys: that takes 16 bytes a row, and in the heap some 150. An entry goes
+from there into the heap when no earlier one is left. If its row was scheduled meanwhile, it is
+dropped.
 """
 
 import heapq
 import math
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 
 DueOf = Callable[[bytes], int | None]
 
@@ -17,22 +23,21 @@ class Timers:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, bytes]] = []
-        self._entries: dict[bytes, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
+        self._entries: dict[bytes, int] = {}  # of the keys that are in the heap
+        # The entries that were filled in and have not come up, the earliest last.
+        self._filled_due_ms: array[int] = array("q")
+        self._filled_keys: list[bytes] = []
 
     def keys(self) -> list[bytes]:
-        """Return the keys of all entries, in any order."""
-        return list(self._entries)
+        """Return the keys of all entries, in any order, some twice."""
+        return [*self._entries, *self._filled_keys]
 
-    def fill(self, deadlines: list[tuple[int, bytes]]) -> None:
-        """Replace all entries by these; the list becomes the timers' own."""
-        # First, while the list has the order in which the keys were made: in that of the heap,
-        # nearly each of them is a miss of the processor's cache.
-        self._entries = {key: due_ms for due_ms, key in deadlines}
-        heapq.heapify(deadlines)
-        self._heap = deadlines
+    def fill(self, due_ms: Sequence[int], keys: Sequence[bytes]) -> None:
+        """Replace all entries by these; each key has the deadline in its place of `due_ms`."""
+        order = sorted(range(len(keys)), key=due_ms.__getitem__, reverse=True)
+        self._filled_due_ms = array("q", [due_ms[place] for place in order])
+        self._filled_keys = [keys[place] for place in order]
+        self._heap, self._entries = [], {}
 
     def schedule(self, key: bytes, due_ms: int) -> None:
         """Note a deadline. An entry that comes up earlier stays: it asks the row again."""
@@ -43,7 +48,8 @@ class Timers:
 
     def move_earlier(self, by_ms: int) -> None:
         """Move every entry to an earlier time, because each row may be due by so much earlier."""
-        self.fill([(due_ms - by_ms, key) for key, due_ms in self._entries.items()])
+        due_ms = dict(zip(self._filled_keys, self._filled_due_ms, strict=True)) | self._entries
+        self.fill([entry_ms - by_ms for entry_ms in due_ms.values()], list(due_ms))
 
     def keys_until(self, until_ms: int, keys_max: int) -> list[bytes]:
         """Return the keys whose entries are at `until_ms` or before, `keys_max` of them at most."""
@@ -57,30 +63,65 @@ class Timers:
                 if entries.get(key) == due_ms:
                     found.append(key)
                 places += 2 * place + 1, 2 * place + 2
+        for key, due_ms in zip(reversed(self._filled_keys), reversed(self._filled_due_ms), strict=True):
+            if due_ms > until_ms or len(found) >= keys_max:
+                break
+            if key not in entries:
+                found.append(key)
         return found
 
     def may_be_due(self, until_ms: int) -> bool:
         """Return whether an entry is at `until_ms` or before; if not, no row is due by then."""
-        return bool(self._heap) and self._heap[0][0] <= until_ms
+        filled = self._filled_due_ms
+        return (bool(self._heap) and self._heap[0][0] <= until_ms) or (bool(filled) and filled[-1] <= until_ms)
 
-    def next_due(self, due_of: DueOf, until_ms: float = math.inf) -> tuple[int, bytes] | None:
+    def next_due(self, due_of: DueOf, until_ms: int) -> tuple[int, bytes] | None:
         """Return the earliest true deadline at or before `until_ms`, and its key.
 
-        `due_of` gives a row's deadline as it is now, or None if the row is no longer live.
+        Of rows that are due at the same time, the one with the least key is returned. `due_of`
+        gives a row's deadline as it is now, or None if the row is no longer live.
         """
-        while self._heap and self._heap[0][0] <= until_ms:
-            due_ms, key = self._heap[0]
-            if self._entries.get(key) != due_ms:
-                heapq.heappop(self._heap)
-                continue
+        while self._raise_filled(until_ms, ties=True) and self._heap[0][0] <= until_ms:
+            if self._check_earliest(due_of):
+                return self._heap[0]
+        return None
+
+    def next_due_ms(self, due_of: DueOf) -> int | None:
+        """Return the earliest true deadline of all rows; None if no row has one."""
+        while self._raise_filled(math.inf, ties=False):
+            if self._check_earliest(due_of):
+                return self._heap[0][0]
+        return None
+
+    def _raise_filled(self, until_ms: float, *, ties: bool) -> bool:
+        """Put filled entries into the heap, as long as one of them is before its first entry.
+
+        None is put there that is after `until_ms`. `ties`: also those at the same time as the first
+        entry, which may be many. Returns whether the heap has an entry.
+        """
+        heap, filled = self._heap, self._filled_due_ms
+        while filled and filled[-1] <= until_ms:
+            if heap and (filled[-1] > heap[0][0] or (filled[-1] == heap[0][0] and not ties)):
+                break
+            due_ms, key = filled.pop(), self._filled_keys.pop()
+            if key not in self._entries:
+                self.schedule(key, due_ms)
+        return bool(heap)
+
+    def _check_earliest(self, due_of: DueOf) -> bool:
+        """Return whether the heap's first entry is true; if not, move it to its row's deadline."""
+        due_ms, key = self._heap[0]
+        if self._entries.get(key) == due_ms:
             true_ms = due_of(key)
             if true_ms == due_ms:
-                return due_ms, key
-            heapq.heappop(self._heap)
+                return True
             del self._entries[key]
+            heapq.heappop(self._heap)
             if true_ms is not None:
                 self.schedule(key, true_ms)
-        return None
+        else:
+            heapq.heappop(self._heap)
+        return False
 
 
 __all__ = ["DueOf", "Timers"]

@@ -116,9 +116,9 @@ class CachedRows(MutableMapping[bytes, Any]):
         unsaved = dict(self.unsaved)
         due_rows = self.survey_shelf(counts=False).due_rows
         if unsaved:
-            due_rows = [DueRows(fate, [row for row in due if row[1] not in unsaved]) for fate, due in due_rows]
+            due_rows = [_without_keys(rows, unsaved) for rows in due_rows]
         changed = (self._codec.due_row(key, row) for key, row in unsaved.items() if row is not None)
-        return due_rows + [DueRows(fate, [(due_ms, key)]) for key, due_ms, fate in changed]
+        return due_rows + [DueRows(fate, [due_ms], [key]) for key, due_ms, fate in changed]
 
     def survey_shelf(self, *, counts: bool) -> RowSurvey:
         """Walk over all that is on the shelf; decodes nothing. Sets `layer_bytes`."""
@@ -176,6 +176,11 @@ class CachedRows(MutableMapping[bytes, Any]):
     def _drop_recent(self, key: bytes) -> None:
         if self._recent.pop(key, None) is not None:
             self._recent_bytes -= self._recent_sizes.pop(key)
+
+
+def _without_keys(rows: DueRows, keys: Mapping[bytes, object]) -> DueRows:
+    left = [(due_ms, key) for due_ms, key in rows.pairs() if key not in keys]
+    return DueRows(rows.fate, [due_ms for due_ms, _ in left], [key for _, key in left])
 
 
 __all__ = ["CachedRows", "Shelf"]

@@ -238,7 +238,7 @@ class MachineRows:
         of its rows. Rows of a kind come one after the other, mostly: what follows from a row's
         schema is looked up if that changes.
         """
-        found: dict[RowFate, list[tuple[int, bytes]]] = {}
+        found: dict[RowFate, DueRows] = {}
         sizes: Counter[str] = Counter()
         contents = content_bytes = checksum = size = 0
         layer, header, read_due = "", None, _DUE.unpack_from
@@ -255,13 +255,15 @@ class MachineRows:
                 fate, size = self.due_stored_row(key, stored).fate, 0
                 known = stored[_DUE_BYTES:_RECORD_HEADER_END]
                 header = known if known in self._fate_by_header else None
-                add, layer = found.setdefault(fate, []).append, layer_of_fate(fate)
+                rows_of_fate = found.setdefault(fate, DueRows(fate, [], []))
+                add_due, add_key, layer = rows_of_fate.due_ms.append, rows_of_fate.keys.append, layer_of_fate(fate)
             size += len(key) + len(stored)
-            add((read_due(stored)[0], key))
+            add_due(read_due(stored)[0])
+            add_key(key)
         sizes[layer] += size
-        count = contents + sum(map(len, found.values()))
+        count = contents + sum(len(found_rows.keys) for found_rows in found.values())
         return RowSurvey(
-            [DueRows(*rows_of_fate) for rows_of_fate in found.items()],
+            list(found.values()),
             {"rows": sizes["rows"], "contents": content_bytes, "gravestones": sizes["gravestones"]},
             RowSum(count, checksum & CHECKSUM_MASK) if counts else None,
         )

@@ -120,7 +120,7 @@ def recover_from(
 def check_recovered(state: PartitionState, rig: StoreRig) -> None:
     assert state.position == rig.state.position
     assert {key: state.rows[key] for key in state.rows} == {key: rig.state.rows[key] for key in rig.state.rows}
-    assert (len(state.timers), state.next_deadline_ms) == (SESSIONS, rig.state.next_deadline_ms)
+    assert (len(state.timers.keys()), state.next_deadline_ms) == (SESSIONS, rig.state.next_deadline_ms)
 
 
 @pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=["first rules", "newest rules"])

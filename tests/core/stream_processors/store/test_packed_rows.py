@@ -45,7 +45,7 @@ SESSION_FATE, GRAVE_FATE = RowFate(live=True, is_counted=True), RowFate(live=Fal
 
 
 def due_rows_of(kept: CachedRows) -> list[DueRow]:
-    return [DueRow(key, due_ms, fate) for fate, due in kept.due_rows() for due_ms, key in due]
+    return [DueRow(key, due_ms, rows.fate) for rows in kept.due_rows() for due_ms, key in rows.pairs()]
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_one_walk_tells_what_three_would(rows: dict[bytes, SessionRow]) -> None:
     survey = ROWS.survey_rows(shelf.items(), counts=True)
     assert survey.row_sum == sum_rows(shelf.items())
     assert ROWS.survey_rows(shelf.items(), counts=False) == survey._replace(row_sum=None)
-    found = {DueRow(key, due_ms, fate) for fate, due in survey.due_rows for due_ms, key in due}
+    found = {DueRow(key, due_ms, rows.fate) for rows in survey.due_rows for due_ms, key in rows.pairs()}
     assert found == {ROWS.due_stored_row(key, shelf[key]) for key in shelf if key != CONTENT_KEY}
     sizes = {key: len(key) + len(stored) for key, stored in shelf.items()}
     graves = sum(size for key, size in sizes.items() if key.startswith(b"grave"))

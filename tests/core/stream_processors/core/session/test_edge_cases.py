@@ -7,7 +7,6 @@ import pytest
 from sessionary.schemas.records import CleanupRequest, Gravestone
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
-from sessionary.stream_processors.core.timers import Timers
 from tests.core.oracle_rig import START_MS, OracleRig
 from tests.core.stream_processors.core.session.test_decide import rig_in_state
 from tests.support.event_factory import EventFactory, snapshot
@@ -56,15 +55,6 @@ def test_each_timeout_asks_for_the_clean_up_again() -> None:
         done = {"cleanup_id": line.cleanup_id, "actions": [CleanupAction("memory_cleanup", True, 1)]}
         assert rig.send(agent, "resources_released", **done) == "applied"
         assert rig.send(agent, "session_resumed", snapshot_id=None) == "applied"
-
-
-def test_timers_count_sessions_and_not_entries() -> None:
-    timers = Timers()
-    timers.fill([(5, b"a"), (7, b"b")])
-    assert len(timers) == 2
-    timers.schedule(b"a", 3)
-    timers.schedule(b"c", 9)
-    assert len(timers) == 3
 
 
 def last_reasons(rig: OracleRig) -> list[tuple[str | None, str, str]]:
