@@ -60,9 +60,7 @@ def test_it_reads_the_rows_that_it_wrote_and_nothing_else() -> None:
         ("session_paused", {}, ["SequenceMoved", "Transitioned"]),
     ],
 )
-def test_a_row_is_copied_for_few_facts_of_an_event(
-    monkeypatch: pytest.MonkeyPatch, event_type: str, fields: dict[str, Any], facts: list[str]
-) -> None:
+def test_a_row_is_copied_for_few_facts_of_an_event(event_type: str, fields: dict[str, Any], facts: list[str]) -> None:
     rig, agent, applied = FoldRig(), EventFactory(), []
     rig.start(agent)
     rig.activate(NEWEST_RULES)
@@ -72,9 +70,10 @@ def test_a_row_is_copied_for_few_facts_of_an_event(
         applied.append(type(fact).__name__)
         return evolve(row, fact)
 
-    monkeypatch.setattr(SessionMachine, "evolve", staticmethod(note_fact))
-    rig.at += 1_000
-    assert rig.send(agent, event_type, **fields) == "applied"
+    with pytest.MonkeyPatch.context() as patch:  # no fixture: the mutants' suite has none
+        patch.setattr(SessionMachine, "evolve", staticmethod(note_fact))
+        rig.at += 1_000
+        assert rig.send(agent, event_type, **fields) == "applied"
     assert applied == facts
     row = rig.row_of(agent)
     assert (row.last_event_at, row.owner_heard_at) == (rig.at, rig.at)
