@@ -94,6 +94,7 @@ PRELOADED = (
     "tests.auditor.oracle",
     "tests.support.event_factory",
     "hypothesis.stateful",
+    "tests.core.conftest",  # the same examples in each trial
 )
 STOPPED = 130  # the exit code of shells for Ctrl-C
 _REPORT_EVERY_S = 30.0  # if stderr is a file

@@ -28,6 +28,7 @@ SHORT_TESTS = (
     "test_second_machine",
     "test_trail",
     "test_clock",
+    "test_timers",
     "test_sequencing",
     "session.test_values",
     "step.test_judge",
