@@ -61,7 +61,8 @@ def run(bench: Bench) -> list[Result]:
                     return _measure_size(stack, kafka, folder if store == "rocksdb" else None)
 
                 sizes.append(bench.repeat(f"{store} store, {what} sessions", measure_size))
-            results += _store_results(store, sessions, *sizes, changelog)
+            without, with_them = sizes
+            results += _store_results(store, sessions, without, with_them, changelog)
     return results
 
 
