@@ -85,7 +85,7 @@ MARKS: Mapping[int, frozenset[str]] = {
     2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}) | QUOTA_MARKS,
 }
 _BOUND_SENTENCES = (" characters, more than ", "it must be from 0 to ", "it must be at most ", "not a finite number")
-_CHUNK_SIZES = ChunkSizes(chunk_keys=4, chunks_merged=3)  # so that few gravestones are packed, and merged
+_CHUNK_SIZES = ChunkSizes(chunk_keys=3, chunks_merged=3)  # so that few gravestones are packed, and few chunks merged
 _ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
 _MISSING = object()
 _SESSION_ID_BYTES = 36

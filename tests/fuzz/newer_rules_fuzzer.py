@@ -84,7 +84,7 @@ class NewerRulesFuzzer(RecordFuzzer):
             (self._make_call, 0.7),
             (self._send_agent_event, 4),
             (self._send_large_content, 2),
-            (self._resume_too_late, 0.3),
+            (self._resume_too_late, 1.6),
             (self._damage_value, 38),
         ]
 
