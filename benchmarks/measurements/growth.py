@@ -8,7 +8,16 @@ import statistics
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, running_stack
-from benchmarks.measurements.full_job import CONCURRENT, EVENTS, EVENTS_QUICK, JobRun, make_workload, run_job, warm_up
+from benchmarks.measurements.full_job import (
+    CONCURRENT,
+    EVENTS,
+    EVENTS_QUICK,
+    JobRun,
+    make_workload,
+    rules_of,
+    run_job,
+    warm_up,
+)
 from benchmarks.results import Result, Target
 from benchmarks.workload.events import Workload
 from benchmarks.workload.live_sessions import preload_sessions
@@ -16,12 +25,12 @@ from sessionary.schemas.settings import KafkaSettings
 
 LIVE = (1_000, 100_000, 1_000_000)
 LIVE_QUICK = (100, 1_000)
-GROWTH = 1.15
+GROWTH = 1.1
 
 
 def _run_job(stack: Stack, bench: Bench, workload: Workload, live: int, events: int) -> JobRun:
     def prepare(kafka: KafkaSettings) -> None:
-        size = preload_sessions(kafka, workload.templates, live)
+        size = preload_sessions(kafka, workload.templates, live, rules=rules_of(bench))
         bench.print_progress(f"  changelog of {size / 1e6:,.0f} MB")
 
     return run_job(stack, bench, workload, events, prepare)

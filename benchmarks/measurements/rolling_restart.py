@@ -3,6 +3,10 @@
 Each worker in turn is stopped (SIGTERM) and started again by its name; the next one follows when it
 is ready. A pause is the time between two batches of a partition in the log. Those between batches
 of two workers belong to a partition that moved, all others to one that stayed where it was.
+
+A process that starts takes the cores from the others for seconds. So the same load is also measured
+while as many processors of another pipeline start and end, which share nothing but the machine and
+its broker.
 """
 
 import itertools
@@ -47,6 +51,7 @@ class RollingRun(NamedTuple):
     moves: int
     stayed_max: float
     steady_max: float  # under the same load, before the first restart
+    beside_max: float  # under the same load, while processors of another pipeline start and end
 
 
 def find_pauses(batches: Iterable[Batch], from_s: float, until_s: float) -> Pauses:
@@ -90,7 +95,9 @@ def _wait_all_judged(stack: Stack, reader: BatchReader, children: list[Child]) -
         _read_until(stack, reader, time.time() + 0.2, children)
 
 
-def _measure_rolling(stack: Stack, kafka: KafkaSettings, rate: int, steady_s: float) -> RollingRun:
+def _measure_rolling(
+    stack: Stack, kafka: KafkaSettings, other: KafkaSettings, rate: int, steady_s: float
+) -> RollingRun:
     workers = {name: Worker(stack, kafka, name) for name in WORKERS}
     for worker in workers.values():
         worker.wait_ready()
@@ -101,6 +108,9 @@ def _measure_rolling(stack: Stack, kafka: KafkaSettings, rate: int, steady_s: fl
         _wait_all_judged(stack, reader, [load])
         steady_from_s = time.time()
         _read_until(stack, reader, steady_from_s + steady_s, [load])
+        steady_until_s = time.time()
+        _start_others(stack, other)
+        _read_until(stack, reader, time.time() + steady_s, [load])
         begun_s = time.time()
         for name in WORKERS:
             workers[name].stop()
@@ -108,8 +118,9 @@ def _measure_rolling(stack: Stack, kafka: KafkaSettings, rate: int, steady_s: fl
             workers[name].wait_ready()
             _wait_all_judged(stack, reader, [load, workers[name].child])
             _read_until(stack, reader, time.time() + steady_s, [load])
-        steady, rolling = (
-            find_pauses(reader.batches, *span) for span in ((steady_from_s, begun_s), (begun_s, time.time()))
+        steady, beside, rolling = (
+            find_pauses(reader.batches, *span)
+            for span in ((steady_from_s, steady_until_s), (steady_until_s, begun_s), (begun_s, time.time()))
         )
     finally:
         load.stop(_STOP_S)
@@ -117,8 +128,26 @@ def _measure_rolling(stack: Stack, kafka: KafkaSettings, rate: int, steady_s: fl
         for worker in workers.values():
             worker.stop()
         stack.drop_pipeline(kafka)
+        stack.drop_pipeline(other)
     moved = sorted(rolling.moved)
-    return RollingRun(moved[-1], moved[len(moved) // 2], len(moved), max(rolling.stayed), max(steady.stayed))
+    return RollingRun(
+        moved_max=moved[-1],
+        moved_median=moved[len(moved) // 2],
+        moves=len(moved),
+        stayed_max=max(rolling.stayed),
+        steady_max=max(steady.stayed),
+        beside_max=max(beside.stayed),
+    )
+
+
+def _start_others(stack: Stack, kafka: KafkaSettings) -> None:
+    """Start a processor of another pipeline and end it, as often as there are workers."""
+    for _ in WORKERS:
+        worker = Worker(stack, kafka, "other")
+        try:
+            worker.wait_ready()
+        finally:
+            worker.stop()
 
 
 def _repeat_rolling(stack: Stack, bench: Bench, workload: Workload) -> list[RollingRun]:
@@ -127,9 +156,10 @@ def _repeat_rolling(stack: Stack, bench: Bench, workload: Workload) -> list[Roll
     rate, steady_s = (RATE_QUICK, _STEADY_QUICK_S) if quick else (RATE, _STEADY_S)
 
     def run_once(_: int) -> RollingRun:
-        kafka = stack.new_pipeline(PARTITIONS)
+        kafka, other = stack.new_pipeline(PARTITIONS), stack.new_pipeline(PARTITIONS)
         preload_sessions(kafka, workload.templates, sessions)
-        return _measure_rolling(stack, kafka, rate, steady_s)
+        preload_sessions(other, workload.templates, 0)
+        return _measure_rolling(stack, kafka, other, rate, steady_s)
 
     return bench.repeat("rolling restart", run_once)
 
@@ -142,16 +172,18 @@ def run(bench: Bench) -> list[Result]:
     notes = (
         f"{len(WORKERS)} workers, {PARTITIONS} partitions; the longest time between two batches of a partition, by "
         "the broker's time stamps",
-        "a partition that stays waits no longer than in the steady load before",
+        "a partition that stays waits no longer than under the same load while processors of another pipeline start "
+        "and end, which takes the cores as much",
     )
-    beyond = [max(0.0, one.stayed_max - one.steady_max) for one in runs]
+    beyond = [max(0.0, one.stayed_max - one.beside_max) for one in runs]
     return [
         Result("partition that moves, longest pause", "s", [one.moved_max for one in runs], Target("<=", MOVED_S_MAX)),
         Result("partition that moves, median pause", "s", [one.moved_median for one in runs]),
         Result("moves", "number", [float(one.moves) for one in runs]),
         Result("partition that stays, longest pause", "s", [one.stayed_max for one in runs]),
         Result("steady load, longest pause", "s", [one.steady_max for one in runs]),
-        Result("partition that stays, beyond the steady load", "s", beyond, Target("<=", STAYED_S_MAX), notes),
+        Result("beside other processors that start, longest pause", "s", [one.beside_max for one in runs]),
+        Result("partition that stays, beyond that", "s", beyond, Target("<=", STAYED_S_MAX), notes),
     ]
 
 
