@@ -182,8 +182,8 @@ def run(bench: Bench) -> list[Result]:
         Result("moves", "number", [float(one.moves) for one in runs]),
         Result("partition that stays, longest pause", "s", [one.stayed_max for one in runs]),
         Result("steady load, longest pause", "s", [one.steady_max for one in runs]),
-        Result("beside other processors that start, longest pause", "s", [one.beside_max for one in runs]),
-        Result("partition that stays, beyond that", "s", beyond, Target("<=", STAYED_S_MAX), notes),
+        Result("others start beside the steady load, longest pause", "s", [one.beside_max for one in runs]),
+        Result("partition that stays, beyond the starts of others", "s", beyond, Target("<=", STAYED_S_MAX), notes),
     ]
 
 
