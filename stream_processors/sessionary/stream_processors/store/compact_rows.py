@@ -32,6 +32,8 @@ _HEX_DIGITS: Final = b"0123456789abcdef"
 # More than a batch of each of four partitions writes: with fewer, a key is gone before it is asked
 # for again.
 _PARENTS_CACHED, _KEYS_CACHED = 4_096, 16_384
+# No key of a child is as long. Any client may send a longer one, and a cache must not keep it.
+_CHILD_KEY_BYTES_MAX: Final = 256
 
 _NEVER: Final = struct.pack(">q", NEVER_MS)
 # A packed row is when it is due, Avro's marker, a schema's fingerprint, and the record's fields.
@@ -56,7 +58,7 @@ class _Parent(NamedTuple):
 def compact_key(key: bytes) -> bytes:
     """Return the key that a store has instead of that of a row or a content."""
     # Of a byte as a number: for bytes the interpreter first raises, and drops, an error.
-    if 0 in key and (short := _compact_child_key(key)) is not None:
+    if 0 in key and len(key) <= _CHILD_KEY_BYTES_MAX and (short := _compact_child_key(key)) is not None:
         return short
     return key if not key or not 0 < key[0] <= _OTHER_KEY else bytes((_OTHER_KEY,)) + key
 

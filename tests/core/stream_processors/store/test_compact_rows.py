@@ -27,6 +27,7 @@ from sessionary.schemas.records import (
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.gravestones.chunk_index import chunk_key
 from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.store import compact_rows
 from sessionary.stream_processors.store.compact_rows import compact_key, compact_row, whole_key, whole_row
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from tests.support.values import example, values
@@ -131,3 +132,10 @@ def test_any_row_comes_back(row: Any, key: bytes, due_ms: int) -> None:
     for record in (row, row._replace(tenant_id=TENANT, session_id=SESSION_ID)):
         kept = kept_under(key, due_ms.to_bytes(8, "big") + encode_record(record))
         kept_under(key, kept)  # a compact row is a row like any other
+
+
+def test_no_cache_keeps_a_key_that_is_too_long_for_a_child() -> None:
+    kept = compact_rows._compact_child_key.cache_info().currsize
+    key = b"acme:" + bytes(1_000_000)
+    assert compact_key(key) == key
+    assert compact_rows._compact_child_key.cache_info().currsize == kept
