@@ -17,7 +17,7 @@ advice. Processors use this for audit records, sinks for rows of history.
 from collections.abc import Sequence
 from datetime import date
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from sessionary.schemas.types import DataClass
 
@@ -30,6 +30,7 @@ _KEEP_YEARS: Final[tuple[tuple[DataClass, str, int], ...]] = (
     ("financial", "sox_audit", 7),
     ("medical", "hipaa_privacy", 6),
 )
+_CLASSES_MAX: Final = len(get_args(DataClass))
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
 _new = tuple.__new__  # makes a NamedTuple in half the time of its own constructor
 
@@ -51,7 +52,7 @@ class Retention(NamedTuple):
 
 def compliance_tags(data_classes: Sequence[DataClass]) -> tuple[str, ...]:
     """Return the compliance tags of the data classes, sorted, each once."""
-    return _rule_of(tuple(data_classes))[-1]
+    return _rule_of(_each_once(tuple(data_classes)))[-1]
 
 
 def retention_of(data_classes: Sequence[DataClass], appended_us: int) -> Retention:
@@ -61,7 +62,7 @@ def retention_of(data_classes: Sequence[DataClass], appended_us: int) -> Retenti
     if a period of calendar years would end after the year 9999.
     """
     classes = data_classes if type(data_classes) is tuple else tuple(data_classes)
-    name, period_us, years, personal, _ = _rule_of(classes)
+    name, period_us, years, personal, _ = _rule_of(_each_once(classes))
     if years:
         period_us = _years_us(years, appended_us // DAY_US)
     return _new(Retention, (name, appended_us + period_us, appended_us + PERSONAL_US if personal else None))
@@ -70,6 +71,11 @@ def retention_of(data_classes: Sequence[DataClass], appended_us: int) -> Retenti
 def unknown_retention(appended_us: int) -> Retention:
     """Return the retention of bytes that cannot be read, and so may hold personal data."""
     return Retention("default", appended_us + DEFAULT_US, appended_us + PERSONAL_US)
+
+
+def _each_once(data_classes: tuple[DataClass, ...]) -> tuple[DataClass, ...]:
+    # Any client may send a class a million times, and the cache must not keep a tuple as long.
+    return data_classes if len(data_classes) <= _CLASSES_MAX else tuple(dict.fromkeys(data_classes))
 
 
 @lru_cache(maxsize=256)  # few combinations of classes, which recur in every record

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessionary.schemas import retention
 from sessionary.schemas.retention import (
     DAY_US,
     DEFAULT_US,
@@ -118,3 +119,11 @@ def test_tags_follow_from_the_classes_alone() -> None:
 def test_a_period_beyond_the_calendar_is_an_error() -> None:
     with pytest.raises(ValueError, match="year"):
         retention_of(("financial",), micros(datetime(9999, 1, 1, tzinfo=UTC)))
+
+
+def test_classes_that_are_sent_very_often_count_once_and_are_not_kept() -> None:
+    few: list[DataClass] = ["personal", "financial"]
+    expected, tags = retention_of(few, 0), compliance_tags(few)
+    kept = retention._rule_of.cache_info().currsize
+    assert (retention_of(few * 100_000, 0), compliance_tags(few * 100_000)) == (expected, tags)
+    assert retention._rule_of.cache_info().currsize == kept
