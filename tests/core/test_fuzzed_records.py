@@ -38,7 +38,7 @@ def check_reach(seed: int, records: int, rules: int) -> None:
 
 @pytest.mark.parametrize("rules", [1, 2])
 def test_fuzzed_records_stop_neither_processor_nor_sinks(rules: int) -> None:
-    check_reach(2, 20_000, rules)
+    check_reach(11, 20_000, rules)
 
 
 @pytest.mark.long
