@@ -1,12 +1,12 @@
 """Which rows are due: a lazy heap over deadlines that are derived from the rows.
 
-There is one entry per row. Postponing a deadline leaves its entry in place: an entry that comes up
-too early is scheduled again at the row's deadline of that moment. Nothing is stored: the entries
-are made from the rows.
+Each row has one entry that counts. Postponing a deadline leaves its entry in place: an entry that
+comes up too early is scheduled again at the row's deadline of that moment. Nothing is stored: the
+entries are made from the rows.
 
-Most rows of a partition that opens are due long after. So their deadlines are kept apart, sorted,
-as an array and a list of keys: that takes 16 bytes a row, and in the heap some 150. An entry goes
-from there into the heap when no earlier one is left. If its row was scheduled meanwhile, it is
+Most rows of a partition that opens are due much later. So their deadlines are kept apart, sorted,
+as an array beside a list of keys. That takes 16 bytes a row; an entry of the heap takes some 150.
+An entry moves into the heap once no earlier one is left; if its row was scheduled meanwhile, it is
 dropped.
 """
 
@@ -29,7 +29,7 @@ class Timers:
         self._filled_keys: list[bytes] = []
 
     def keys(self) -> list[bytes]:
-        """Return the keys of all entries, in any order, some twice."""
+        """Return the keys of all entries, in any order; one may be there twice."""
         return [*self._entries, *self._filled_keys]
 
     def fill(self, due_ms: Sequence[int], keys: Sequence[bytes]) -> None:

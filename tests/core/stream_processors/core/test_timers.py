@@ -53,6 +53,17 @@ def test_a_filled_entry_is_dropped_if_its_row_was_scheduled_since() -> None:
     assert rows.timers.next_due_ms(rows.due_ms.get) == 9
 
 
+def test_keys_are_those_of_rows_however_many_entries_a_row_has() -> None:
+    timers = Timers()
+    timers.fill([5, 7], [b"a", b"b"])
+    assert sorted(timers.keys()) == [b"a", b"b"]
+    timers.schedule(b"a", 3)
+    timers.schedule(b"c", 9)
+    assert set(timers.keys()) == {b"a", b"b", b"c"}
+    timers.move_earlier(1)  # leaves one entry of each
+    assert sorted(timers.keys()) == [b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize("apart_ms", [0, 1_000])
 def test_one_row_is_asked_for_the_earliest_deadline(apart_ms: int) -> None:
     rows = Rows()
