@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.committed import RowTally
 from sessionary.stream_processors.core.model import (
     POSITION_KEY,
     Counts,
@@ -74,6 +75,7 @@ class CountingFold:
         self.settings = settings
         self.rows: MutableMapping[bytes, Any] = {}
         self.counts: dict[bytes, int] = {}
+        self.tally = RowTally({}, {})  # complete: no row has a label
         self.position = Position(0, 0, 0, 0, 0)
 
     def load_position(self, position: Position) -> None:

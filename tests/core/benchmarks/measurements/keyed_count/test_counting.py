@@ -6,6 +6,7 @@ from benchmarks.measurements.keyed_count.counting import RECORDS_MAX, counting_j
 from benchmarks.measurements.keyed_count.job import key_bytes
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.measures.row_census import count_for_a_slice
 from sessionary.stream_processors.runtime.job import Produced
 from sessionary.stream_processors.store.saved_position import SavedPosition
 from sessionary.stream_processors.store.stores import MemoryStore
@@ -47,3 +48,8 @@ def test_our_fold_takes_no_more_into_a_batch_than_the_product_does() -> None:
     assert all(batch.apply(LogRecord(n, 0, b"k", b"")) for n in range(RECORDS_MAX))
     assert not batch.apply(LogRecord(RECORDS_MAX, 0, b"k", b""))
     assert PartitionSettings("events", 4).records_max == RECORDS_MAX
+
+
+def test_the_census_of_rows_finds_nothing_to_count() -> None:
+    state = counting_job(PartitionSettings("events", 4), "changelog", "output").new_state(0)
+    assert count_for_a_slice([state])
