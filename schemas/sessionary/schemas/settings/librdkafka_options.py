@@ -82,6 +82,7 @@ _OF_ROLES: Final = frozenset(
         "queued.max.messages.kbytes",
         "queued.min.messages",
         "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
         "retry.backoff.ms",
         "session.timeout.ms",
         "socket.connection.setup.timeout.ms",

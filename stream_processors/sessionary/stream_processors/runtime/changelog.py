@@ -58,6 +58,8 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
             # Several partitions are read at a time, and a probe of a log reads one record. The
             # default of 64 MiB would be fetched for each of them.
             "queued.max.messages.kbytes": PREFETCH_KIB,
+            # It reads up to the end once: there is nothing to wait for.
+            "fetch.wait.max.ms": 1,
         }
     )
 
