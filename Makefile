@@ -121,7 +121,7 @@ alerts: $(DEV)
 
 # Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
 chaos: $(DEV)
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 # Fold fuzzed records on all cores and count what they reach: make fuzz RECORDS=10000000 SEED=2.
 fuzz: $(DEV)
@@ -157,8 +157,9 @@ format: $(DEV)
 	@$(BIN)/ruff check --fix .
 
 # Measure the pipeline; results go to benchmarks/results. ARGS="--only b,c --runs 3", ARGS=--quick to try it.
+# As with the tests: a process that may not write compiled modules compiles all of them at each start.
 bench: $(DEV)
-	@$(BIN)/python -m benchmarks $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m benchmarks $(ARGS)
 
 # Draw docs/performance.md and its plots from benchmarks/results.
 bench-report: $(DEV)
