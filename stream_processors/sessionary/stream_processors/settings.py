@@ -100,6 +100,15 @@ class ProcessorSettings(KafkaSettings):
         """The consumer group of a pipeline's workers; their transactional ids begin with it."""
         return f"{self.topic_prefix}.processor"
 
+    def opening_config(self) -> dict[str, str | int | float | bool]:
+        """Return what the clients that open a partition have beside what all clients have.
+
+        A new client drops its connection to the bootstrap server once that has told of the brokers,
+        and waits this long before it connects to one of them, which is the same server mostly: by
+        default 100 ms, less a random part. It doubles with each failure.
+        """
+        return {"reconnect.backoff.ms": 10}
+
     def reader_config(self) -> dict[str, str | int | float | bool]:
         """Return the configuration of a consumer outside of any group. Keys are librdkafka's.
 

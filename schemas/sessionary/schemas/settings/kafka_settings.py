@@ -89,10 +89,6 @@ class KafkaSettings(EnvSettings):
             "metadata.recovery.strategy": "none",
             # A broker that comes back is found within half a second; librdkafka's default is 10 s.
             "reconnect.backoff.max.ms": 500,
-            # A new client drops its connection to the bootstrap server once that has told of the
-            # brokers, and waits this long (100 ms by default) before it connects to one of them,
-            # which is the same server mostly. It doubles with each failure.
-            "reconnect.backoff.ms": 10,
             # A broker that falls silent without closing its connections (a frozen host, packets
             # that are dropped) is given up after this long; librdkafka's defaults are 60 s and
             # 30 s. Before that no client looks for the partition's new leader, and agents whose

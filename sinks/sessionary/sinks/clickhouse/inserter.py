@@ -41,6 +41,7 @@ WHERE tenant_id = '' AND event_type = 'records_skipped' AND source_partition = {
     AND gap_first <= {{offset:Int64}} AND gap_last >= {{offset:Int64}}
 """
 _TOPIC_ID: Final = "topic_id"  # the last column of every table that a sink writes
+_RECORDS: Final = "uniqExact(src_partition, src_offset)"  # a row may be there twice until it is merged
 _LOW_CARDINALITY: Final = re.compile(r"LowCardinality\((String|Nullable\(String\))\)")
 
 
@@ -154,25 +155,30 @@ class TableInserter:
             raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
 
     def count_rows(self, ranges: Sequence[tuple[int, int, int]], wanted: int) -> int:
-        """Return how many rows the sink's table has of ranges: partition, first and last offset.
+        """Return of how many records in ranges (partition, first and last offset) there are rows.
 
         Looks at parts of the last ten minutes, and at all of them if those have fewer rows than
         `wanted`. Raises `Transient`, `OperatorError`.
         """
-        condition = " OR ".join(
-            f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last}"
-            for partition, first, last in ranges
-        )
+        condition = _within(ranges)
         # The table's parts and this list are read one after the other. A part that was merged in
         # between is no longer active; it is listed nevertheless.
         recent = (
             f"SELECT name FROM system.parts WHERE database = '{self._settings.clickhouse_database}' "
             f"AND table = '{self._table}' AND modification_time > now() - 600"
         )
-        (count,) = self._query_rows("count()", f"({condition}) AND _part IN ({recent})")
+        (count,) = self._query_rows(_RECORDS, f"({condition}) AND _part IN ({recent})")
         if count[0] < wanted:
-            (count,) = self._query_rows("count()", condition)
+            (count,) = self._query_rows(_RECORDS, condition)
         return int(count[0])
+
+    def read_places(self, ranges: Sequence[tuple[int, int, int]]) -> set[tuple[int, int]]:
+        """Return the places (partition, offset) in ranges of which the sink's table has rows.
+
+        Raises `Transient`, `OperatorError`.
+        """
+        rows = self._query_rows("DISTINCT src_partition, src_offset", _within(ranges))
+        return {(int(partition), int(offset)) for partition, offset in rows}
 
     def count_blocks(self, since_ms: int) -> int:
         """Return about how many blocks the sink's table has got since a time in ms since the epoch.
@@ -193,6 +199,12 @@ class TableInserter:
         except (Transient, OperatorError):
             self.close()
             raise
+
+
+def _within(ranges: Sequence[tuple[int, int, int]]) -> str:
+    return " OR ".join(
+        f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last}" for partition, first, last in ranges
+    )
 
 
 __all__ = ["TableInserter"]

@@ -26,8 +26,10 @@ from sessionary.sinks.settings import SinkSettings
 # tables' settings). A replay of an older block may leave its rows twice until they are merged.
 _WINDOW_BLOCKS = 10_000
 _WINDOW_MS = 7 * 86_400_000
-# A server says that it wrote a block also if it knew the token, and kept nothing. So a sink counts
-# the rows of one block in so many seconds.
+# A server says that it wrote a block also if it knew the token, and kept nothing. It may know the
+# token of rows that it lost: of a server that was killed during an insert, the token of a part was
+# on the disk, but not the part. So a sink counts the rows of each block whose insert is repeated,
+# and of one block in so many seconds.
 _LOOK_EVERY_S = 30.0
 _log = role_logger(__name__)
 
@@ -66,13 +68,10 @@ class BlockWriter:
         """
         token = block.insert_token(self._group, self._topic, partition)
         self._inserter.open()
-        native = self._inserter.new_block(topic_id=block.topic_id)
         letters: list[tuple[RawRecord, str]] = []
         records, aside = self._split_records(block.records)
         aside_rows = self._write_aside(token, block.topic_id, aside, letters) if aside else 0
-        build, encoder = self._row_builder_of(block), self._encoder_of(block, native)
-        for first in range(0, len(records), PORTION):
-            self._add_portion(native, encoder, build, list(records[first : first + PORTION]), letters)
+        native = self._encode_records(block, records, letters)
         if letters:
             self._write_dead_letters(partition, token, block.topic_id, letters)
         first_try = block.replay_of is None and self._tried_tokens.get(partition) != token
@@ -80,8 +79,8 @@ class BlockWriter:
         began = time.perf_counter()
         self._inserter.insert_block(native, token, first_try=first_try)
         self._metrics.insert_seconds.observe(time.perf_counter() - began)
-        if block.replay_of is None and native.rows and time.monotonic() >= self._look_at_s:
-            self._keep_block(partition, block, native, token)
+        if native.rows and (not first_try or time.monotonic() >= self._look_at_s):
+            self._keep_block(partition, block, records, native.rows, token)
             self._look_at_s = time.monotonic() + _LOOK_EVERY_S
         self._metrics.rows.inc(native.rows + aside_rows)
         self._metrics.blocks.inc()
@@ -95,27 +94,33 @@ class BlockWriter:
         """
         return self._inserter.find_skip(partition, offset) if self._definition.topic == "events" else None
 
-    def _keep_block(self, partition: int, block: RecordBlock, native: NativeBlock, token: str) -> None:
-        """Look whether ClickHouse kept a block; if not, insert it under another token.
+    def _keep_block(
+        self, partition: int, block: RecordBlock, records: Sequence[RawRecord], rows: int, token: str
+    ) -> None:
+        """Look whether ClickHouse kept a block's rows; insert those that it lacks under another token.
 
-        Raises `OperatorError` if it does not keep that either.
+        Raises `OperatorError` if it does not keep these either.
         """
-        if self._count_kept(partition, block, native.rows) >= native.rows:
+        ranges = block.pieces or [Piece(partition, block.first, block.last)]
+        kept = self._inserter.count_rows(ranges, rows)
+        if kept >= rows:
             return
         _log.error(
-            "partition %(partition)d: ClickHouse did not keep a block; it is inserted again (%(insert_token)s)",
+            "partition %(partition)d: ClickHouse did not keep %(lost)d of a block's %(rows)d rows; they are inserted "
+            "again (%(insert_token)s)",
+            lost=rows - kept,
+            rows=rows,
             insert_token=token,
             partition=partition,
             offset=block.first,
         )
         self._metrics.count_retry("block_not_kept")
-        self._inserter.insert_block(native, f"{token}:again", first_try=False)
-        kept = self._count_kept(partition, block, native.rows)
-        if kept < native.rows:
-            raise OperatorError("block_not_kept", f"{native.rows} rows sent twice, {kept} found ({token})")
-
-    def _count_kept(self, partition: int, block: RecordBlock, wanted: int) -> int:
-        return self._inserter.count_rows(block.pieces or [Piece(partition, block.first, block.last)], wanted)
+        stored = self._inserter.read_places(ranges)
+        lost = self._encode_records(block, [raw for raw in records if (raw.partition, raw.offset) not in stored], [])
+        self._inserter.insert_block(lost, f"{token}:again:{kept}", first_try=False)
+        kept = self._inserter.count_rows(ranges, rows)
+        if kept < rows:
+            raise OperatorError("block_not_kept", f"{rows} rows sent twice, {kept} found ({token})")
 
     def read_topic_ids(self) -> set[str]:
         """Return the ids that the sink's topic had by its table. Raises as `write_block` does."""
@@ -124,6 +129,16 @@ class BlockWriter:
     def close(self) -> None:
         """Close the connection to ClickHouse."""
         self._inserter.close()
+
+    def _encode_records(
+        self, block: RecordBlock, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
+    ) -> NativeBlock:
+        """Return rows of records of a block, in their order; append bad records to `letters`."""
+        native = self._inserter.new_block(topic_id=block.topic_id)
+        build, encoder = self._row_builder_of(block), self._encoder_of(block, native)
+        for first in range(0, len(records), PORTION):
+            self._add_portion(native, encoder, build, list(records[first : first + PORTION]), letters)
+        return native
 
     def _row_builder_of(self, block: RecordBlock) -> RowBuilder:
         definition = self._definition

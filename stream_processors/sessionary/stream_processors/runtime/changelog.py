@@ -55,6 +55,7 @@ def reader_of(settings: ProcessorSettings) -> Consumer:
     return Consumer(
         {
             **settings.reader_config(),
+            **settings.opening_config(),
             # Several partitions are read at a time, and a probe of a log reads one record. The
             # default of 64 MiB would be fetched for each of them.
             "queued.max.messages.kbytes": PREFETCH_KIB,

@@ -129,6 +129,7 @@ class TransactionWriter:
         self._producer = Producer(
             {
                 **settings.client_config(),
+                **settings.opening_config(),
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 2,

@@ -13,7 +13,6 @@ def test_all_clients_share_the_servers_and_log_nothing_by_themselves() -> None:
         "security.protocol": "PLAINTEXT",
         "metadata.recovery.strategy": "none",
         "reconnect.backoff.max.ms": 500,
-        "reconnect.backoff.ms": 10,
         "socket.timeout.ms": 10_000,
         "socket.connection.setup.timeout.ms": 10_000,
         "log_level": 0,

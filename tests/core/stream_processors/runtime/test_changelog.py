@@ -52,6 +52,18 @@ def test_all_recoveries_of_a_worker_prefetch_less_than_one_reader_by_default(mon
     assert RECOVERIES_MAX * PREFETCH_KIB <= 65_536
 
 
+def test_a_reader_waits_neither_before_it_connects_nor_for_records_that_may_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configs: list[dict[str, Any]] = []
+    monkeypatch.setattr(changelog, "Consumer", configs.append)
+    reader_of(ProcessorSettings())
+    assert {name: configs[0][name] for name in ("reconnect.backoff.ms", "fetch.wait.max.ms")} == {
+        "reconnect.backoff.ms": 10,
+        "fetch.wait.max.ms": 1,
+    }
+
+
 class DamagedChangelog:
     """A reader whose log begins with a batch of a wrong checksum."""
 

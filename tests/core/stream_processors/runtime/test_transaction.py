@@ -275,11 +275,11 @@ def test_a_partition_is_fenced_by_a_producer_that_is_connected(is_away: bool, qu
     assert (producer.questions, producer.fenced_after) == (questions, questions)
 
 
-def test_what_is_written_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_is_compressed_and_a_new_producer_connects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[dict[str, Any]] = []
     monkeypatch.setattr(transaction, "Producer", configs.append)
     retrying_writer()
-    assert [config["compression.type"] for config in configs] == ["lz4"]
+    assert [(config["compression.type"], config["reconnect.backoff.ms"]) for config in configs] == [("lz4", 10)]
 
 
 class FakeTransactions:
