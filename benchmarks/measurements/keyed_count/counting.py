@@ -28,6 +28,14 @@ RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
 Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
 
 
+class CountedRows(dict[bytes, int]):
+    """A batch's rows, the last count of each key, with every count on the way there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counted: list[Counted] = []
+
+
 class CountingBatch:
     """An overlay on a fold, with the interface of the product's `Overlay`."""
 
@@ -37,12 +45,11 @@ class CountingBatch:
         self._committed = fold.counts
         self._before = self.position = fold.position
         self._last: LogRecord | None = None
-        self.counts: dict[bytes, int] = {}
-        self.counted: list[Counted] = []
+        self.counts = CountedRows()
 
     def apply(self, record: LogRecord) -> bool:
         """Count one record; return False if the batch is full."""
-        counted, counts = self.counted, self.counts
+        counts, counted = self.counts, self.counts.counted
         if len(counted) >= RECORDS_MAX:
             return False
         _, _, key, value, _ = record
@@ -56,13 +63,12 @@ class CountingBatch:
 
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write."""
-        before, number = self._before, len(self.counted)
+        before, number = self._before, len(self.counts.counted)
         next_offset = before.next_offset if self._last is None else self._last.offset + 1
         position = Position(next_offset, 0, 0, before.batch_number + 1, 0, previous_acknowledged_at)
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
-        # Only this job's `transaction` reads the outcome's rows and records.
-        return Outcome(self.counts, cast(Any, self.counted), position, counts, JudgedRecords())
+        return Outcome(self.counts, [], position, counts, JudgedRecords())
 
 
 class CountingFold:
@@ -147,7 +153,7 @@ def counting_job(settings: Any, changelog: str, output: str) -> Job:
     def transaction(
         partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
-        counted = cast(list[Counted], outcome.emitted)
+        counted = cast(CountedRows, outcome.rows).counted
         return Transaction(_output_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
 
     return Job(new_state, transaction, CountCodec())
