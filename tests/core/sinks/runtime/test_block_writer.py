@@ -14,6 +14,7 @@ from sessionary.sinks.core.intent import Intent, RecordBlock
 from sessionary.sinks.core.rows.history import history_row
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
+from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.block_writer import BlockWriter
 from sessionary.sinks.runtime.dead_letter_producer import DeadLetterProducer
@@ -105,3 +106,67 @@ def test_a_block_of_the_former_release_is_made_of_rows(monkeypatch: pytest.Monke
         assert len(asked) == times
     writer.write_block(1, block)
     assert asked == [True, True]
+
+
+class _LossyTable:
+    """A table that knows a token, but lost some of its rows."""
+
+    def __init__(self, lost: set[int], *, keeps_again: bool = True) -> None:
+        self.lost, self.keeps_again = lost, keeps_again
+        self.inserted: list[tuple[str, int]] = []  # tokens, and numbers of rows
+        self.stored: set[int] = set()
+
+    def insert_block(self, block: NativeBlock, token: str, *, first_try: bool) -> None:
+        self.inserted.append((token, block.rows))
+        if ":again:" not in token:
+            self.stored = set(range(10)) - self.lost
+        elif self.keeps_again:
+            assert block.rows == len(self.lost), "no row is sent twice"
+            self.stored |= self.lost
+
+    def attach(self, writer: BlockWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, fake in {
+            "open": lambda: None,
+            "new_block": lambda *_, **__: history_block(),
+            "insert_block": self.insert_block,
+            "count_rows": lambda *_: len(self.stored),
+            "read_places": lambda _: {(1, offset) for offset in self.stored},
+            "count_blocks": lambda *_: 1,
+        }.items():
+            monkeypatch.setattr(writer._inserter, name, fake)
+
+
+def _history_writer() -> tuple[BlockWriter, RecordBlock]:
+    value = agent_event(SessionActivity("llm"))
+    records = [RawRecord("t", 1, n, 5 + n, b"k", value) for n in range(10)]
+    writer = BlockWriter(SINKS["history"], SinkSettings(), SinkMetrics("history", "g"), Decoder())
+    writer._look_at_s = float("inf")  # no block is looked at for its own sake
+    return writer, RecordBlock(0, 9, records, None)
+
+
+@pytest.mark.parametrize("lost", [set(), {0}, {3, 4, 9}, set(range(10))], ids=["none", "first", "some", "all"])
+@pytest.mark.parametrize("is_replay", [True, False], ids=["replay", "second try"])
+def test_rows_that_a_killed_server_lost_are_inserted_when_their_block_is_repeated(
+    lost: set[int], is_replay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, block = _history_writer()
+    table = _LossyTable(lost)
+    table.attach(writer, monkeypatch)
+    if is_replay:
+        block = block._replace(replay_of=Intent(9, 10, 0, "id"), topic_id="id")
+    else:
+        writer.write_block(1, block)
+        assert table.inserted == [(block.insert_token(writer._group, writer._topic, 1), 10)], "it is not looked at"
+    table.inserted.clear()
+    writer.write_block(1, block)
+    token = block.insert_token(writer._group, writer._topic, 1)
+    again = [(f"{token}:again:{10 - len(lost)}", len(lost))] if lost else []
+    assert table.inserted == [(token, 10), *again]
+    assert table.stored == set(range(10))
+
+
+def test_a_server_that_keeps_lost_rows_under_no_token_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, block = _history_writer()
+    _LossyTable({3}, keeps_again=False).attach(writer, monkeypatch)
+    with pytest.raises(OperatorError, match="10 rows sent twice, 9 found"):
+        writer.write_block(1, block._replace(replay_of=Intent(9, 10, 0, "id"), topic_id="id"))
