@@ -28,6 +28,11 @@ def test_settings_come_from_the_environment() -> None:
         ProducerSettings.from_env({"SESSIONARY_SESSION_ID_VERSION": "five"})
 
 
+def test_ids_are_of_version_4_unless_7_is_asked_for() -> None:
+    assert ProducerSettings.from_env({}).session_id_version == 4
+    assert ProducerSettings.from_env({"SESSIONARY_SESSION_ID_VERSION": "7"}).session_id_version == 7
+
+
 def test_two_clusters_never_share_a_spool(tmp_path: Path) -> None:
     folders = {new_settings(servers, tmp_path).spool_folder for servers in ("a:1,b:2", "b:2, a:1", "c:3")}
     assert len(folders) == 2
