@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.trail import ACCESS_N, Access
+from sessionary.stream_processors.core.verdict import ReadArrival
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -213,6 +216,45 @@ def test_what_waits_is_told_by_its_first_record_and_folding_takes_time(written: 
         assert batch.fold_s > 0
         await fold(bench, owner, creation(3))
         assert bench.metrics.work_s._value.get() > 0
+
+    run(story)
+
+
+def registry_is_away(asked: list[int]) -> ReadArrival:
+    """Return a reading of records that notes their offsets and waits for a registry."""
+
+    def read(record: LogRecord, *_: object) -> Arrival | None:
+        asked.append(record.offset)
+        raise Unavailable("the schema registry does not answer", 0.01)
+
+    return read
+
+
+def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(written: list[Outcome]) -> None:
+    asked, wanted = list[int](), iter([True, True, False])
+
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        state = bench.context.job.new_state(0)
+        state.finish_loading()
+        state.read_arrival = registry_is_away(asked)
+        batch, report = OpenBatch(state), LookupReport(bench.metrics, 0)
+        assert await batch.fold_records([creation(0), creation(1)], lambda: next(wanted), report) == 0
+        assert asked == [0, 0, 0], "asked again while the fold is wanted, and no more"
+        assert (batch.records, batch.finish(None).counts.records) == ([], 0)
+
+    run(story)
+
+
+def test_an_owner_that_waits_for_a_schema_registry_ends_without_a_transaction(written: list[Outcome]) -> None:
+    asked: list[int] = []
+
+    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
+        owner.state.read_arrival = registry_is_away(asked)
+        owner.offer_records(0, [creation(0)])
+        await bench.seen(lambda: len(asked) >= 3)
+        bench.assignment.take_assignment([])
+        await bench.seen(owner.task.done)
+        assert (owner.task.exception(), owner.position.next_offset, written) == (None, 0, [])
 
     run(story)
 
