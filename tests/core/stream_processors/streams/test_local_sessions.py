@@ -1,16 +1,26 @@
 """The sessions of the open partitions: forms of a key, what is absent, and what is not local."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import SessionState
+from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import NotLocal
+from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.streams.local_sessions import LocalSessions
+from tests.core.oracle_rig import START_MS
+from tests.core.store_rig import StoreRig
 from tests.core.stream_processors.streams.local_rows import PARTITIONS, PartitionedRows
+from tests.support.event_factory import EventFactory
 
 ALL = tuple(range(PARTITIONS))
+
+
+def record_of(agent: EventFactory, event_type: str, offset: int) -> LogRecord:
+    return LogRecord(offset, START_MS + offset, agent.key.encoded(), agent.event_bytes(event_type))
 
 
 def sessions_of(rows: Any) -> LocalSessions:
@@ -71,3 +81,29 @@ def test_a_partition_that_closes_takes_its_sessions_along() -> None:
     assert sorted(sessions) == rows.keys_of(2)
     with pytest.raises(NotLocal):
         sessions.get(rows.keys_of(1)[0])
+
+
+def test_what_a_batch_makes_of_sessions_shows_once_it_is_merged() -> None:
+    """A batch is merged when its transaction is acknowledged; until then it may abort."""
+    rig, known, new = StoreRig(), EventFactory("known"), EventFactory("new")
+    owner = SimpleNamespace(is_readable=True, state=rig.state)
+    sessions = LocalSessions(cast(Assignment, SimpleNamespace(owners={0: owner}, next_offsets={0: 1})), 1)
+    keys = [agent.key.encoded().decode() for agent in (known, new)]
+
+    def shown() -> tuple[int, list[str], list[str | None]]:
+        found = [sessions.get(key) for key in keys]
+        return len(sessions), sorted(sessions), [None if row is None else row.state for row in found]
+
+    rig.fold_records([record_of(known, "session_created", 0)])
+    before = shown()
+    assert before == (1, keys[:1], ["Idle", None])
+    changes = [record_of(known, "session_start_failed", 1), record_of(new, "session_created", 2)]
+    for aborts in (True, False):
+        batch = rig.state.begin()
+        assert all(batch.apply(record) for record in changes)
+        batch.finish()
+        assert len(batch.rows) >= len(keys)
+        assert shown() == before
+        if not aborts:
+            rig.state.merge(batch)
+    assert shown() == (2, sorted(keys), ["Terminated", "Idle"])
