@@ -1,7 +1,10 @@
 """A session's rows as a story."""
 
 from sessionary.infra.story.story import Usage, add_totals, describe_moment, tell_story
+from sessionary.schemas.rules import NEWEST_RULES
+from tests.core.fold_rig import FoldRig
 from tests.core.infra.story.story_rows import USAGE, event_row, iso_time, outcome_row
+from tests.support.event_factory import EventFactory
 
 
 def test_an_event_is_told_with_what_became_of_it() -> None:
@@ -104,3 +107,25 @@ def test_a_refused_record_that_is_no_event_has_an_unknown_sender() -> None:
     assert (moment.lane, moment.refusal, describe_moment(moment)) == (
         "unknown sender", "undecodable", "refused: undecodable; no Avro",
     )  # fmt: skip
+
+
+def test_a_take_over_says_who_took_over_from_whom_and_why() -> None:
+    """The row is what the processor writes, not one of this test's making."""
+    rig, agent = FoldRig(), EventFactory()
+    rig.activate(NEWEST_RULES)
+    rig.start(agent)
+    other = EventFactory(producer="q")
+    other.epoch, other.head = rig.row_of(agent).epoch, rig.row_of(agent).snapshot.snapshot_id
+    taken = other.event_bytes("session_taken_over", {"agent_id": "agent-2"}, reason="the host\nis lost")
+    assert rig.append(other.key.encoded(), taken) == "applied"
+    (line,) = rig.audits()
+    fields = {name: f"{getattr(line, name)}" for name in ("from_state", "to_state", "reason_code", "reason")}
+    told = outcome_row(1, line.kind, line.event_type, **fields)
+    event = event_row(1, "session_taken_over", {"reason": "the host\nis lost"}, process="q") | {"agent_id": "agent-2"}
+    (moment,) = tell_story([event], [told])
+    assert (moment.lane, moment.name, moment.refusal) == ("agent-2", "taken over", "")
+    assert describe_moment(moment).endswith(
+        "take_over: agent-2 of billing (process q) took over from agent-1 of billing (process p): the host is lost"
+    )
+    (alone,) = tell_story([], [told])
+    assert "took over from agent-1 of billing (process p): the host is lost" in describe_moment(alone)
