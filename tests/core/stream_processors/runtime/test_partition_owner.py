@@ -144,7 +144,7 @@ def test_four_partitions_recover_at_a_time_and_all_open(recovery: FakeRecovery) 
             recovery.gate.release()
             await bench.seen(functools.partial(recovery.has_ended, ended))
         await bench.seen(lambda: bench.assignment.is_ready)
-        assert recovery.most == RECOVERIES_MAX
+        assert recovery.most == RECOVERIES_MAX == 4
         await bench.assignment.close()
 
     asyncio.run(story())
