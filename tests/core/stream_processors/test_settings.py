@@ -18,3 +18,7 @@ def test_tokens_come_as_json_and_never_show() -> None:
             ProcessorSettings.from_env({"SESSIONARY_API_TOKENS": text})
         assert str(caught.value).startswith("SESSIONARY_API_TOKENS: ")
         assert "secret" not in str(caught.value)
+
+
+def test_ticks_that_change_nothing_are_committed_once_a_minute() -> None:
+    assert ProcessorSettings.from_env({}).tick_commit_interval_ms == 60_000

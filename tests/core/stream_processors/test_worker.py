@@ -1,12 +1,21 @@
-"""What a worker tells of its parts."""
+"""What a worker tells of its parts, and of its partitions."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sessionary.stream_processors import worker
+from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.runtime import partition_owner
+from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.worker import Processor
+from sessionary.stream_processors.worker import READY_S, Processor
+from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, RecordingWriter
+from tests.support.event_factory import TICK
 
 
 def test_a_worker_that_ends_by_a_failure_has_no_part_that_must_make_turns(
@@ -24,3 +33,50 @@ def test_a_worker_that_ends_by_a_failure_has_no_part_that_must_make_turns(
         assert processor.read_turns() == {}
 
     asyncio.run(run())
+
+
+async def seen(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_ticks_that_wait_count_as_folded_for_readiness_and_for_the_groups_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovery, reported = FakeRecovery(), list[dict[int, int]]()
+    recovery.gate.release()
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RecordingWriter)
+    monkeypatch.setattr(partition_owner, "recover", recovery.recover)
+    monkeypatch.setattr(partition_owner, "probe_log", lambda *_: LogProbe(0, 0))
+    monkeypatch.setattr(RecordingWriter, "written", [])
+    monkeypatch.setattr(worker, "_REPORT_S", 0.01)
+
+    async def commit_offsets(offsets: dict[int, int]) -> bool:
+        reported.append(offsets)
+        return True
+
+    async def story() -> None:
+        settings = ProcessorSettings(bootstrap_servers="127.0.0.1:1", api_port=0, partitions=1, commit_interval_ms=0)
+        processor = Processor(settings, str(tmp_path))
+        monkeypatch.setattr(processor.app, "_consumer", SimpleNamespace(commit_offsets=commit_offsets))
+        processor.assignment.take_assignment([0])
+        owner = processor.assignment.owners[0]
+        await seen(lambda: owner.is_open)
+        for offset in range(5):
+            owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
+            await seen(lambda offset=offset: owner.position.next_offset > offset)  # type: ignore[misc]
+        await seen(lambda: owner.commits)
+        assert owner.state.position.next_offset == 1, "the other ticks wait"
+        duty = asyncio.create_task(processor._report_offsets())
+        await seen(lambda: reported)
+        assert reported == [{0: 5}]
+        duty.cancel()
+        began_s = time.monotonic() - 2 * READY_S
+        for end, stalled in ((5, list[int]()), (6, [0])):
+            for at_s in (began_s, began_s + READY_S):
+                processor._watch_fetching({0: end}, at_s)
+            assert list(processor._stalled_partitions()) == stalled
+        await processor.assignment.close()
+
+    asyncio.run(story())
