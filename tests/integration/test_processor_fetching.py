@@ -116,6 +116,7 @@ def test_markers_of_transactions_between_the_events_cost_no_look_into_the_log(
         assert last == len(events) + len(events) // 10 - 2  # before the last marker
         assert bench.owner.commits >= len(events) / 80
         assert bench.probes <= 1
+        assert bench.metrics.errors.labels("sought")._value.get() == 0
 
     bench.run(story)
     assert bench.folded() == (2_000, 2_000)
