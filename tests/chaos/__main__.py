@@ -27,7 +27,7 @@ from tests.chaos.integrity_check import Fault as IntegrityFault
 from tests.chaos.integrity_check import ask_integrity, find_disagreements
 from tests.chaos.load import Load
 from tests.chaos.losses import show_losses
-from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch
+from tests.chaos.process_watch import Growth, PartitionCount, ProcessWatch, find_growth
 from tests.chaos.quota_runs import QuotaFigures, QuotaRuns
 from tests.chaos.readiness_watch import ReadinessWatch, count_partitions
 from tests.chaos.recovery import GO_ON_S_MAX
@@ -227,7 +227,7 @@ def _find_differences(
     found += [Difference("readiness", text) for text in readiness.sentences]
     if not readiness.observations:
         found.append(Difference("readiness", "the brokers never answered, so no readiness was checked"))
-    return found + [Difference("growth", text) for one in processes.growth() for text in one.faults]
+    return found + [Difference("growth", text) for text in find_growth(processes.growth(), options.minutes * 60)]
 
 
 def _result(

@@ -22,6 +22,9 @@ _MIB = 1 << 20
 # connections, one by one; a broker may be away for 100 s on a busy machine. In a shorter life that
 # would be the growth from the middle to the end.
 LIFE_S_MIN: Final = 300.0
+# A load that lasts so long leaves a life, although the watch begins only once each partition has a
+# transaction, which may take three minutes.
+JUDGING_S_MIN: Final = 2 * LIFE_S_MIN
 # The first part of a life is for starting: caches fill, code is compiled.
 _MIDDLE: Final = (0.4, 0.6)
 _END: Final = (0.85, 1.0)
@@ -98,6 +101,16 @@ def compare_windows(name: str, samples: Sequence[Sample]) -> Growth | None:
     return Growth(name, round(lived_s, 1), threads, descriptors, memory, tuple(faults))
 
 
+def find_growth(growth: Sequence[Growth], seconds: float) -> list[str]:
+    """Return a sentence for each growth, and one if a run could have judged, but did not. Pure.
+
+    `seconds` is how long the load lasted; an agent that no fault hits lives as long.
+    """
+    if not growth and seconds >= JUDGING_S_MIN:
+        return [f"no process was watched for {LIFE_S_MIN:g} s in {seconds:g} s of load, so none was judged"]
+    return [text for one in growth for text in one.faults]
+
+
 def _with_most_partitions(samples: Sequence[Sample], middle: Sequence[Sample]) -> list[Sample]:
     """Return the samples of the middle by which a worker had had as many partitions as ever.
 
@@ -132,4 +145,14 @@ class ProcessWatch(WatchThread):
                 self._samples.setdefault((name, pid), []).append(owning)
 
 
-__all__ = ["LIFE_S_MIN", "Growth", "PartitionCount", "ProcessWatch", "Sample", "compare_windows", "read_sample"]
+__all__ = [
+    "JUDGING_S_MIN",
+    "LIFE_S_MIN",
+    "Growth",
+    "PartitionCount",
+    "ProcessWatch",
+    "Sample",
+    "compare_windows",
+    "find_growth",
+    "read_sample",
+]

@@ -111,7 +111,7 @@ def format_report(result: Result) -> list[str]:
         "runs that took a slot": result.quotas.runs,
         "slots taken at once": result.quotas.at_once,
         "runs given up": result.quotas.given_up,
-        "processes that grew": result.count("growth"),
+        "processes that grew": sum(bool(one.faults) for one in result.growth),
         "lost": result.count("lost"),
         "doubled": result.count("doubled"),
         "false timeouts": result.count("false timeout"),
