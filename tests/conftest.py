@@ -23,6 +23,7 @@ from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.style.project import ROOT
 from tests.support.groups import Groups
+from tests.support.interpreted import Interpreted
 from tests.support.logs import log_folder, start_run
 from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes, log_tail
@@ -52,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_STACK] = stack = Stack()
     if hasattr(config, "workerinput"):
+        _leave_out_interpreted(config)
         return  # the controlling process has started the servers and exported their addresses
     if outdated := find_stale_files(ROOT):
         names = ", ".join(outdated[:3])
@@ -59,12 +61,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if stale := find_stale_modules(ROOT):
         names = ", ".join(map(str, stale[:3]))
         pytest.exit(f"{len(stale)} compiled modules are older than their sources ({names}, …): make native", 4)
+    _leave_out_interpreted(config)
     start_run()
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if config.getoption("groups") and reporter is not None:
         config.pluginmanager.register(Groups(reporter))
     if config.getoption("numprocesses", None) and not config.getoption("collectonly"):
         stack.start_all()
+
+
+def _leave_out_interpreted(config: pytest.Config) -> None:
+    # Imported after the checks: what is missing or stale would fail here, and not say why.
+    from sessionary.stream_processors.measures.core_build import core_build
+
+    config.pluginmanager.register(Interpreted(core_build()))
 
 
 @pytest.hookimpl(wrapper=True)
