@@ -4,13 +4,14 @@ import ast
 import json
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.core.stream_processors.core.session import test_decide
-from tests.mutants.__main__ import EQUIVALENT, MODULES, module_text, read_equivalents
+from tests.mutants.__main__ import EQUIVALENT, MODULES, copy_modules, module_text, read_equivalents
 from tests.mutants.cases import case_name, cases
 from tests.mutants.mutations import mutants_of
 from tests.mutants.report import by_module, difference, report, tally, write_json, wrongly_listed
@@ -55,6 +56,16 @@ def test_a_mutant_that_changes_behaviour_is_killed_and_an_equivalent_one_survive
     assert fates.pop("return low -> pass") == "by bounded gives [1, 2, 3, 4, 5]"
     assert len(fates) >= 2
     assert None not in fates.values()
+
+
+def test_no_compiled_module_is_copied_beside_the_mutants(tmp_path: Path) -> None:
+    tree, copy = tmp_path / "tree", tmp_path / "copy"
+    (tree / "core" / "__pycache__").mkdir(parents=True)
+    for suffix in (".py", *EXTENSION_SUFFIXES, ".pyd"):
+        (tree / "core" / f"clock{suffix}").touch()
+    copy_modules(tree, copy)
+    assert [path.relative_to(copy) for path in copy.rglob("*") if path.is_file()] == [Path("core/clock.py")]
+    assert list(copy.rglob("__pycache__")) == []
 
 
 @pytest.mark.parametrize(

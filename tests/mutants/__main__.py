@@ -175,7 +175,7 @@ def main() -> int:
         mutants = select_mutants(arguments)
         # Copies, because a run takes long and edits of the tree meanwhile must not affect it.
         for tree, copy in ((SOURCES["core"].parent, source), (ROOT / "tests", checks)):
-            shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            copy_modules(tree, copy)
             compileall.compile_dir(copy, quiet=1)  # trials write no bytecode: each would compile all tests again
         if not mutants:
             sys.stderr.write(f"no mutant's id contains {arguments.only!r}; --list prints all ids\n")
@@ -192,6 +192,11 @@ def main() -> int:
             tests.__path__ = [str(checks)]
 
         return _try_all(mutants, install, arguments)
+
+
+def copy_modules(tree: Path, copy: Path) -> None:
+    """Copy a tree without extensions: Python would import them instead of the mutants."""
+    shutil.copytree(tree, copy, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.pyd"))
 
 
 def _link_missing(source: str, target: str) -> None:
