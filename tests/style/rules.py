@@ -128,6 +128,19 @@ def _defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
+TEXT_RUNNERS = frozenset({"exec", "eval", "compile"})
+
+
+def text_runners(tree: ast.Module) -> list[str]:
+    """Return the uses of the functions that turn text into code, `re.compile` left out."""
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="builtins"), attr=name) if name in TEXT_RUNNERS:
+                found.append(f"line {node.lineno}: uses {name}")
+    return found
+
+
 _TRANSITION_ID = re.compile(r"T\d\d")
 
 
@@ -312,3 +325,42 @@ def circle_in(graph: Mapping[str, Collection[str]]) -> list[str]:
         return []
 
     return next((found for node in sorted(graph) if (found := walk(node, []))), [])
+
+
+# Marks of tests
+
+_LONG = "pytest.mark.long"
+
+
+def short_tests_with(tree: ast.Module, fixture: str) -> list[str]:
+    """Return the tests that use a fixture and are not marked long, alone or with their module."""
+    if any(_LONG in _marks(node) for node in tree.body if isinstance(node, ast.Assign)):
+        return []
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    names = {fixture}
+    while further := {node.name for node in functions if _is_fixture(node) and _uses(node, names)} - names:
+        names |= further
+    tests = [node for node in functions if node.name.startswith("test_") and _uses(node, names)]
+    return [f"line {node.lineno}: {node.name} is not marked long" for node in tests if _LONG not in _marks(node)]
+
+
+def _uses(node: ast.FunctionDef | ast.AsyncFunctionDef, fixtures: Collection[str]) -> bool:
+    named = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "pytest.mark.usefixtures":
+            named |= {str(ast.literal_eval(argument)) for argument in decorator.args}
+    return not named.isdisjoint(fixtures)
+
+
+def _is_fixture(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(decorator).startswith("pytest.fixture") for decorator in node.decorator_list)
+
+
+def _marks(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign) -> list[str]:
+    """Return the marks of a test, or those that a module gives to all of its tests."""
+    if not isinstance(node, ast.Assign):
+        return [ast.unparse(decorator) for decorator in node.decorator_list]
+    if ast.unparse(node.targets[0]) != "pytestmark":
+        return []
+    marks = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
+    return [ast.unparse(mark) for mark in marks]
