@@ -84,6 +84,14 @@ def test_a_pure_module_uses_no_clock_no_randomness_no_io_and_no_log(name: str) -
     assert rules.impurities(module.tree, PURE[name]) == []
 
 
+def test_one_module_alone_runs_text() -> None:
+    builder = module_named("schemas/codec/codegen.py")
+    assert builder is not None
+    assert len(rules.text_runners(builder.tree)) == 1
+    others = [module for module in product_modules() if module != builder]
+    _check_all(others, lambda module: rules.text_runners(module.tree))
+
+
 def test_exports_are_sorted_and_defined() -> None:
     _check_all(all_modules(), lambda module: rules.wrong_exports(module.tree))
 
@@ -163,6 +171,14 @@ def test_the_client_may_ask_the_pure_rules_of_the_judge() -> None:
 def test_the_rule_of_purity_can_fail(source: str) -> None:
     assert len(rules.impurities(ast.parse(source))) == 1
     assert rules.impurities(ast.parse("import heapq\nfrom io import BytesIO\nx = clock.now_ms")) == []
+
+
+@pytest.mark.parametrize(
+    "source", ["exec('x = 1')", "def f():\n    return eval('1')", "run = compile", "import builtins\nbuiltins.exec('')"]
+)
+def test_the_rule_of_text_that_runs_can_fail(source: str) -> None:
+    assert len(rules.text_runners(ast.parse(source))) == 1
+    assert rules.text_runners(ast.parse("import re\npattern = re.compile('x')\nself.compile()")) == []
 
 
 def test_the_rule_of_transitions_can_fail() -> None:

@@ -1,6 +1,8 @@
 """Builds a Python function as text, line by line, and compiles it.
 
-The compiled readers and writers share it. `exec` sees only text that is made from our own schemas.
+The checks of bounds and the sinks' writers of JSON share it; readers and writers of records are
+modules, which the build makes. No other module compiles text while it runs: `exec` sees only what
+is made from our own schemas.
 """
 
 from collections.abc import Mapping, Sequence
