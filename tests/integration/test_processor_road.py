@@ -1,16 +1,22 @@
 """One worker: every record folded once, every output in its place, also after restarts."""
 
 import functools
+import json
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from sessionary.infra.control_api_client import ControlApiClient
+from sessionary.infra.local.ports import free_port
+from sessionary.infra.settings import OperatorSettings
+from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.events.session import SessionActivity, SessionTerminated
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
+from sessionary.stream_processors.measures.core_build import core_build
 from tests.integration.processor_load import (
     Agent,
     BackgroundLoad,
@@ -88,6 +94,30 @@ def test_deadlines_fire_without_any_event(kafka: KafkaSettings, processes: Proce
     assert min(late_ms) >= 0
     # Ticks are due each second; a busy machine sends them later. The log has no other record.
     assert sorted(late_ms)[len(late_ms) // 2] < 15_000
+
+
+def test_a_worker_tells_the_core_that_it_runs_to_operators_and_in_its_log(
+    kafka: KafkaSettings, processes: Processes
+) -> None:
+    port, tokens = free_port(), {"op": {"principal": "on-call", "roles": ["operator"]}}
+    worker = start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(tokens))
+    control_url = f"http://127.0.0.1:{port}"
+    client = ControlApiClient(OperatorSettings.model_validate({"control_url": control_url, "operator_token": "op"}))
+
+    def told() -> list[object]:
+        try:
+            return [found["core"] for found in client.list_rules()["workers"]]
+        except SessionaryError:  # the worker does not serve yet
+            return []
+
+    def written() -> list[object]:
+        lines = worker.log.read_text("utf-8").splitlines()
+        return [json.loads(line)["core"] for line in lines if "processor is ready" in line]
+
+    wait_until(told, 120, "an answer")
+    assert told() == [core_build()]
+    wait_until(written, 120, "the line in the log")
+    assert set(written()) == {core_build()}
 
 
 def _judged_over(kafka: KafkaSettings, records: int) -> bool:

@@ -34,6 +34,7 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
+from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.measures.open_transactions import OpenTransactionWatch, join_ends
 from sessionary.stream_processors.measures.row_census import count_rows
 from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
@@ -263,7 +264,11 @@ class Processor:
             # A commit names each partition that moved.
             await asyncio.sleep(max(_REPORT_S, _REPORT_A_PARTITION_S * len(self.assignment.owners)))
             if (is_ready := self.assignment.is_ready) and not was_ready:
-                _log.info("processor is ready: %(partitions)d partitions", partitions=len(self.assignment.owners))
+                _log.info(
+                    "processor is ready: %(partitions)d partitions",
+                    partitions=len(self.assignment.owners),
+                    core=core_build(),
+                )
             was_ready = is_ready
             next_offsets = self.assignment.next_offsets
             if self.assignment.is_rebalancing:

@@ -84,6 +84,13 @@ def test_rules_that_all_workers_know_are_offered() -> None:
     )
 
 
+def test_the_core_of_each_worker_is_told() -> None:
+    workers = [worker(core="native"), worker("w2", core="python"), worker("w3")]
+    told = describe_workers([{"rules": 2}], workers)
+    assert told.startswith("w1 0.2.0 (rules up to 2, native core), w2 0.2.0 (rules up to 2, python core), ")
+    assert "w3 0.2.0 (rules up to 2, unknown core);" in told
+
+
 def test_a_worker_s_full_disk_is_told() -> None:
     full = worker("w2", state_dir="/state", state_free_bytes=3 << 20)
     (found,) = find_full_state_disks([worker(), full, worker("w3", state_dir="/s", state_free_bytes=4 << 20)], 4 << 20)

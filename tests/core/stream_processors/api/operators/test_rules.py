@@ -18,6 +18,7 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.errors import Halted, Lost
+from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.rules_change import RulesRequest
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 
@@ -109,6 +110,7 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
             for worker in listed["workers"]:
                 assert abs(worker.pop("time_ms") - time.time() * 1_000) < 60_000
                 assert worker["release"]
+                assert worker["core"] == core_build()
             again = await list_rules(second)
             assert [{**worker, "time_ms": None} for worker in again["workers"]] == [
                 {**worker, "time_ms": None} for worker in listed["workers"]
