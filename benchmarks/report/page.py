@@ -23,7 +23,13 @@ Results = Mapping[str, ResultFile]
 _COLUMNS = 100
 _EQUAL = 1.0
 _MANY = 10.0
-_VERSIONS = ("python", "core", "java", "kafka", "librdkafka", "confluent-kafka", "quixstreams", "faust-streaming")
+# What is shown of a result's versions, and its name there.
+_VERSIONS = {
+    "python": "python",
+    "interpreter_built_with": "built with",
+    **{name: name for name in ("core", "java", "kafka", "librdkafka", "confluent-kafka", "quixstreams")},
+    "faust-streaming": "faust-streaming",
+}
 _LETTERS = {measurement.name: measurement.letter for measurement in MEASUREMENTS}
 
 
@@ -128,7 +134,8 @@ def _source_lines(results: Results) -> Iterator[str]:
     for part, result in sorted(results.items(), key=lambda pair: (_LETTERS.get(pair[0], ""), pair[0])):
         machine = result.machine
         place = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']:,} MiB, {machine['kernel']}"
-        versions = ", ".join(f"{name} {result.versions[name]}" for name in _VERSIONS if name in result.versions)
+        told = result.versions
+        versions = ", ".join(f"{name} {told[version]}" for version, name in _VERSIONS.items() if version in told)
         runs = max(figure.runs for figure in result.figures.values())
         cells = (f"`{part}.json`", result.finished_at[:10], result.commit, f"{runs}", place, versions)
         yield f"| {_LETTERS.get(part, '')} | {' | '.join(cells)} |"

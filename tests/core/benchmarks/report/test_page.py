@@ -13,7 +13,12 @@ from benchmarks.results import Result, Target, write_results
 
 FACTS = {
     "machine": {"cpu": "A CPU", "cores": 2, "memory_mib": 1_024, "kernel": "Linux 6"},
-    "versions": {"python": "CPython 3.11.7", "java": "25"},
+    "versions": {
+        "python": "CPython 3.11.7",
+        "java": "25",
+        "core": "native",
+        "interpreter_built_with": "PGO and LTO",
+    },
     "source": {"commit": "0123456789ab", "dirty": False},
 }
 KEYED_COUNT = (
@@ -40,7 +45,8 @@ def test_the_page_has_medians_spreads_and_where_we_lose(folder: Path) -> None:
     assert "- a note" in page
     assert "| a | streams-memory, CPU | 20 s per 1M events | <= 10 | **missed** |" in page
     assert "| a | `keyed_count.json` |" in page
-    assert "| 0123456789ab | 3 | A CPU, 2 cores, 1,024 MiB, Linux 6 | python CPython 3.11.7, java 25 |" in page
+    assert "| 0123456789ab | 3 | A CPU, 2 cores, 1,024 MiB, Linux 6 | python CPython 3.11.7, built with" in page
+    assert "built with PGO and LTO, core native, java 25 |" in page
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(folder: Path) -> None:
