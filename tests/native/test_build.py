@@ -73,19 +73,40 @@ def test_what_is_missing_is_told_in_a_line(
     assert line.count("\n") == 1
 
 
-def test_without_a_compiler_the_tests_of_the_compiled_core_fail_and_none_is_skipped(tmp_path: Path) -> None:
+def _run_compiled_tests(environment: dict[str, str]) -> str:
+    """Run the tests of the compiled core, of which none may pass or be skipped; return the text."""
     files = [f"tests/native/{name}.py" for name in ("test_native_core", "test_compiled_readers")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "long", "-p", "no:cacheprovider", "-p", "no:xdist", *files],
         cwd=ROOT,
-        env={**os.environ, "PATH": str(tmp_path)},  # so that no compiler is found
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 1, done.stdout[-5_000:] + done.stderr[-5_000:]
-    assert "there is no C compiler" in done.stdout
     assert re.search(r"\b(passed|skipped)\b", done.stdout.splitlines()[-1]) is None, done.stdout[-5_000:]
+    return done.stdout
+
+
+def test_without_a_compiler_the_tests_of_the_compiled_core_fail_and_none_is_skipped(tmp_path: Path) -> None:
+    assert "there is no C compiler" in _run_compiled_tests({"PATH": str(tmp_path)})
+
+
+_NO_HEADERS = """
+import sysconfig
+find = sysconfig.get_path
+sysconfig.get_path = lambda name, *more: {folder!r} if name == "include" else find(name, *more)
+"""
+
+
+def test_without_headers_the_tests_of_the_compiled_core_fail_and_none_is_skipped(tmp_path: Path) -> None:
+    none = tmp_path / "include"
+    none.mkdir()
+    # Each Python that starts with this path, also as a child, imports the file.
+    (tmp_path / "sitecustomize.py").write_text(_NO_HEADERS.format(folder=str(none)))
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    assert f"{none} has no Python.h" in _run_compiled_tests({"PYTHONPATH": path})
 
 
 def test_the_wheel_s_build_without_a_compiler_fails_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
