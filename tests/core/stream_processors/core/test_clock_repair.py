@@ -284,3 +284,12 @@ def test_eight_repairs_are_kept_and_an_older_row_is_never_due_earlier() -> None:
         moved_ms = repair_times(row, repairs).last_event_at - row.last_event_at
         assert moved_ms >= 7_000 * (10 - included)
     assert repair_times(state_of(clock_repair=10), repairs).clock_repair == 10
+
+
+def test_the_ninth_repair_adds_the_way_back_of_the_first_one_to_the_second() -> None:
+    repairs: tuple[ClockRepair, ...] = ()
+    for n in range(9):
+        repairs = add_repair(repairs, 5, former_ms=100_000, clock_ms=100_000 - 2**n)
+    assert [repair.number for repair in repairs] == list(range(2, 10))
+    assert [repair.back_ms for repair in repairs] == [1 + 2, *(2**n for n in range(2, 9))]
+    assert {repair.shift_ms for repair in repairs} == {0}
