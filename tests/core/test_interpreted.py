@@ -49,6 +49,7 @@ def run_tests(folder: Path, core: str, workers: int) -> list[str]:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_with_a_compiled_core_they_are_left_out_and_a_line_says_how_many_and_why(workers: int, tmp_path: Path) -> None:
     lines = run_tests(tmp_path, "native", workers)
+    assert "core: native" in lines
     assert "1 passed" in lines[-1]
     assert "skipped" not in lines[-1]
     (told,) = (line for line in lines if "were left out" in line)
@@ -57,6 +58,7 @@ def test_with_a_compiled_core_they_are_left_out_and_a_line_says_how_many_and_why
 
 def test_with_the_python_core_all_of_them_run(tmp_path: Path) -> None:
     lines = run_tests(tmp_path, "python", 0)
+    assert "core: python" in lines
     assert "3 passed" in lines[-1]
     assert [line for line in lines if "left out" in line] == []
 

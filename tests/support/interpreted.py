@@ -1,4 +1,4 @@
-"""Leaves out the tests marked `interpreted` where the core is compiled, and says how many."""
+"""Says which core the tests test; leaves out those marked `interpreted` where it is compiled."""
 
 import pytest
 
@@ -13,6 +13,10 @@ class Interpreted:
         """Take the build of the core that this process has loaded, by `core_build`."""
         self._core = core
         self._by_worker: dict[str, int] = {}
+
+    def pytest_report_header(self) -> str:
+        """Say above the tests which core they test."""
+        return f"core: {self._core}"
 
     @pytest.hookimpl(trylast=True)  # count only what the options have selected
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
