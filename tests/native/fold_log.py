@@ -3,8 +3,8 @@
     python fold_log.py LOG RULES
 
 LOG is a pickled list of records of one partition. The answer names the build of the core and the
-types of the codec's functions, and has a digest of all records that the transactions write, in
-order.
+types of the codec's functions, and has a digest of all that the transactions write, in order: the
+records, and the rows as a store keeps them.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def main(path: str, rules: str) -> None:
         LogRecord(rig.offset + n, rig.at + n // 4, key, value, headers)
         for n, (key, value, headers) in enumerate(pickle.loads(Path(path).read_bytes()))
     ]
-    digest, records, refused = hashlib.sha256(), 0, 0
+    digest, records, rows, refused = hashlib.sha256(), 0, 0, 0
     for start in range(0, len(log), _BATCH):
         batch = rig.fold.begin()
         for record in log[start : start + _BATCH]:
@@ -41,14 +41,16 @@ def main(path: str, rules: str) -> None:
         outcome = batch.finish()
         refused += outcome.counts.refused
         transaction = job.transaction(0, outcome, 0)
-        for produced in (*transaction.records, *transaction.elsewhere):
-            digest.update(repr(tuple(produced)).encode())
-            records += 1
+        produced = (*transaction.records, *transaction.elsewhere)
+        for each in (*produced, *sorted(transaction.rows.items())):
+            digest.update(repr(tuple(each)).encode())
+        records += len(produced)
+        rows += len(transaction.rows)
         rig.fold.merge(batch)
     (writer,) = {type(write).__name__ for write in framing._WRITERS.values()}
     (reader,) = {type(read).__name__ for read in framing._compiled_readers_as_of(int(rules)).values()}
     codec = {"reader": reader, "writer": writer}
-    counts = {"digest": digest.hexdigest(), "records": records, "refused": refused}
+    counts = {"digest": digest.hexdigest(), "records": records, "rows": rows, "refused": refused}
     sys.stdout.write(json.dumps({"core": core_build(), **codec, **counts}))
 
 
