@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,12 @@ def native_path() -> str:
     modules = len(compiled_modules(ROOT))
     assert f"compiled {modules} modules" in built.stderr
     assert len(list(find_extensions(TREE))) == modules + 1
-    return os.pathsep.join(str(TREE / room) for room in ROOMS)
+    return join_rooms(TREE)
+
+
+def join_rooms(tree: Path) -> str:
+    """Return a PYTHONPATH of the rooms of a tree."""
+    return os.pathsep.join(str(tree / room) for room in ROOMS)
 
 
 def run_program(words: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

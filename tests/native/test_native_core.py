@@ -1,4 +1,7 @@
-"""The compiled core passes the core's tests, and writes the same bytes as the Python."""
+"""The compiled core passes tests, also in real processes, and writes the same bytes as the Python.
+
+One file, so that one process makes the copy that all of these tests use.
+"""
 
 import json
 import os
@@ -6,14 +9,17 @@ import pickle
 import random
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.workload.events import Workload, agent_runs
-from tests.native.conftest import run_program
+from native.tree import copy_sources
+from tests.native.conftest import join_rooms, run_program
 from tests.style.project import ROOT
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.long
 
@@ -25,6 +31,13 @@ TESTED = (
     "tests/simulation",
 )
 EVENTS, SESSIONS = 20_000, 500
+INTEGRATION = (
+    *("test_pipeline.py", "test_sinks_flow.py"),
+    "test_processor_road.py::test_events_become_audit_records_exactly_once",
+    "test_processor_road.py::test_a_worker_tells_the_core_that_it_runs_to_operators_and_in_its_log",
+)
+TESTS_S_MAX = 1_200.0
+
 Raw = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]
 
 
@@ -32,7 +45,7 @@ def _fold(log: Path, rules: int, path: str) -> dict[str, Any]:
     program = str(Path(__file__).with_name("fold_log.py"))
     done = run_program(
         [sys.executable, program, str(log), f"{rules}"],
-        {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))},
+        {"PYTHONPATH": os.pathsep.join((path, str(ROOT)))},
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -60,27 +73,31 @@ def _damaged(records: list[Raw], rng: random.Random) -> list[Raw]:
 
 
 def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> None:
+    copy_sources(ROOT, tmp_path / "python")  # the checkout itself may be compiled
+    python_path = join_rooms(tmp_path / "python")
     for rules in (1, 2):
         workload = Workload(agent_runs(), concurrent=SESSIONS, rules=rules)
         records: list[Raw] = [(event.key, event.value, ()) for event in workload.event_stream(EVENTS)]
         log = tmp_path / f"log-{rules}"
         log.write_bytes(pickle.dumps(_damaged(records, random.Random(rules))))
-        native, python = _fold(log, rules, native_path), _fold(log, rules, "")
+        native, python = _fold(log, rules, native_path), _fold(log, rules, python_path)
         assert (native.pop("core"), python.pop("core")) == ("native", "python")
         assert (native.pop("reader"), python.pop("reader")) == ("builtin_function_or_method", "function")
         assert (native.pop("writer"), python.pop("writer")) == ("builtin_function_or_method", "function")
         assert native == python
         assert native["records"] > EVENTS / 10
+        assert native["rows"] > EVENTS / 10
         assert native["refused"] > EVENTS / 100
 
 
-def _pass_tests(native_path: str, *folders: str) -> tuple[int, str]:
-    """Run the short tests of folders with the compiled copy; return their number and the output."""
-    options = ["-q", "-rs", "-m", "not long and not interpreted", "-p", "no:cacheprovider", "-p", "no:xdist"]
+def _pass_tests(native_path: str, *folders: str, marked: str = "not long") -> tuple[int, str]:
+    """Run tests with the compiled copy; return their number and the output."""
+    options = ["-rs", "-m", marked, "-p", "no:cacheprovider", "-p", "no:xdist"]
     program = [sys.executable, "-m", "pytest", *options, "--timeout=600", *folders]
     done = run_program(program, {"PYTHONPATH": native_path})
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
-    found = re.search(r"^(\d+) passed", done.stdout, re.M)
+    assert "core: native" in done.stdout.splitlines()
+    found = re.search(r"^=+ (\d+) passed", done.stdout, re.M)
     assert found is not None, done.stdout[-2_000:]
     return int(found[1]), done.stdout
 
@@ -89,8 +106,38 @@ def test_the_compiled_core_passes_the_core_s_tests(native_path: str) -> None:
     passed, output = _pass_tests(native_path, *TESTED)
     assert passed > 1_000
     assert "has no encoder" not in output
+    assert "tests marked interpreted were left out" in output
+
+
+def test_every_schedule_of_the_simulation_holds_with_the_compiled_core(native_path: str) -> None:
+    passed, _ = _pass_tests(native_path, "tests/simulation/test_simulation.py", marked="long")
+    assert passed == 1
 
 
 def test_the_client_passes_its_tests_with_the_compiled_core(native_path: str) -> None:
     passed, _ = _pass_tests(native_path, "tests/core/producers")
     assert passed > 800
+
+
+def cores_told(logs: Iterable[Path]) -> list[str]:
+    """Return which core each worker told in its log as often as it became ready."""
+    lines = [line for log in logs for line in log.read_text("utf-8").splitlines() if "processor is ready" in line]
+    return [json.loads(line)["core"] for line in lines]
+
+
+@pytest.mark.timeout(TESTS_S_MAX + 600)  # and a build
+def test_workers_and_sinks_with_the_compiled_core_pass_tests_of_the_integration(
+    native_path: str, processes: Processes
+) -> None:
+    options = ["-q", "-rs", "-m", "not long", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    program = [sys.executable, "-m", "pytest", *options, *(f"tests/integration/{name}" for name in INTEGRATION)]
+    child = processes.run(program, env={"PYTHONPATH": native_path}, name="tests")
+    assert child.wait(TESTS_S_MAX)
+    output = child.log.read_text("utf-8")
+    assert child.exit_code == 0, output[-20_000:]
+    found = re.search(r"^(\d+) passed", output, re.M)
+    assert found is not None, output[-2_000:]
+    assert int(found[1]) >= len(INTEGRATION)
+    told = cores_told((ROOT / "build" / "logs" / f"run-{child.pid}").glob("*.log"))
+    assert len(told) >= len(INTEGRATION) - 1  # one of them has sinks alone
+    assert set(told) == {"native"}
