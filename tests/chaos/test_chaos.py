@@ -1,17 +1,13 @@
 """Sixty seconds of chaos on a real stack, and the parts of the harness that need no stack."""
 
-import json
-import shlex
-import signal
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.chaos.faults import written_bytes
+from tests.chaos.one_minute import RUN_S_MAX, run_chaos
 from tests.chaos.schedule import (
     AGENTS,
     CHOSEN_ONLY,
@@ -27,17 +23,13 @@ from tests.support.processes import Processes
 
 SEED = 1
 KINDS_MIN = 4
-# Beside other tests, whose brokers and engines want the same two cores; a run alone has 60 s.
-GO_ON_S = 180.0
-# Start, rounds of sixty seconds, and settling; the machine may be busy with other tests.
-RUN_S_MAX = 1_200.0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(RUN_S_MAX + 60)
 def test_sixty_seconds_of_chaos_lose_and_double_nothing(processes: Processes, tmp_path: Path) -> None:
     # On a busy machine the stack recovers slowly; the schedule waits for that, and then goes on.
-    result = _run_chaos(processes, tmp_path, SEED, "--kinds-min", str(KINDS_MIN))
+    result = run_chaos(processes, tmp_path, SEED, "--kinds-min", str(KINDS_MIN))
     assert len({fault["kind"] for fault in result["outcomes"]}) >= KINDS_MIN
     assert result["events"] > 1_000
     assert result["timeouts"] > 0
@@ -50,26 +42,11 @@ def test_what_an_agent_sends_after_its_session_was_taken_over_is_not_accepted(
     processes: Processes, tmp_path: Path
 ) -> None:
     """Real processes: SIGSTOP inside a tool call, a take-over by another one, SIGCONT."""
-    result = _run_chaos(processes, tmp_path, SEED + 1, "--only", "freeze agent")
+    result = run_chaos(processes, tmp_path, SEED + 1, "--only", "freeze agent")
     claims = result["claims"]
     assert claims["sessions"] >= 1
     assert claims["stale"] >= claims["sessions"]
     assert claims["accepted"] == 0
-
-
-def _run_chaos(processes: Processes, folder: Path, seed: int, *options: str) -> dict[str, Any]:
-    """Run chaos for a minute, and return its result, which must be good. Logs go by the seed."""
-    found = folder / "result.json"
-    argv = [sys.executable, "-m", "tests.chaos", "--minutes", "1", "--seed", str(seed), "--json", str(found)]
-    child = processes.run([*argv, "--go-on-s", str(GO_ON_S), *options], name=f"chaos-{seed}")
-    if not child.wait(RUN_S_MAX):
-        child.signal(signal.SIGTERM)
-        pytest.fail(f"chaos run not finished within {RUN_S_MAX:g} s")
-    result: dict[str, Any] = json.loads(found.read_text()) if found.exists() else {}
-    repeat = shlex.join(["--go-on-s", str(GO_ON_S), *options])
-    assert result.get("differences") == [], f"repeat: make chaos MINUTES=1 SEED={seed} ARGS={shlex.quote(repeat)}"
-    assert child.exit_code == 0
-    return result
 
 
 def test_the_same_seed_draws_the_same_faults() -> None:

@@ -8,6 +8,7 @@ import os
 import pickle
 import random
 import re
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 
 from benchmarks.workload.events import Workload, agent_runs
 from native.tree import copy_sources
+from tests.chaos.one_minute import RUN_S_MAX, run_chaos
+from tests.chaos.schedule import PROCESSORS
 from tests.native.conftest import join_rooms, run_program
 from tests.style.project import ROOT
 from tests.support.processes import Processes
@@ -31,6 +34,8 @@ TESTED = (
     "tests/simulation",
 )
 EVENTS, SESSIONS = 20_000, 500
+SEED = 3  # the logs of a run go by it, and other tests run chaos too
+KINDS = ("kill processor", "kill sink")  # of what runs the compiled core
 INTEGRATION = (
     *("test_pipeline.py", "test_sinks_flow.py"),
     "test_processor_road.py::test_events_become_audit_records_exactly_once",
@@ -123,6 +128,18 @@ def cores_told(logs: Iterable[Path]) -> list[str]:
     """Return which core each worker told in its log as often as it became ready."""
     lines = [line for log in logs for line in log.read_text("utf-8").splitlines() if "processor is ready" in line]
     return [json.loads(line)["core"] for line in lines]
+
+
+@pytest.mark.timeout(RUN_S_MAX + 600)  # and a build
+def test_a_minute_of_chaos_loses_and_doubles_nothing(native_path: str, processes: Processes, tmp_path: Path) -> None:
+    only = [word for kind in KINDS for word in ("--only", kind)]
+    result = run_chaos(processes, tmp_path, SEED, "--keep-logs", *only, env={"PYTHONPATH": native_path})
+    assert {fault["kind"] for fault in result["outcomes"]} == set(KINDS)
+    assert result["events"] > 1_000
+    folder = ROOT / "build" / "chaos" / f"{SEED}"
+    for name in PROCESSORS:
+        assert set(cores_told([folder / f"{name}.log"])) == {"native"}
+    shutil.rmtree(folder)
 
 
 @pytest.mark.timeout(TESTS_S_MAX + 600)  # and a build
