@@ -5,6 +5,7 @@ without events and without a near deadline. Ticks continue. The load is that of 
 """
 
 import statistics
+from collections.abc import Mapping, Sequence
 
 from benchmarks.bench import Bench
 from benchmarks.harness.stack import Stack, running_stack
@@ -50,10 +51,11 @@ def run(bench: Bench) -> list[Result]:
                 title = f"{size:,} live sessions, {events:,} events, run {n + 1} of {bench.runs}"
                 one = bench.run_once(title, lambda size=size: _run_job(stack, bench, workload, size, events))  # type: ignore[misc]
                 found[size].append(one)
-    return _growth_results(found, events)
+    return growth_results(found, events)
 
 
-def _growth_results(found: dict[int, list[JobRun]], events: int) -> list[Result]:
+def growth_results(found: Mapping[int, Sequence[JobRun]], events: int) -> list[Result]:
+    """Return the cost by number of live sessions, and ratios to the least of them."""
     least = min(found)
     notes = (
         f'"live": Active in the processor\'s state, silent, deadlines 30 days away; {CONCURRENT:,} further sessions '
@@ -85,4 +87,4 @@ def _growth_results(found: dict[int, list[JobRun]], events: int) -> list[Result]
     return results
 
 
-__all__ = ["run"]
+__all__ = ["growth_results", "run"]

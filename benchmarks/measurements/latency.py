@@ -165,11 +165,12 @@ def run(bench: Bench) -> list[Result]:
     results: list[Result] = []
     for rate in rates:
         runs: dict[Stage, list[Latency]] = {stage: [one[stage, rate] for one in found] for stage in get_args(Stage)}
-        results += _rate_results(rate, runs)
+        results += rate_results(rate, runs)
     return results
 
 
-def _rate_results(rate: int, runs: Mapping[Stage, Sequence[Latency]]) -> list[Result]:
+def rate_results(rate: int, runs: Mapping[Stage, Sequence[Latency]]) -> list[Result]:
+    """Return the figures of one rate: of the product, of the hops, and their ratios."""
     ours, base, paced = (runs[stage] for stage in ("processor", "hop", "paced hop"))
     notes = [
         f"{SHARE:.0%} of the events make an audit record (3 of the 11 of a short session); latency is from the call of "
@@ -213,4 +214,4 @@ def _p99_ratios(ours: Sequence[Latency], base: Sequence[Latency]) -> list[float]
     return [one.p99 / other.p99 for one, other in zip(ours, base, strict=True)]
 
 
-__all__ = ["Latency", "measure_latency", "run", "wait_file", "warm_broker"]
+__all__ = ["Latency", "measure_latency", "rate_results", "run", "wait_file", "warm_broker"]

@@ -1,5 +1,6 @@
 """(d) Recovery: how fast an empty processor reads 200,000 sessions from the changelog."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.bench import Bench
@@ -12,20 +13,23 @@ from benchmarks.workload.live_sessions import preload_sessions
 from sessionary.schemas.settings import KafkaSettings
 
 SESSIONS, SESSIONS_QUICK = 200_000, 2_000
+RATE_MIN = 300_000
 
 
-class _Run(NamedTuple):
+class Recovery(NamedTuple):
+    """The times of one process until all its partitions are open."""
+
     recovery_s: float  # from the assignment to the last partition's opening
     from_start_s: float  # from the process's start
     cpu_s: float  # of the process, all of its life until then
 
 
-def _measure_recovery(stack: Stack, kafka: KafkaSettings) -> _Run:
+def _measure_recovery(stack: Stack, kafka: KafkaSettings) -> Recovery:
     worker = Worker(stack, kafka)
     try:
         ready_s = worker.wait_ready()
         began_s, opened_s = worker.opened_s()
-        return _Run(opened_s - began_s, ready_s - worker.started_s, cpu_seconds(worker.pid))
+        return Recovery(opened_s - began_s, ready_s - worker.started_s, cpu_seconds(worker.pid))
     finally:
         worker.stop()
 
@@ -43,6 +47,14 @@ def run(bench: Bench) -> list[Result]:
         preload_sessions(empty, workload.templates, 0)
         nothing = bench.repeat("recovery of nothing", lambda _: _measure_recovery(stack, empty))
         found = bench.repeat(f"recovery of {sessions:,} sessions", lambda _: _measure_recovery(stack, full))
+    return recovery_results(sessions, size, nothing, found)
+
+
+def recovery_results(sessions: int, size: int, nothing: Sequence[Recovery], found: Sequence[Recovery]) -> list[Result]:
+    """Return the figures.
+
+    `size`: of the changelog, in bytes. `nothing`: the same processes with an empty changelog.
+    """
     notes = (
         f"{sessions:,} sessions in 4 partitions, {size / sessions:.0f} B each in the changelog; one process; time from "
         "the assignment (fencing and opening included) until the last partition is open",
@@ -52,7 +64,7 @@ def run(bench: Bench) -> list[Result]:
     details = {"runs": [run._asdict() for run in found], "runs_with_nothing": [run._asdict() for run in nothing]}
     rates = [sessions / run.recovery_s for run in found]
     return [
-        Result("recovery, sessions per second", "sessions/s", rates, Target(">=", 100_000), notes, details),
+        Result("recovery, sessions per second", "sessions/s", rates, Target(">=", RATE_MIN), notes, details),
         Result("recovery, from the assignment", "s", [run.recovery_s for run in found]),
         Result("recovery, from the process's start", "s", [run.from_start_s for run in found]),
         Result("the same with no sessions", "s", [run.from_start_s for run in nothing]),
@@ -60,4 +72,4 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-__all__ = ["run"]
+__all__ = ["Recovery", "recovery_results", "run"]

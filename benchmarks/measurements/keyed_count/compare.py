@@ -136,10 +136,14 @@ def _engine_results(engine: Engine, runs: Sequence[Run]) -> list[Result]:
     ]
 
 
-def _ratio_result(engine: Engine, ours: Sequence[Run], theirs: Sequence[Run]) -> Result:
-    pairs = zip(ours, theirs, strict=True)
-    target = Target(">=", engine.target) if engine.target else None
-    return Result(f"ours / {engine.name}", "times", [a.rate.per_s / b.rate.per_s for a, b in pairs], target)
+def _ratio_results(engine: Engine, ours: Sequence[Run], theirs: Sequence[Run]) -> list[Result]:
+    pairs = [(mine.rate, its.rate) for mine, its in zip(ours, theirs, strict=True)]
+    rates, costs = [a.per_s / b.per_s for a, b in pairs], [b.cpu_us / a.cpu_us for a, b in pairs]
+    target, cost_target = (Target(">=", least) if least else None for least in (engine.target, engine.cost_target))
+    return [
+        Result(f"ours / {engine.name}", "times", rates, target),
+        Result(f"CPU per event, {engine.name} / ours", "times", costs, cost_target),
+    ]
 
 
 def comparison_results(rounds: Rounds) -> list[Result]:
@@ -149,7 +153,7 @@ def comparison_results(rounds: Rounds) -> list[Result]:
         raise RuntimeError(f"our own output is wrong: {'; '.join(wrong)}")
     figures = [result for name, runs in rounds.items() for result in _engine_results(ENGINES[name], runs)]
     peers_of_ours = [name for name in rounds if name != OURS] if ours else []
-    return figures + [_ratio_result(ENGINES[name], ours, rounds[name]) for name in peers_of_ours]
+    return figures + [one for name in peers_of_ours for one in _ratio_results(ENGINES[name], ours, rounds[name])]
 
 
 def run(bench: Bench, names: Sequence[str] = tuple(ENGINES)) -> list[Result]:

@@ -80,7 +80,7 @@ def run(bench: Bench) -> list[Result]:
             for n in range(rounds):
                 title = f"{size:,} live sessions, {events:,} events, run {n + 1} of {rounds}"
                 found.append(bench.run_once(title, _round_call(stack, bench, program, workload, size, events, n)))
-            results += _size_results(size, events, concurrent, found)
+            results += size_results(size, events, concurrent, found)
     return results
 
 
@@ -90,9 +90,8 @@ def _round_call(
     return lambda: measure_round(stack, bench, program, workload, live, events, n % len(ENGINES))
 
 
-def _size_results(
-    live: int, events: int, concurrent: int, found: Sequence[tuple[Round, EngineOutputs]]
-) -> list[Result]:
+def size_results(live: int, events: int, concurrent: int, found: Sequence[tuple[Round, EngineOutputs]]) -> list[Result]:
+    """Return the figures of all engines with `live` sessions, and ratios round by round."""
     outputs = found[0][1]
     notes = [
         f"{events:,} events of {concurrent:,} sessions at a time by rules 1, 4 partitions, one log for all engines in "
@@ -141,4 +140,4 @@ def _details(runs: Sequence[EngineRun]) -> dict[str, object]:
     }
 
 
-__all__ = ["measure_round", "run"]
+__all__ = ["measure_round", "run", "size_results"]
