@@ -15,6 +15,7 @@ from benchmarks.bench import Bench, parse_options
 from benchmarks.machine import machine_facts
 from benchmarks.measurements import MEASUREMENTS, Measurement
 from benchmarks.results import Result, print_results, write_results
+from sessionary.stream_processors.measures.core_build import core_build
 
 _WIDTH = 120
 
@@ -34,7 +35,8 @@ def _run_measurement(measurement: Measurement, bench: Bench, console: Console) -
     print_results(f"({measurement.letter}) {measurement.title}", found, console)
     if bench.options.writes_file:
         # Read again for each measurement, because the working tree may change in between.
-        write_results(measurement.name, found, bench.log, {**machine_facts(), "options": _options_json(bench)})
+        facts = {**machine_facts(), "options": _options_json(bench)}
+        write_results(measurement.part(core_build()), found, bench.log, facts)
     return True
 
 

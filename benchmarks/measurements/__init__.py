@@ -33,24 +33,43 @@
     follow_latency  z: from an update to the state at followers in other processes
 
 Each measurement is a module with `run(bench: Bench) -> list[Result]`. It is imported when its turn
-comes, so that its dependencies are its own. Its module's name is the name of its results file, and
-the key under which `Bench.done` keeps its figures for the measurements after it.
+comes, so that its dependencies are its own. Its module's name is the key under which `Bench.done`
+keeps its figures for the measurements after it, and the name of its results file. Those of v, which
+are judged by the build of the core, have a second file for the pure one.
 """
 
 from typing import NamedTuple
 
+from sessionary.stream_processors.measures.core_build import CoreBuild
+
+_PURE = "_pure"
+
 
 class Measurement(NamedTuple):
-    """One measurement. `letter` selects it on the command line; several may share one."""
+    """One measurement.
+
+    `letter` selects it on the command line; several may share one. `by_build`: the figures of the
+    native and of the pure core are kept beside each other.
+    """
 
     letter: str
     name: str
     title: str
+    by_build: bool = False
 
     @property
     def module(self) -> str:
         """The module that holds `run`."""
         return f"benchmarks.measurements.{self.name}"
+
+    def part(self, build: CoreBuild) -> str:
+        """Return the name of the results file, without its ending, of a build of the core."""
+        return f"{self.name}{_PURE}" if self.by_build and build == "python" else self.name
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of all results files that it may write."""
+        return tuple(dict.fromkeys((self.part("native"), self.part("python"))))
 
 
 MEASUREMENTS: tuple[Measurement, ...] = (
@@ -77,9 +96,9 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("t", "task_start", "From the start of a task to its id"),
     Measurement("t", "status_latency", "Status of runs and tasks beside a load"),
     Measurement("u", "metrics_cost", "What metrics cost the full job"),
-    Measurement("v", "base_commit", "The full job beside another commit's"),
-    Measurement("v", "base_client", "The client's calls beside those of another commit's"),
-    Measurement("v", "base_sinks", "The sinks beside another commit's"),
+    Measurement("v", "base_commit", "The full job beside another commit's", by_build=True),
+    Measurement("v", "base_client", "The client's calls beside those of another commit's", by_build=True),
+    Measurement("v", "base_sinks", "The sinks beside another commit's", by_build=True),
     Measurement("w", "view_cost", "Views of a day over ten million rows"),
     Measurement("x", "migration_freeze", "The freeze of a planned migration"),
     Measurement("y", "drain", "Draining a service of its idle sessions"),
