@@ -21,7 +21,10 @@ class Contender(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One plot and one table. The first contender is ours."""
+    """One plot and one table. The first contender is ours.
+
+    `is_among_ours`: all of them are ours, so none is one to whom we lose.
+    """
 
     name: str
     title: str
@@ -29,6 +32,7 @@ class Comparison(NamedTuple):
     letter: str  # of the measurement
     measures: tuple[Measure, ...]
     contenders: tuple[Contender, ...]
+    is_among_ours: bool = False
 
 
 class Standing(NamedTuple):
@@ -85,10 +89,36 @@ def _latency(rate: str) -> Comparison:
     return Comparison(name, f"Latency at {rate} events per second", "latency", "c", (_P50, _P99), contenders)
 
 
+def _two_workers() -> Comparison:
+    contenders = tuple(
+        Contender(number, (number, f"{number}, CPU per event")) for number in ("two processors", "one processor")
+    )
+    title, measures = "Two processors on one machine", (_RATE, _COST)
+    return Comparison("two_workers", title, "two_workers", "b", measures, contenders, is_among_ours=True)
+
+
+def _beside_base(part: str, title: str, measures: tuple[Measure, ...], figures: tuple[str, ...]) -> Comparison:
+    """Return this commit beside another one; `figures`: by measure, with {} for whose it is."""
+    contenders = tuple(
+        Contender(label, tuple(figure.format(whose) for figure in figures))
+        for label, whose in (("this commit", "ours"), ("the other commit", "theirs"))
+    )
+    return Comparison(part, f"{title} beside another commit's", part, "v", measures, contenders)
+
+
 def _base_commit() -> Comparison:
-    contenders = (Contender("this commit", ("full job, ours",)), Contender("the other commit", ("full job, theirs",)))
-    title = "The full job beside that of another commit"
-    return Comparison("base_commit", title, "base_commit", "v", (_RATE,), contenders)
+    figures = ("full job, {}", "full job, {}, CPU per event")
+    return _beside_base("base_commit", "The full job", (_RATE, _COST), figures)
+
+
+def _base_client() -> Comparison:
+    measures = tuple(Measure(title, more_is_better=False) for title in ("a call in a flood", "a call at 200/s"))
+    return _beside_base("base_client", "The client's call", measures, ("emit, flood, p50, {}", "emit, 200/s, p50, {}"))
+
+
+def _base_sinks() -> Comparison:
+    measures = (Measure("rows per second", more_is_better=True),)
+    return _beside_base("base_sinks", "The sinks", measures, ("sinks, {}",))
 
 
 COMPARISONS: Sequence[Comparison] = (
@@ -96,7 +126,10 @@ COMPARISONS: Sequence[Comparison] = (
     _streams_full_job(1_000),
     _streams_full_job(1_000_000),
     _quix_core(),
+    _two_workers(),
     _base_commit(),
+    _base_client(),
+    _base_sinks(),
     *(_latency(rate) for rate in ("200", "2,000", "8,000")),
 )
 

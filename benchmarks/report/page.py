@@ -30,7 +30,9 @@ _VERSIONS = {
     **{name: name for name in ("core", "java", "kafka", "librdkafka", "confluent-kafka", "quixstreams")},
     "faust-streaming": "faust-streaming",
 }
-_LETTERS = {measurement.name: measurement.letter for measurement in MEASUREMENTS}
+_LETTERS = {part: measurement.letter for measurement in MEASUREMENTS for part in measurement.parts}
+# Of a measurement with a file for each build of the core, this is the one of the pure core.
+_PURE_PARTS = {measurement.part("python") for measurement in MEASUREMENTS if measurement.by_build}
 
 
 def with_results(text: str, results: Results) -> str:
@@ -81,7 +83,8 @@ def _comparison_lines(comparison: Comparison, results: Results) -> Iterator[str]
     result = results[comparison.part]
     yield f"![{comparison.title}](plots/{comparison.name}.svg)"
     yield ""
-    heads = [f"{measure.title} | ours is better by" for measure in comparison.measures]
+    first = "the first" if comparison.is_among_ours else "ours"
+    heads = [f"{measure.title} | {first} is better by" for measure in comparison.measures]
     yield f"| | {' | '.join(heads)} |"
     yield "|---|" + "---|---|" * len(comparison.measures)
     advantages = {(one.contender, one.measure): one.advantage for one in standings(comparison, result)}
@@ -108,7 +111,8 @@ def _spread_of(figure: Figure) -> str:
 
 def _loss_lines(results: Results) -> Iterator[str]:
     """Yield where another one is better, the widest distance first."""
-    measured = [comparison for comparison in COMPARISONS if _is_measured(comparison, results)]
+    others = (comparison for comparison in COMPARISONS if not comparison.is_among_ours)
+    measured = [comparison for comparison in others if _is_measured(comparison, results)]
     found = [(one, comparison) for comparison in measured for one in standings(comparison, results[comparison.part])]
     worse = sorted((pair for pair in found if pair[0].advantage < _EQUAL), key=lambda pair: pair[0].advantage)
     yield "| where | better than ours | in | by |"
@@ -121,11 +125,12 @@ def _target_lines(results: Results) -> Iterator[str]:
     yield "| | figure | median | target | |"
     yield "|---|---|---|---|---|"
     for part, result in sorted(results.items(), key=lambda pair: (_LETTERS.get(pair[0], ""), pair[0])):
+        build = ", pure core" if part in _PURE_PARTS else ""
         for figure in result.figures.values():
             if figure.target is not None:
                 verdict = "met" if figure.met else "**missed**"
                 amount = f"{format_figure(figure.median)} {figure.unit}"
-                yield f"| {_LETTERS.get(part, '')} | {figure.name} | {amount} | {figure.target} | {verdict} |"
+                yield f"| {_LETTERS.get(part, '')} | {figure.name}{build} | {amount} | {figure.target} | {verdict} |"
 
 
 def _source_lines(results: Results) -> Iterator[str]:

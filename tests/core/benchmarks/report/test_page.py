@@ -97,3 +97,53 @@ def test_drawing_writes_page_and_plots(folder: Path, monkeypatch: pytest.MonkeyP
     assert program.main() == 0
     assert page.read_text("utf-8") == with_results(PAGE.read_text("utf-8"), results)
     assert {path.name: path.read_text("utf-8") for path in plots.iterdir()} == plot_files(results)
+
+
+def test_this_commit_and_the_other_one_are_compared_in_rate_and_cost(folder: Path) -> None:
+    commit = (
+        Result("full job, ours", "events/s", [300.0]),
+        Result("full job, ours, CPU per event", "µs", [2.0]),
+        Result("full job, theirs", "events/s", [100.0]),
+        Result("full job, theirs, CPU per event", "µs", [8.0]),
+    )
+    client = (
+        *(Result(f"emit, {rate}, p50, ours", "µs", [10.0]) for rate in ("flood", "200/s")),
+        *(Result(f"emit, {rate}, p50, theirs", "µs", [theirs]) for rate, theirs in (("flood", 20.0), ("200/s", 5.0))),
+    )
+    sinks = (Result("sinks, ours", "rows/s", [30.0]), Result("sinks, theirs", "rows/s", [20.0]))
+    for part, found in (("base_commit", commit), ("base_client", client), ("base_sinks", sinks)):
+        write_results(part, found, [], FACTS, folder)
+    results = read_results(folder)
+    page = with_results(PAGE.read_text("utf-8"), results)
+    assert "| the other commit | 100 events/s (100 to 100) | 3.00 times | 8 µs (8 to 8) | 4.00 times |" in page
+    assert "| the other commit | 20 µs (20 to 20) | 2.00 times | 5 µs (5 to 5) | 0.50 times |" in page
+    assert "| the other commit | 20 rows/s (20 to 20) | 1.50 times |" in page
+    assert "| The client's call beside another commit's | the other commit | a call at 200/s | 2.00 times |" in page
+    assert {"base_commit.svg", "base_client.svg", "base_sinks.svg"} <= set(plot_files(results))
+
+
+def test_two_processors_stand_beside_one_and_lose_to_nobody(folder: Path) -> None:
+    found = [
+        figure
+        for number, rate, cost in (("one processor", 100.0, 10.0), ("two processors", 150.0, 20.0))
+        for figure in (Result(number, "events/s", [rate]), Result(f"{number}, CPU per event", "µs", [cost]))
+    ]
+    write_results("two_workers", found, [], FACTS, folder)
+    page = with_results(PAGE.read_text("utf-8"), read_results(folder))
+    assert "| | events per second | the first is better by | CPU per event | the first is better by |" in page
+    assert "| one processor | 100 events/s (100 to 100) | 1.50 times | 10 µs (10 to 10) | 0.50 times |" in page
+    assert "| Two processors on one machine | one processor |" not in page
+    assert "| Counting by key | Kafka Streams, in memory | events per second | 2.00 times |" in page
+
+
+def test_the_targets_of_many_partitions_and_of_the_pure_core_are_shown(folder: Path) -> None:
+    idle = Result("256 idle partitions, CPU", "cores", [0.3], Target("<=", 0.25))
+    ratio = "full job, events per second: ours / theirs"
+    write_results("many_partitions", [idle], [], FACTS, folder)
+    write_results("base_commit", [Result(ratio, "ratio", [2.3], Target(">=", 2.2))], [], FACTS, folder)
+    write_results("base_commit_pure", [Result(ratio, "ratio", [0.9], Target(">=", 1.0))], [], FACTS, folder)
+    page = with_results(PAGE.read_text("utf-8"), read_results(folder))
+    assert "| p | 256 idle partitions, CPU | 0.3 cores | <= 0.25 | **missed** |" in page
+    assert f"| v | {ratio} | 2.3 ratio | >= 2.2 | met |" in page
+    assert f"| v | {ratio}, pure core | 0.9 ratio | >= 1 | **missed** |" in page
+    assert "| v | `base_commit_pure.json` |" in page
