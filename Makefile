@@ -127,9 +127,9 @@ chaos: $(DEV)
 fuzz: $(DEV)
 	@$(BIN)/python -m tests.fuzz --records $(RECORDS) --seed $(SEED) $(ARGS)
 
-# Read damaged records with the compiled readers, and compare with fastavro; ARGS=--sanitize with the address sanitizer.
+# Read damaged records with the compiled readers, and compare with fastavro; SANITIZE=1 with the address sanitizer.
 fuzz-readers: $(DEV)
-	@$(BIN)/python -m tests.fuzz.readers --inputs $(RECORDS) --seed $(SEED) $(ARGS)
+	@$(BIN)/python -m tests.fuzz.readers --inputs $(RECORDS) --seed $(SEED) $(if $(SANITIZE),--sanitize) $(ARGS)
 
 # Make small faults in the pure core, one at a time, and see whether the tests notice; ARGS='--only PATTERN'.
 mutants: $(DEV)

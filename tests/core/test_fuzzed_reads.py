@@ -2,6 +2,8 @@
 finds.
 """
 
+import os
+import subprocess
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -15,6 +17,7 @@ from tests.fuzz.avro_bytes import AvroMaker, encode_number
 from tests.fuzz.damage import ODD_VALUES, damage_bytes, damage_value
 from tests.fuzz.reader_run import INPUTS_PER_VALUE, ReadCounts, ReaderRun
 from tests.fuzz.readers import plan_inputs
+from tests.style.project import ROOT
 from tests.support.values import every_example
 
 INPUTS = 4_000
@@ -90,3 +93,13 @@ def test_the_inputs_are_shared_among_runs() -> None:
     assert plan_inputs(7, 120_000) == [(7, 50_000), (8, 50_000), (9, 20_000)]
     assert INPUTS_PER_VALUE > 1
     assert ReadCounts(1, faults=("a",)).add(ReadCounts(2, faults=("b",))) == ReadCounts(3, faults=("a", "b"))
+
+
+@pytest.mark.parametrize(("words", "is_sanitized"), [(["SANITIZE=1"], True), ([], False)])
+def test_a_variable_of_make_asks_for_the_sanitizer(words: list[str], is_sanitized: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "--dry-run", "fuzz-readers", "RECORDS=10000000", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()[-1].split()
+    assert said[said.index("--inputs") + 1] == "10000000"
+    assert ("--sanitize" in said) is is_sanitized
