@@ -14,8 +14,27 @@ typedef struct {
     PyObject *value;  /* the dictionary has the reference */
 } CachedGlobal;
 
+/* Python 3.12 and 3.13 call the number deprecated, which mypyc's flags make an error. */
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+#elif defined(_MSC_VER)
+#pragma warning(push)
+#pragma warning(disable : 4996)
+#endif
+
+static inline uint64_t version_of_globals(PyObject *globals) {
+    return ((PyDictObject *)globals)->ma_version_tag;
+}
+
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#elif defined(_MSC_VER)
+#pragma warning(pop)
+#endif
+
 static inline PyObject *cached_global(PyObject *globals, PyObject *name, CachedGlobal *found) {
-    uint64_t version = ((PyDictObject *)globals)->ma_version_tag;
+    uint64_t version = version_of_globals(globals);
     PyObject *value;
     if (likely(found->version == version)) {
         Py_INCREF(found->value);

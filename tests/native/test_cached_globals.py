@@ -2,12 +2,15 @@
 
 import ctypes
 import re
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from native.cached_globals import HEADER, cache_globals
+from native.interpreters import VERSIONS, find_interpreters
 
 _TEXT = """#include "one.h"
 #include "two.h"
@@ -22,6 +25,18 @@ PyObject *CPyDef_rules___judge(void) {
     cpy_r_r7 = CPyStatics[9]; /* 'Arrival' */
     cpy_r_r8 = CPyDict_GetItem(cpy_r_r6, cpy_r_r2);
 }
+"""
+
+# What the macro needs of mypyc, and one use of it.
+_USE = f"""#include <Python.h>
+#define likely(x) (x)
+PyObject *CPyDict_GetItem(PyObject *dict, PyObject *key);
+#include "{HEADER.as_posix()}"
+PyObject *look_up(PyObject *globals, PyObject *name) {{
+    PyObject *value;
+    CACHED_GLOBAL(value, globals, name);
+    return value;
+}}
 """
 
 
@@ -62,3 +77,28 @@ def test_every_change_of_a_module_gives_its_dictionary_a_new_number() -> None:
         assert number() == found[-1]
     assert len(set(found)) == len(found)
     assert 0 not in found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_header_compiles_without_a_warning_for_each_interpreter(version: str, tmp_path: Path) -> None:
+    found = find_interpreters((version,))
+    if not found:
+        pytest.skip(f"no CPython {version} with headers was found")
+    question = "import sysconfig; print(sysconfig.get_path('include'))"
+    headers = subprocess.run([found[0].program, "-c", question], capture_output=True, text=True, check=True).stdout
+    source = tmp_path / "use.c"
+    source.write_text(_USE)
+    # As mypyc compiles: a warning is an error.
+    command = [
+        "cc",
+        "-Wall",
+        "-Werror",
+        "-O2",
+        f"-I{headers.strip()}",
+        "-c",
+        str(source),
+        "-o",
+        str(tmp_path / "use.o"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
