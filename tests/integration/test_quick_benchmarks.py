@@ -1,0 +1,90 @@
+"""Whole measurements, small: each ends well, and prints every figure that it has.
+
+Together they take five minutes, so some are left out.
+"""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.machine import ROOT
+from benchmarks.measurements import MEASUREMENTS
+from sessionary.stream_processors.measures.core_build import core_build
+
+PEERS = ("streams-memory", "streams-rocksdb", "quix", "faust")
+ENGINES = ("ours", *PEERS)
+HOPS = ("baseline", "paced baseline")
+# The figures of a quick run; some have a smaller size in their names than those of a whole one.
+FIGURES = {
+    "a": [
+        *(figure for name in ENGINES for figure in (name, f"{name}, CPU")),
+        *(figure for name in PEERS for figure in (f"ours / {name}", f"CPU per event, {name} / ours")),
+    ],
+    "c": [
+        *(f"200/s, {name}" for name in ("p50", "p95", "p99", "largest")),
+        *(f"200/s, {hop} {name}" for hop in HOPS for name in ("p50", "p99")),
+        *(f"200/s, p99 to the {hop}'s" for hop in HOPS),
+    ],
+    "f": [
+        *("sinks together", "CPU of all sinks per row", "CPU of the engine per row"),
+        *(f"sink {kind}" for kind in ("audit", "history", "rejected", "batches")),
+        *(f"audit record to visible row, {name}" for name in ("p50", "p95")),
+    ],
+    "k": [
+        *("partition that moves, longest pause", "partition that moves, median pause", "moves"),
+        *("partition that stays, longest pause", "steady load, longest pause"),
+        "others start beside the steady load, longest pause",
+        "partition that stays, beyond the starts of others",
+    ],
+    "p": [
+        *(f"16 idle partitions, {name}" for name in ("CPU", "CPU of the processor", "CPU of the broker")),
+        *(f"16 idle partitions, {name}" for name in ("ticks", "transactions")),
+        *(f"64 partitions, 2,000/s, {name}" for name in ("p50", "p99")),
+    ],
+}
+# Run by other tests, in their main parts: `test_benchmarks`, `test_streams_full_job`.
+ELSEWHERE = {"b", "o", "s", "t", "w", "x", "y", "z"}
+LEFT_OUT = {
+    "d": "recovery, with which p begins too",
+    "e": "idle processes, as in p",
+    "g": "loops around the client's calls, as in c",
+    "h": "the full job of b, with sessions before it",
+    "m": "recovery, as in d",
+    "q": "it watches for a minute",
+    "r": "restarts of processes, as in k",
+    "u": "the full job of b, twice",
+    "v": "the full job of b, calls and the sinks of f, for two commits each",
+}
+
+
+def printed_figures(said: str) -> list[str]:
+    """Return the names of all figures in the printed tables; a long one has two lines there."""
+    names: list[str] = []
+    for line in re.findall(r"^\| (.*) \|$", said, re.M):
+        name, median, *_ = (cell.strip() for cell in line.split("|"))
+        if median == "median":
+            continue
+        if median:
+            names.append(name)
+        else:
+            names[-1] = f"{names[-1]} {name}"
+    return names
+
+
+def test_every_measurement_is_run_or_is_left_out_for_a_reason() -> None:
+    named = {*FIGURES, *ELSEWHERE, *LEFT_OUT}
+    assert [each.name for each in MEASUREMENTS if not {each.letter, each.name} & named] == []
+    assert named <= {name for each in MEASUREMENTS for name in (each.letter, each.name)}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("letter", FIGURES)
+def test_a_quick_run_ends_well_and_prints_every_figure(letter: str) -> None:
+    if letter == "a" and core_build() == "native":
+        pytest.skip("the count by key is measured with the pure core only: make native-remove")
+    command = [sys.executable, "-m", "benchmarks", "--only", letter, "--quick", "--base", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert printed_figures(done.stdout) == FIGURES[letter], done.stderr
