@@ -97,7 +97,7 @@ class BlockWriter:
     def _keep_block(
         self, partition: int, block: RecordBlock, records: Sequence[RawRecord], rows: int, token: str
     ) -> None:
-        """Look whether ClickHouse kept a block's rows; insert those that it lacks under another token.
+        """Look whether ClickHouse kept a block's rows; insert what it lacks under another token.
 
         Raises `OperatorError` if it does not keep these either.
         """

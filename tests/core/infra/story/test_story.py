@@ -1,5 +1,7 @@
 """A session's rows as a story."""
 
+from typing import Any
+
 from sessionary.infra.story.story import Usage, add_totals, describe_moment, tell_story
 from sessionary.schemas.rules import NEWEST_RULES
 from tests.core.fold_rig import FoldRig
@@ -119,7 +121,9 @@ def test_a_take_over_says_who_took_over_from_whom_and_why() -> None:
     taken = other.event_bytes("session_taken_over", {"agent_id": "agent-2"}, reason="the host\nis lost")
     assert rig.append(other.key.encoded(), taken) == "applied"
     (line,) = rig.audits()
-    fields = {name: f"{getattr(line, name)}" for name in ("from_state", "to_state", "reason_code", "reason")}
+    fields: dict[str, Any] = {
+        name: getattr(line, name) or "" for name in ("from_state", "to_state", "reason_code", "reason")
+    }
     told = outcome_row(1, line.kind, line.event_type, **fields)
     event = event_row(1, "session_taken_over", {"reason": "the host\nis lost"}, process="q") | {"agent_id": "agent-2"}
     (moment,) = tell_story([event], [told])
