@@ -162,7 +162,7 @@ class SourceAgent(Agent):
         session.snapshot()
         failures: dict[str, str] = {}
         for name, verb in (
-            ("order", lambda: self._order(session)),
+            ("order", lambda: repeat_until_available(lambda: self._order(session))),
             ("update", lambda: session.update_state({"by": "source", "step": 2}, wait=False)),
             ("snapshot", session.snapshot),
             ("activity", lambda: session.activity("llm", "still at work")),

@@ -22,6 +22,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Protocol, cast
 
 from aiohttp import ClientSession
@@ -42,6 +43,7 @@ _log = role_logger(__name__)
 _FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
 _LEAVE_S = 4.0
+REJOIN_PAUSE_S = 1.0
 
 
 class AssignmentListener(Protocol):
@@ -80,6 +82,23 @@ class RebalanceListener(TransactionManager):
         return True
 
 
+async def outlast_error(coordinator: Any, error: Exception) -> None:
+    """Let a member of the group try again in a second, instead of aiokafka's `_push_error_to_user`.
+
+    That waits until a reader of records has taken the error, and a member has none. So a worker
+    whose join a broker answered with an error once was in no group for ever, and answered readers
+    that its partitions are not open yet. A member whose heartbeats have ended joins again.
+    """
+    _log.warning(
+        "the group does not take this member: %(error)s; it tries again in %(pause_s)g s",
+        pause_s=REJOIN_PAUSE_S,
+        **error_fields(error),
+    )
+    await asyncio.wait([coordinator._closing], timeout=REJOIN_PAUSE_S)
+    if (heartbeats := coordinator._heartbeat_task) is not None and heartbeats.done():
+        coordinator.request_rejoin()
+
+
 class MemberThread(driver.AIOKafkaConsumerThread):
     """The thread that aiokafka's consumer lives in, as a member of the group."""
 
@@ -99,6 +118,7 @@ class MemberThread(driver.AIOKafkaConsumerThread):
             return acknowledged
 
         coordinator._do_heartbeat = record_heartbeat
+        coordinator._push_error_to_user = partial(outlast_error, coordinator)
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         """Pause the events topic, then pass the assignment on."""
@@ -264,4 +284,5 @@ __all__ = [
     "MemberConsumer",
     "MemberTransport",
     "RebalanceListener",
+    "outlast_error",
 ]

@@ -2,17 +2,25 @@
 
 import asyncio
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import CommitFailedError, ConsumerStoppedError
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import CommitFailedError, ConsumerStoppedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from faust.exceptions import ConsumerNotStarted
 from faust.transport.drivers import aiokafka as driver
 from faust.types.tuples import TP
 
-from sessionary.stream_processors.runtime.faust_transport import MemberConsumer, MemberThread, RebalanceListener
+from sessionary.stream_processors.runtime import faust_transport
+from sessionary.stream_processors.runtime.faust_transport import (
+    MemberConsumer,
+    MemberThread,
+    RebalanceListener,
+    outlast_error,
+)
 
 
 class FakeMember:
@@ -127,3 +135,83 @@ def test_faust_does_not_complain_that_events_are_not_fetched(monkeypatch: pytest
     for place in (TP("events", 2), TP("other", 1)):
         MemberConsumer.verify_event_path(consumer, 0.0, place)
     assert looked == [TP("other", 1)]
+
+
+def joining_coordinator(failures: int) -> Any:
+    """Return a coordinator with aiokafka's own loop, whose first joins fail; the next ends it."""
+    coordinator: Any = object.__new__(GroupCoordinator)
+    coordinator.joins = 0
+    coordinator._closing = asyncio.get_running_loop().create_future()
+    coordinator._subscription = SimpleNamespace(
+        subscription=SimpleNamespace(active=True, assignment=None),
+        partitions_auto_assigned=lambda: True,
+        abort_waiters=lambda error: None,
+    )
+    coordinator._heartbeat_task = coordinator._commit_refresh_task = None
+
+    async def find_coordinator() -> None:
+        """It is known."""
+
+    async def join(subscription: object, former: object) -> None:
+        coordinator.joins += 1
+        if coordinator.joins <= failures:
+            raise KafkaError("UnknownError()")
+        coordinator._closing.set_result(None)
+
+    coordinator.ensure_coordinator_known, coordinator.ensure_active_group = find_coordinator, join
+    coordinator.need_rejoin = lambda subscription: True
+    return coordinator
+
+
+def test_a_member_whose_joins_fail_tries_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(faust_transport, "REJOIN_PAUSE_S", 0.01)
+
+    async def story() -> int:
+        coordinator = joining_coordinator(3)
+        coordinator._push_error_to_user = partial(outlast_error, coordinator)
+        await asyncio.wait_for(coordinator._coordination_routine(), 60.0)
+        joins: int = coordinator.joins
+        return joins
+
+    assert asyncio.run(story()) == 4
+    assert caplog.text.count("the group does not take this member: KafkaError") == 3
+
+
+def test_by_itself_a_member_waits_for_a_reader_that_takes_the_error() -> None:
+    """If it no longer does, `outlast_error` is not needed any more."""
+
+    async def story() -> int:
+        coordinator = joining_coordinator(3)
+        member = asyncio.create_task(coordinator._coordination_routine())
+        async with asyncio.timeout(60.0):
+            while not hasattr(coordinator, "_error_consumed_fut"):
+                await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        joins: int = coordinator.joins
+        coordinator._closing.set_result(None)
+        await member
+        return joins
+
+    assert asyncio.run(story()) == 1
+
+
+@pytest.mark.parametrize(("is_done", "asked"), [(True, 1), (False, 0), (None, 0)])
+def test_a_member_joins_again_if_its_heartbeats_have_ended(
+    is_done: bool | None, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faust_transport, "REJOIN_PAUSE_S", 0.01)
+    calls: list[bool] = []
+
+    async def story() -> None:
+        coordinator = SimpleNamespace(
+            _closing=asyncio.get_running_loop().create_future(),
+            _heartbeat_task=None if is_done is None else SimpleNamespace(done=lambda: is_done),
+            request_rejoin=lambda: calls.append(True),
+        )
+        await outlast_error(coordinator, KafkaError("told so"))
+
+    asyncio.run(story())
+    assert len(calls) == asked
