@@ -79,6 +79,7 @@ def test_every_change_of_a_module_gives_its_dictionary_a_new_number() -> None:
     assert 0 not in found
 
 
+@pytest.mark.long  # it needs a compiler
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_header_compiles_without_a_warning_for_each_interpreter(version: str, tmp_path: Path) -> None:
     found = find_interpreters((version,))
@@ -89,16 +90,7 @@ def test_the_header_compiles_without_a_warning_for_each_interpreter(version: str
     source = tmp_path / "use.c"
     source.write_text(_USE)
     # As mypyc compiles: a warning is an error.
-    command = [
-        "cc",
-        "-Wall",
-        "-Werror",
-        "-O2",
-        f"-I{headers.strip()}",
-        "-c",
-        str(source),
-        "-o",
-        str(tmp_path / "use.o"),
-    ]
+    output = tmp_path / "use.o"
+    command = ["cc", "-Wall", "-Werror", "-O2", f"-I{headers.strip()}", "-c", str(source), "-o", str(output)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
