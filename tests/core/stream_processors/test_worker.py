@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.worker import READY_S, Processor
-from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, RecordingWriter
+from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK
 
 
@@ -33,12 +32,6 @@ def test_a_worker_that_ends_by_a_failure_has_no_part_that_must_make_turns(
         assert processor.read_turns() == {}
 
     asyncio.run(run())
-
-
-async def seen(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 def test_ticks_that_wait_count_as_folded_for_readiness_and_for_the_groups_offset(
@@ -62,14 +55,14 @@ def test_ticks_that_wait_count_as_folded_for_readiness_and_for_the_groups_offset
         monkeypatch.setattr(processor.app, "_consumer", SimpleNamespace(commit_offsets=commit_offsets))
         processor.assignment.take_assignment([0])
         owner = processor.assignment.owners[0]
-        await seen(lambda: owner.is_open)
+        await OwnerBench.seen(lambda: owner.is_open)
         for offset in range(5):
             owner.offer_records(offset, [LogRecord(offset, 1_000, None, TICK)])
-            await seen(lambda offset=offset: owner.position.next_offset > offset)  # type: ignore[misc]
-        await seen(lambda: owner.commits)
+            await OwnerBench.seen(lambda offset=offset: owner.position.next_offset > offset)  # type: ignore[misc]
+        await OwnerBench.seen(lambda: owner.commits)
         assert owner.state.position.next_offset == 1, "the other ticks wait"
         duty = asyncio.create_task(processor._report_offsets())
-        await seen(lambda: reported)
+        await OwnerBench.seen(lambda: reported)
         assert reported == [{0: 5}]
         duty.cancel()
         began_s = time.monotonic() - 2 * READY_S

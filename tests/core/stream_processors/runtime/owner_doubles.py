@@ -150,7 +150,8 @@ class OwnerBench:
     def count_errors(self, kind: str) -> int:
         return int(self.metrics.errors.labels(kind)._value.get())
 
-    async def seen(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
+    @staticmethod
+    async def seen(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait until `condition` returns a true value."""
         async with asyncio.timeout(timeout_s):
             while not condition():
