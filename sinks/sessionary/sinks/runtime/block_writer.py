@@ -26,10 +26,9 @@ from sessionary.sinks.settings import SinkSettings
 # tables' settings). A replay of an older block may leave its rows twice until they are merged.
 _WINDOW_BLOCKS = 10_000
 _WINDOW_MS = 7 * 86_400_000
-# A server says that it wrote a block also if it knew the token, and kept nothing. It may know the
-# token of rows that it lost: of a server that was killed during an insert, the token of a part was
-# on the disk, but not the part. So a sink counts the rows of each block whose insert is repeated,
-# and of one block in so many seconds.
+# A server says that it wrote a block also if it knew the token, and kept nothing. One that was
+# killed during an insert may know the token of a part that it has lost. So a sink counts the rows
+# of each block whose insert is repeated, and of one block in so many seconds.
 _LOOK_EVERY_S = 30.0
 _log = role_logger(__name__)
 

@@ -43,7 +43,7 @@ _log = role_logger(__name__)
 _FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
 _LEAVE_S = 4.0
-REJOIN_PAUSE_S = 1.0
+_REJOIN_PAUSE_S = 1.0
 
 
 class AssignmentListener(Protocol):
@@ -85,16 +85,16 @@ class RebalanceListener(TransactionManager):
 async def outlast_error(coordinator: Any, error: Exception) -> None:
     """Let a member of the group try again in a second, instead of aiokafka's `_push_error_to_user`.
 
-    That waits until a reader of records has taken the error, and a member has none. So a worker
-    whose join a broker answered with an error once was in no group for ever, and answered readers
-    that its partitions are not open yet. A member whose heartbeats have ended joins again.
+    That one waits until a call that reads records takes the error, and a member makes no such call.
+    So one failed join left a worker outside of its group for ever, while its API told clients that
+    its partitions are not open yet. A member whose heartbeats have ended joins again.
     """
     _log.warning(
         "the group does not take this member: %(error)s; it tries again in %(pause_s)g s",
-        pause_s=REJOIN_PAUSE_S,
+        pause_s=_REJOIN_PAUSE_S,
         **error_fields(error),
     )
-    await asyncio.wait([coordinator._closing], timeout=REJOIN_PAUSE_S)
+    await asyncio.wait([coordinator._closing], timeout=_REJOIN_PAUSE_S)
     if (heartbeats := coordinator._heartbeat_task) is not None and heartbeats.done():
         coordinator.request_rejoin()
 

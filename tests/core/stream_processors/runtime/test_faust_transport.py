@@ -166,7 +166,7 @@ def joining_coordinator(failures: int) -> Any:
 def test_a_member_whose_joins_fail_tries_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(faust_transport, "REJOIN_PAUSE_S", 0.01)
+    monkeypatch.setattr(faust_transport, "_REJOIN_PAUSE_S", 0.01)
 
     async def story() -> int:
         coordinator = joining_coordinator(3)
@@ -202,7 +202,7 @@ def test_by_itself_a_member_waits_for_a_reader_that_takes_the_error() -> None:
 def test_a_member_joins_again_if_its_heartbeats_have_ended(
     is_done: bool | None, asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faust_transport, "REJOIN_PAUSE_S", 0.01)
+    monkeypatch.setattr(faust_transport, "_REJOIN_PAUSE_S", 0.01)
     calls: list[bool] = []
 
     async def story() -> None:
