@@ -1,4 +1,4 @@
-"""librdkafka's mock cluster: brokers in this process that can fall silent, or refuse a request.
+"""librdkafka's mock cluster: brokers in this process that are slow, silent, or refuse requests.
 
 A broker that falls silent keeps its connections open and answers nothing: what a client sees of a
 frozen host, or of a network that drops packets.
@@ -61,7 +61,11 @@ class MockCluster:
 
     def silence_broker(self, broker: int) -> None:
         """Let a broker answer nothing more, on open and on new connections."""
-        assert self._library.rd_kafka_mock_broker_set_rtt(self._handle, broker, _SILENT_MS) == 0
+        self.slow_down(broker, _SILENT_MS)
+
+    def slow_down(self, broker: int, answer_ms: int) -> None:
+        """Let a broker answer each request after so many milliseconds."""
+        assert self._library.rd_kafka_mock_broker_set_rtt(self._handle, broker, answer_ms) == 0
 
     def refuse_request(self, api_key: int, error: int) -> None:
         """Answer the next request of this kind (Kafka's API key) with this error code."""

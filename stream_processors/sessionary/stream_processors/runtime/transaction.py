@@ -37,6 +37,10 @@ _CONNECTING_QUESTIONS, _CONNECT_S = 2, 1.0
 # After this long a producer is given up; a new one starts from the bootstrap servers.
 _PATIENCE_S = 30.0
 _RETRY_PAUSE_S = 0.02
+# A commit sends what is left at once, so this delays nothing. Records that have waited for so long
+# are due, and if they must wait for the answer to those before them, librdkafka's thread polls
+# without a pause meanwhile.
+_LINGER_MS = 50
 _RECORD_BYTES_MAX = 1_000_000_000  # librdkafka's largest: the rules in force bound a record, and its topic
 _FULL_PAUSE_S = 0.01
 _BY_KEY = -1  # the partition is that of the key
@@ -132,7 +136,7 @@ class TransactionWriter:
                 **settings.opening_config(),
                 "transactional.id": f"{settings.group_id}-{self._topics.events}-{partition}",
                 "transaction.timeout.ms": 10_000,
-                "linger.ms": 2,
+                "linger.ms": _LINGER_MS,
                 "compression.type": "lz4",
                 # Back-to-back transactions get CONCURRENT_TRANSACTIONS; the default is 100 ms.
                 "retry.backoff.ms": 2,
