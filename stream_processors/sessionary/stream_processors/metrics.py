@@ -79,8 +79,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_batches_total": "Committed transactions.",
     "sessionary_processor_batch_records": "Records that were folded in one transaction.",
     "sessionary_processor_transaction_bytes": "Bytes that one transaction wrote: keys and values, uncompressed.",
-    "sessionary_processor_changelog_bytes_total": "Bytes of changelog records that were written: keys, values, and "
-    "when rows are due; uncompressed.",
+    "sessionary_processor_changelog_bytes_total": "Bytes of changelog records that were written: keys and "
+    "values, uncompressed.",
     "sessionary_processor_commit_seconds": "Seconds from the start of a transaction to its acknowledgement.",
     "sessionary_processor_work_seconds_total": "Seconds of processor time spent on folding and on writing "
     "transactions, without the threads of librdkafka.",

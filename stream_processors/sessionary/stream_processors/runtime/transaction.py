@@ -68,7 +68,7 @@ class CommitReceipt(NamedTuple):
     elapsed_s: float
     cpu_s: float = 0.0  # of this thread; librdkafka's threads are not in it
     written_bytes: int = 0  # keys and values of all records
-    changelog_bytes: int = 0  # those of the changelog among them, with when rows are due
+    changelog_bytes: int = 0  # those of the changelog among them
 
 
 class BatchLimits:
@@ -129,6 +129,7 @@ class TransactionWriter:
         self._partition = partition
         self._wanted = wanted
         self._position_offset: int | None = None
+        self._written_bytes: dict[str, int] = {}  # of the transaction under way, by topic
         self.called_s = time.monotonic()  # when the last call into librdkafka began, monotonic; read by other threads
         self._producer = Producer(
             {
@@ -171,12 +172,13 @@ class TransactionWriter:
         position = seal(outcome.position, rows)
         try:
             self._retry_in_place(self._producer.begin_transaction)
-            written_bytes = self._produce(records)
+            self._written_bytes.clear()
+            self._produce(records)
             if elsewhere:
-                written_bytes += self._produce(elsewhere, partition=_BY_KEY)
+                self._produce(elsewhere, partition=_BY_KEY)
             self._position_offset = None
             sealed = Produced(self._topics.changelog, POSITION_KEY, encode_position(position))
-            position_bytes = self._produce([sealed], self._on_position_delivered)
+            self._produce([sealed], self._on_position_delivered)
             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
         except (Aborted, Halted):
             # An open transaction would hide all later records from readers, until it times out. A
@@ -194,8 +196,8 @@ class TransactionWriter:
             acknowledged_at=acknowledged_at,
             elapsed_s=elapsed_s,
             cpu_s=time.thread_time() - begun_cpu_s,
-            written_bytes=written_bytes + position_bytes,
-            changelog_bytes=sum(map(len, rows)) + sum(map(len, filter(None, rows.values()))) + position_bytes,
+            written_bytes=sum(self._written_bytes.values()),
+            changelog_bytes=self._written_bytes[self._topics.changelog],
         )
 
     def discard(self) -> None:
@@ -233,9 +235,9 @@ class TransactionWriter:
         records: Iterable[PlainProduced],
         on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
         partition: int | None = None,
-    ) -> int:
-        """Produce records, by default to the source's partition; return their bytes."""
-        produce, size = self._producer.produce, 0
+    ) -> None:
+        """Produce records, by default to the source's partition; count their bytes."""
+        produce, written_bytes = self._producer.produce, self._written_bytes
         partition = self._partition if partition is None else partition
         try:
             for topic, key, value, headers in records:
@@ -255,10 +257,12 @@ class TransactionWriter:
                             self._retry_in_place(self._producer.commit_transaction, _CALL_TIMEOUT_S)
                         raise self._classify_error(error.args[0], f"{topic}, key {key!r}") from error
                     break
-                size += len(key or b"") + len(value or b"")
+                size = 0 if key is None else len(key)
+                if value is not None:
+                    size += len(value)
+                written_bytes[topic] = written_bytes.get(topic, 0) + size
         finally:
             del produce  # an error keeps this frame, and the method would keep the producer
-        return size
 
     def _on_position_delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
