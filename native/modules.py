@@ -35,8 +35,11 @@ _AROUND_THE_RULES: Final = (
     _SCHEMAS / "codec/value_bounds.py",
     _SCHEMAS / "limits.py",
     _SCHEMAS / "retention.py",
+    _PROCESSOR / "runtime/fetching/fetched_records.py",
+    _PROCESSOR / "runtime/fetching/pending_records.py",
     _PROCESSOR / "runtime/job.py",
     _PROCESSOR / "runtime/open_batch.py",
+    _PROCESSOR / "runtime/transaction.py",
 )
 
 # An extension of this name has all generated readers and writers.

@@ -60,7 +60,9 @@ class Bench:
         """Play a story with an open partition, then close it."""
 
         async def play() -> None:
-            self.fetcher.start(lambda partition, *fetch: self.deliver(*fetch), self.assignment.halt_partition)
+            self.fetcher.start(
+                lambda _, begin, records, size: self.deliver(begin, records), self.assignment.halt_partition
+            )
             self.assignment.take_assignment([self.partition])
             await self.seen(lambda: self.assignment.is_ready)
             self.probes = 0

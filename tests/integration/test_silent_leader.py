@@ -52,7 +52,7 @@ def test_agent_ticker_and_fetcher_find_the_new_leader_before_the_quiet_time_ends
         agent, ticker = _Agent(cluster.bootstrap_servers, topic), Ticker(settings, metrics)
         fetched: list[int] = []
 
-        def take_records(partition: int, begin_offset: int, records: Sequence[LogRecord]) -> None:
+        def take_records(partition: int, begin_offset: int, records: Sequence[LogRecord], size: int) -> None:
             raise AssertionError("the mock cluster stamps no records")
 
         def take_fault(partition: int, fault: Halted, offset: int) -> None:

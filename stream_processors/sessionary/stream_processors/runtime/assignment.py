@@ -103,10 +103,12 @@ class Assignment:
             self._retire_owner(partition)
         self._update_gauges()
 
-    def offer_records(self, partition: int, begin_offset: int, records: Sequence[LogRecord]) -> None:
+    def offer_records(
+        self, partition: int, begin_offset: int, records: Sequence[LogRecord], size: int | None = None
+    ) -> None:
         """Hand a fetch to its partition's owner; drop it if there is none."""
         if (owner := self.owners.get(partition)) is not None:
-            owner.offer_records(begin_offset, records)
+            owner.offer_records(begin_offset, records, size)
 
     def halt_partition(self, partition: int, fault: Halted, offset: int | None = None) -> None:
         """Halt an open partition before the record at `offset`, by default at its position."""

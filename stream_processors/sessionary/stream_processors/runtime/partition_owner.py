@@ -96,15 +96,16 @@ class PartitionOwner:
         batch = self._open_batch
         return self.state.position if batch is None else batch.ticks_position or self.state.position
 
-    def offer_records(self, begin_offset: int, records: Sequence[LogRecord]) -> None:
+    def offer_records(self, begin_offset: int, records: Sequence[LogRecord], size: int | None = None) -> None:
         """Take a fetch of the partition's records; too many pending ones interrupt the fetching.
 
-        From `begin_offset` to the last record's offset no other offset may hold a record.
+        From `begin_offset` to the last record's offset no other offset may hold a record. `size`:
+        `bytes_of` the records, if that is known.
         """
         if self.end_requested or self._halt is not None or self._decision.is_reached or self.task.done():
             return
         if kept := self._decision.cut_records(records):
-            self._pending.append_batch(FollowingRecords(begin_offset, kept))
+            self._pending.append_batch(FollowingRecords(begin_offset, kept), size if kept is records else None)
         self._arrived.set()
 
     def request_end(self) -> None:

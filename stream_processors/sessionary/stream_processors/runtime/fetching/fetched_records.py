@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, repeat
-from operator import itemgetter
+from itertools import groupby
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
@@ -14,8 +13,6 @@ from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadabl
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 
-_kind, _ms = itemgetter(0), itemgetter(1)  # of a message's timestamp
-_LOG_APPEND_TIME = {TIMESTAMP_LOG_APPEND_TIME}
 _new = tuple.__new__  # the same as a NamedTuple's own constructor, in half the time
 
 _MS_PER_S = 1_000
@@ -91,25 +88,21 @@ def group_by_partition(
     latest_ms = (wall_s + clock_ahead_s_max) * _MS_PER_S
     batches: dict[int, list[LogRecord]] = {}
     faults: dict[int, Fault] = {}
-    for found_in, found in groupby(messages, Message.partition):
-        partition, group = found_in or 0, list(found)
+    for found_in, group in groupby(messages, Message.partition):
+        partition = found_in or 0
         records = batches.setdefault(partition, [])
         if partition in faults:
             continue
-        stamps = list(map(Message.timestamp, group))
-        # The topic's setting may change at any time, so a fetch may be mixed.
-        if set(map(_kind, stamps)) != _LOG_APPEND_TIME:
-            right = next(n for n, stamp in enumerate(stamps) if stamp[0] != TIMESTAMP_LOG_APPEND_TIME)
-            faults[partition] = _wrong_timestamp_type(group[right])
-            group, stamps = group[:right], stamps[:right]
-        if max(map(_ms, stamps), default=0) > latest_ms:
-            first = believed_from.get(partition, 0)
-            late = (n for n, (_, ms) in enumerate(stamps) if ms > latest_ms and (group[n].offset() or 0) >= first)
-            right = next(late, len(group))
-            if right < len(group):
-                faults[partition] = _clock_ahead(group[right], wall_s, clock_ahead_s_max)
-            group, stamps = group[:right], stamps[:right]
-        records.extend(_to_records(group, stamps))
+        # One pass, while a message is in the core's cache: more would cost as much as reading it.
+        for message in group:
+            kind, ms = message.timestamp()
+            if kind != TIMESTAMP_LOG_APPEND_TIME:  # the topic's setting may change at any time
+                faults[partition] = _wrong_timestamp_type(message)
+                break
+            if ms > latest_ms and (message.offset() or 0) >= believed_from.get(partition, 0):
+                faults[partition] = _clock_ahead(message, wall_s, clock_ahead_s_max)
+                break
+            records.append(_new(LazyRecord, (message.offset(), ms, message.key(), message.value(), message)))
     return [PartitionRecords(partition, records, faults.get(partition)) for partition, records in batches.items()]
 
 
@@ -171,21 +164,8 @@ def _format_utc(time_s: float) -> str:
 
 def to_record(message: Message) -> LogRecord:
     """Return a message as a record."""
-    (record,) = _to_records([message], [message.timestamp()])
-    return record
-
-
-def _to_records(messages: list[Message], stamps: list[tuple[int, int]]) -> Iterable[LogRecord]:
-    """Return messages of one partition as records. A Python loop would take half as long again."""
-    fields = zip(
-        map(Message.offset, messages),
-        map(_ms, stamps),
-        map(Message.key, messages),
-        map(Message.value, messages),
-        messages,
-        strict=True,
-    )
-    return map(_new, repeat(LazyRecord), fields)
+    _, ms = message.timestamp()
+    return _new(LazyRecord, (message.offset(), ms, message.key(), message.value(), message))
 
 
 __all__ = [

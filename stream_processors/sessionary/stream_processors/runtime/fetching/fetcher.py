@@ -50,7 +50,7 @@ from sessionary.stream_processors.runtime.fetching.pending_records import bytes_
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
-_BATCH_RECORDS = 4_000
+_BATCH_RECORDS = 1_000
 _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread waits, then takes more at once
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop
@@ -73,6 +73,7 @@ class FetchedBatch(NamedTuple):
     partition: int
     begin_offset: int  # from here to the last record's offset no other offset holds a record
     records: Sequence[LogRecord]
+    size: int  # `bytes_of` the records; counted here, while they are in this core's cache
     fault: Fault | None
 
 
@@ -88,7 +89,7 @@ class _Progress:
 
 
 # Takes the first fields of a `FetchedBatch`; must not block.
-Deliver = Callable[[int, int, Sequence[LogRecord]], None]
+Deliver = Callable[[int, int, Sequence[LogRecord], int], None]
 Halt = Callable[[int, Halted, int], None]  # takes a partition, its fault and the fault's offset; must not block
 
 
@@ -245,7 +246,7 @@ class Fetcher:
             kept = [fetched for fetched in self._waiting if fetched.partition != partition]
             self._waiting.clear()
             self._waiting.extend(kept)
-            self._waiting_bytes = sum(bytes_of(fetched.records) for fetched in kept)
+            self._waiting_bytes = sum(fetched.size for fetched in kept)
 
     def _run(self) -> None:
         try:
@@ -286,7 +287,7 @@ class Fetcher:
         with self._room:
             scheduled = bool(self._waiting)
             self._waiting.extend(batches)
-            self._waiting_bytes += sum(bytes_of(batch.records) for batch in batches)
+            self._waiting_bytes += sum(batch.size for batch in batches)
             self._note_progress(batches, ends)
         if batches and not scheduled and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._deliver_waiting)
@@ -303,7 +304,7 @@ class Fetcher:
             if (fetched := self._fetched.get(partition)) is not None:
                 # A batch that cannot be read may begin before what is wanted of it.
                 fault = fault_from(fault, fetched.next_offset)
-        return FetchedBatch(partition, begin_offset, records, fault)
+        return FetchedBatch(partition, begin_offset, records, bytes_of(records), fault)
 
     def _take_error(self, message: Message) -> None:
         """Log an error, and go on after one of a partition; librdkafka repeats what it may.
@@ -340,9 +341,9 @@ class Fetcher:
             self._waiting.clear()
             self._waiting_bytes = 0
             self._room.notify()
-        for partition, begin_offset, records, fault in waiting:
+        for partition, begin_offset, records, size, fault in waiting:
             if records:
-                self._deliver(partition, begin_offset, records)
+                self._deliver(partition, begin_offset, records, size)
             if fault is not None:
                 self._halt(partition, *fault)
 

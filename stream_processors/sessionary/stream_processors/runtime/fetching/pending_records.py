@@ -6,13 +6,11 @@ So it follows on a position that is not below `begin_offset`.
 
 from collections import deque
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 
 PENDING_BYTES_MAX = 8 << 20
-_key_of, _value_of = attrgetter("key"), attrgetter("value")
 
 
 class FetchControl(Protocol):
@@ -62,10 +60,14 @@ class PendingRecords:
     def __bool__(self) -> bool:
         return bool(self._batches)
 
-    def append_batch(self, fetch: FollowingRecords) -> None:
-        """Add a fetch (not empty) as the last one; interrupt the fetching if too much waits."""
-        self._batches.append((fetch, bytes_of(fetch.records)))
-        self._count_bytes(self._batches[-1][1])
+    def append_batch(self, fetch: FollowingRecords, size: int | None = None) -> None:
+        """Add a fetch (not empty) as the last one; interrupt the fetching if too much waits.
+
+        `size`: `bytes_of` its records, if that is known.
+        """
+        size = bytes_of(fetch.records) if size is None else size
+        self._batches.append((fetch, size))
+        self._count_bytes(size)
         if self._bytes > PENDING_BYTES_MAX and not self._paused:
             self._paused = True
             self._fetch_control.pause_partition(self._partition)
@@ -140,8 +142,15 @@ class PendingRecords:
 
 def bytes_of(records: Sequence[LogRecord]) -> int:
     """Return about how much memory records take, in bytes. Headers, still packed, are left out."""
-    keys = sum(map(len, filter(None, map(_key_of, records))))
-    return keys + sum(map(len, filter(None, map(_value_of, records)))) + RECORD_OVERHEAD_BYTES * len(records)
+    size = RECORD_OVERHEAD_BYTES * len(records)
+    for record in records:
+        # By their places: a field by its name takes three times as long once this is compiled.
+        key, value = record[2], record[3]
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+    return size
 
 
 __all__ = ["PENDING_BYTES_MAX", "FetchControl", "FollowingRecords", "PendingRecords", "bytes_of"]

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher, fetcher_config
+from sessionary.stream_processors.runtime.fetching.pending_records import bytes_of
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, end_of, message
 
@@ -45,7 +46,8 @@ class Delivered:
         await asyncio.sleep(0)
         assert self.threads <= {threading.get_ident()}
 
-    def _take(self, partition: int, begin_offset: int, records: Sequence[LogRecord]) -> None:
+    def _take(self, partition: int, begin_offset: int, records: Sequence[LogRecord], size: int) -> None:
+        assert size == bytes_of(records)
         self.begin_offsets.append(begin_offset)
         self.threads.add(threading.get_ident())
         self.batches.append((partition, [record.offset for record in records]))
