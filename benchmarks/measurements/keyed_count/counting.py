@@ -4,7 +4,8 @@ Everything else is the unchanged processor: transport, ownership, batches, trans
 recovery.
 """
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
+from itertools import chain, repeat
 from typing import Any, cast
 
 from sessionary.schemas.records import Position
@@ -20,55 +21,72 @@ from sessionary.stream_processors.core.model import (
 )
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
+from sessionary.stream_processors.runtime.job import Job, Transaction
 from sessionary.stream_processors.store.packed_rows import ChangelogRecords, RowSurvey, StoredLookup, nothing_stored
 
 _NEVER_DUE = RowFate(live=False)
 RECORDS_MAX = 5_000  # the same number per transaction as the product's fold
-Counted = tuple[bytes, bytes, bytes]  # key, its count in digits, the event's value
+_NO_HEADERS = repeat(None)
+_digits_of, _line_of = b"%d".__mod__, b"%b %b".__mod__  # a count; a count's digits and an event's value
 
 
-class CountedRows(dict[bytes, int]):
-    """A batch's rows, the last count of each key, with every count on the way there."""
+class CountedEvents(dict[bytes, int]):
+    """What a batch counted: each event's key, count and value.
+
+    It stands where an outcome has rows, and has none itself: counts are counted in place.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.counted: list[Counted] = []
+        self.event_keys: list[bytes] = []
+        self.numbers: list[int] = []
+        self.values_read: list[bytes] = []
 
 
 class CountingBatch:
-    """An overlay on a fold, with the interface of the product's `Overlay`."""
+    """A batch of a fold, with the interface of the product's `Overlay`.
+
+    It counts in the fold's own dict, as Kafka Streams counts in its store. A batch that is not
+    merged is taken back.
+    """
 
     holds_only_ticks = False  # a tick would be an error
 
     def __init__(self, fold: "CountingFold") -> None:
-        self._committed = fold.counts
+        self._counts = fold.counts
         self._before = self.position = fold.position
         self._last: LogRecord | None = None
-        self.counts = CountedRows()
+        self.counted = counted = CountedEvents()
+        self._keys, self._numbers, self._values = counted.event_keys, counted.numbers, counted.values_read
 
     def apply(self, record: LogRecord) -> bool:
         """Count one record; return False if the batch is full."""
-        counts, counted = self.counts, self.counts.counted
-        if len(counted) >= RECORDS_MAX:
+        numbers = self._numbers
+        if len(numbers) >= RECORDS_MAX:
             return False
-        _, _, key, value, _ = record
+        key, value, counts = record[2], record[3], self._counts
         if key is None or value is None:
             raise ValueError("an event has a key and a value")
-        count = counts[key] if key in counts else self._committed.get(key, 0)
-        counts[key] = count = count + 1
-        counted.append((key, b"%d" % count, value))
+        counts[key] = count = counts.get(key, 0) + 1
+        self._keys.append(key)
+        numbers.append(count)
+        self._values.append(value)
         self._last = record
         return True
 
+    def take_back(self) -> None:
+        """Undo what was counted."""
+        for key in self._keys:
+            self._counts[key] -= 1
+
     def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
         """Return what the transaction has to write."""
-        before, number = self._before, len(self.counts.counted)
+        before, number = self._before, len(self._numbers)
         next_offset = before.next_offset if self._last is None else self._last.offset + 1
         position = Position(next_offset, 0, 0, before.batch_number + 1, 0, previous_acknowledged_at)
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
-        return Outcome(self.counts, [], position, counts, JudgedRecords())
+        return Outcome(self.counted, [], position, counts, JudgedRecords())
 
 
 class CountingFold:
@@ -83,6 +101,7 @@ class CountingFold:
         self.counts: dict[bytes, int] = {}
         self.tally = RowTally({}, {})  # complete: no row has a label
         self.position = Position(0, 0, 0, 0, 0)
+        self._open_batch: CountingBatch | None = None
 
     def load_position(self, position: Position) -> None:
         """Take the changelog's position record."""
@@ -93,19 +112,30 @@ class CountingFold:
         self.counts = dict(self.rows.items())
 
     def begin(self) -> CountingBatch:
-        """Open a batch on the committed counts."""
-        return CountingBatch(self)
+        """Open a batch on the committed counts; one that was begun before is void."""
+        if self._open_batch is not None:
+            self._open_batch.take_back()
+        self._open_batch = CountingBatch(self)
+        return self._open_batch
 
     def merge(self, batch: CountingBatch) -> None:
         """Make a batch's counts the committed ones."""
-        self.counts.update(batch.counts)
+        self._open_batch = None
         self.position = batch.position
 
 
-def _output_records(changelog: str, output: str, counted: Iterable[Counted]) -> Iterator[PlainProduced]:
-    for key, digits, value in counted:
-        yield changelog, key, digits, None
-        yield output, key, b"%b %b" % (digits, value), None
+def _make_transaction(changelog: str, output: str, counted: CountedEvents) -> Transaction:
+    keys, digits = counted.event_keys, list(map(_digits_of, counted.numbers))
+    lines = map(_line_of, zip(digits, counted.values_read, strict=True))
+    # Both records of an event in turn, while its key is in the core's cache.
+    records = chain.from_iterable(
+        zip(
+            zip(repeat(changelog), keys, digits, _NO_HEADERS),
+            zip(repeat(output), keys, lines, _NO_HEADERS),
+            strict=True,
+        )
+    )
+    return Transaction(records, dict(zip(keys, digits, strict=True)))
 
 
 class CountCodec:
@@ -153,8 +183,7 @@ def counting_job(settings: Any, changelog: str, output: str) -> Job:
     def transaction(
         partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
-        counted = cast(CountedRows, outcome.rows).counted
-        return Transaction(_output_records(changelog, output, counted), {key: digits for key, digits, _ in counted})
+        return _make_transaction(changelog, output, cast(CountedEvents, outcome.rows))
 
     return Job(new_state, transaction, CountCodec())
 
