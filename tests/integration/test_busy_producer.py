@@ -17,8 +17,9 @@ from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored
 from tests.support.mock_cluster import mock_cluster
+from tests.support.waiting import wait_until
 
-_ANSWER_MS, _STATISTICS_MS = 5, 100
+_ANSWER_MS, _STATISTICS_MS, _WAIT_S = 5, 100, 10.0
 _TRANSACTIONS, _RECORDS, _BURST, _PAUSE_S = 5, 10_000, 50, 0.0002
 _OUTCOME = Outcome({}, (), Position(1, 0, 0, 1, 0), Counts(1, 0, 0, 0, 0, 0, 0, 0), JudgedRecords())
 
@@ -42,7 +43,6 @@ def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause
         changelog = settings.topics.changelog
         cluster.create_topic(changelog, leaders=[1])
         product = processor_job(settings)
-
         job = Job(
             product.new_state,
             lambda partition, outcome, started_at, stored=nothing_stored: Transaction(_slow_records(changelog), {}),
@@ -54,8 +54,7 @@ def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause
         for _ in range(_TRANSACTIONS):
             writer.write_outcome(_OUTCOME, 0)
         rounds.clear()
-        while not rounds:
-            writer._producer.poll(1.0)
+        wait_until(lambda: writer._producer.poll(0) >= 0 and rounds, _WAIT_S, "librdkafka's statistics")
         writer.discard()
     assert sum(rounds.values()) < _TRANSACTIONS * _RECORDS / 4
 
