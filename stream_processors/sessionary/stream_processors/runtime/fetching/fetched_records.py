@@ -93,7 +93,7 @@ def group_by_partition(
         records = batches.setdefault(partition, [])
         if partition in faults:
             continue
-        # One pass, while a message is in the core's cache: more would cost as much as reading it.
+        # One loop does all, because a second one would not find the messages in the core's cache.
         for message in group:
             kind, ms = message.timestamp()
             if kind != TIMESTAMP_LOG_APPEND_TIME:  # the topic's setting may change at any time

@@ -50,7 +50,7 @@ from sessionary.stream_processors.runtime.fetching.pending_records import bytes_
 from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
-_BATCH_RECORDS = 1_000
+_BATCH_RECORDS = 1_000  # with 4,000 the first ones have left the core's cache before they are records
 _PENDING_BYTES_MAX = 8 << 20  # fetched and not yet folded; above it the thread waits, then takes more at once
 _PENDING_WAIT_S = 0.1  # but not longer: the pending records may belong to a partition that is halted
 _WAITING_MAX = 16  # batches not yet delivered on the event loop

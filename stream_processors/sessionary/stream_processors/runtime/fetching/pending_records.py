@@ -144,7 +144,7 @@ def bytes_of(records: Sequence[LogRecord]) -> int:
     """Return about how much memory records take, in bytes. Headers, still packed, are left out."""
     size = RECORD_OVERHEAD_BYTES * len(records)
     for record in records:
-        # By their places: a field by its name takes three times as long once this is compiled.
+        # By their places: once this is compiled, that spares the look-up of each field's name.
         key, value = record[2], record[3]
         if key is not None:
             size += len(key)
