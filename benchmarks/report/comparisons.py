@@ -144,6 +144,17 @@ def measured_contenders(comparison: Comparison, result: ResultFile) -> list[Cont
     return [one for one in comparison.contenders if all(name in result.figures for name in one.figures)]
 
 
+def notes_of(comparison: Comparison, result: ResultFile) -> list[str]:
+    """Return the notes of a results file, without those on figures that only other comparisons show."""
+    own, others = set[str](), set[str]()
+    for each in COMPARISONS:
+        if each.part == comparison.part:
+            names = {name for contender in each.contenders for name in contender.figures}
+            (own if each == comparison else others).update(names)
+    shown = (figure for name, figure in result.figures.items() if name in own or name not in others)
+    return list(dict.fromkeys(note for figure in shown for note in figure.notes))
+
+
 def standings(comparison: Comparison, result: ResultFile) -> Iterator[Standing]:
     """Yield how ours stands beside each other contender in each measure."""
     ours, *others = measured_contenders(comparison, result)
@@ -163,5 +174,6 @@ __all__ = [
     "Standing",
     "figures_of",
     "measured_contenders",
+    "notes_of",
     "standings",
 ]

@@ -11,6 +11,7 @@ from benchmarks.report.comparisons import (
     Comparison,
     figures_of,
     measured_contenders,
+    notes_of,
     standings,
 )
 from benchmarks.report.result_files import Figure, ResultFile
@@ -94,9 +95,10 @@ def _comparison_lines(comparison: Comparison, results: Results) -> Iterator[str]
             advantage = advantages.get((contender.label, measure))
             cells += [_spread_of(figure), "" if advantage is None else _times(advantage)]
         yield f"| {' | '.join(cells)} |"
-    if result.notes:
+    notes = notes_of(comparison, result)
+    if notes:
         yield ""
-    for note in result.notes:
+    for note in notes:
         yield from wrap(note, _COLUMNS, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
 
 

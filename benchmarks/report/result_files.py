@@ -19,6 +19,7 @@ class Figure(NamedTuple):
     runs: int
     target: str | None
     met: bool | None
+    notes: tuple[str, ...] = ()
 
 
 class ResultFile(NamedTuple):
@@ -30,7 +31,6 @@ class ResultFile(NamedTuple):
     versions: Mapping[str, str]
     commit: str
     figures: Mapping[str, Figure]
-    notes: tuple[str, ...]
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, ResultFile]:
@@ -50,14 +50,14 @@ def _read_file(path: Path) -> ResultFile:
         versions=content["versions"],
         commit=source["commit"] + (" with changes" if source["dirty"] else ""),
         figures={figure.name: figure for figure in figures},
-        notes=tuple(dict.fromkeys(note for one in content["results"] for note in one["notes"])),
     )
 
 
 def _read_figure(one: Mapping[str, Any]) -> Figure:
     target = one["target"]
     said = None if target is None else f"{target['sense']} {target['value']:g}"
-    return Figure(one["name"], one["unit"], one["median"], one["min"], one["max"], len(one["runs"]), said, one["met"])
+    runs, notes = len(one["runs"]), tuple(one["notes"])
+    return Figure(one["name"], one["unit"], one["median"], one["min"], one["max"], runs, said, one["met"], notes)
 
 
 __all__ = ["Figure", "ResultFile", "read_results"]

@@ -95,8 +95,8 @@ def size_results(live: int, events: int, concurrent: int, found: Sequence[tuple[
     outputs = found[0][1]
     notes = [
         f"{events:,} events of {concurrent:,} sessions at a time by rules 1, 4 partitions, one log for all engines in "
-        f"turn; the first {LEFT_OUT:.0%} left out; commits every {COMMIT_INTERVAL_MS} ms, {len(found)} runs with "
-        f"{live:,} live sessions",
+        f"turn; the first {LEFT_OUT:.0%} left out; commits every {COMMIT_INTERVAL_MS} ms; "
+        f"{live:,} live sessions, runs: {len(found)}",
         f"{STREAMS}, Avro {AVRO_VERSION} with generated classes, one stream thread, Java with {' '.join(JVM_OPTIONS)}",
         f"equal in every run: {outputs.audits_written:,} audit records, of them {outputs.transitions:,} transitions, "
         f"and {len(outputs.cleanups):,} clean-up requests, in all fields but the number of the transaction",

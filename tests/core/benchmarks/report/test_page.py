@@ -99,6 +99,25 @@ def test_drawing_writes_page_and_plots(folder: Path, monkeypatch: pytest.MonkeyP
     assert {path.name: path.read_text("utf-8") for path in plots.iterdir()} == plot_files(results)
 
 
+def test_a_note_stands_under_the_comparisons_of_its_figure(folder: Path) -> None:
+    rates = ("200", "2,000")
+    names = [(f"{rate}/s, {name}", f"of {rate}/s") for rate in rates for name in ("p50", "p99")]
+    hops = [f"{rate}/s, baseline {name}" for rate in rates for name in ("p50", "p99")]
+    figures = [
+        *(Result(name, "ms", [1.0], notes=[note]) for name, note in names),
+        *(Result(name, "ms", [1.0]) for name in hops),
+        Result("senders' delay", "ms", [1.0], notes=["of all rates"]),
+    ]
+    write_results("latency", figures, [], FACTS, folder)
+    page = with_results(PAGE.read_text("utf-8"), read_results(folder))
+    for rate, other in (rates, reversed(rates)):
+        mark = f"<!-- latency_{rate.replace(',', '')}: "
+        part = page.partition(f"{mark}begin")[2].partition(f"{mark}end")[0]
+        assert f"- of {rate}/s" in part
+        assert f"of {other}/s" not in part
+        assert "- of all rates" in part
+
+
 def test_this_commit_and_the_other_one_are_compared_in_rate_and_cost(folder: Path) -> None:
     commit = (
         Result("full job, ours", "events/s", [300.0]),
