@@ -11,13 +11,12 @@ import time
 from pathlib import Path
 
 from generation.modules import write_files
-from native.build import compile_tree
+from native.build import compile_tree, work_folder
 from native.modules import CYTHON_MODULES, compiled_modules
 from native.toolchain import find_missing_part
 from native.tree import copy_sources, place_extensions, remove_extensions
 
 ROOT = Path(__file__).parents[1]
-_WORK = ROOT / "build" / "native"
 
 
 def main(words: list[str] | None = None) -> int:
@@ -27,7 +26,9 @@ def main(words: list[str] | None = None) -> int:
     place.add_argument("--tree", type=Path, help="make a copy of the sources in this folder, and compile there")
     place.add_argument("--remove", action="store_true", help="remove the compiled core, so that the Python runs")
     parser.add_argument("--codec-only", action="store_true", help="compile readers and writers only, not the rules")
-    parser.add_argument("--work", type=Path, default=_WORK, help="folder of what is made; default: build/native")
+    parser.add_argument(
+        "--work", type=Path, default=work_folder(ROOT), help="folder of what is made; default: one below build/native"
+    )
     options = parser.parse_args(words)
     if options.remove:
         remove_extensions(ROOT)

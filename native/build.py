@@ -1,7 +1,6 @@
 """Compiles in a process of its own, and keeps in a log what the compilers say."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +24,11 @@ def compile_tree(root: Path, tree: Path, work: Path, *, codec_only: bool = False
     Args:
         root: The project, which has the compiler's program.
         tree: A folder that has the rooms; the project itself, or a copy of it.
-        work: What is made lies here; what did not change is not compiled again. One interpreter and
-            one set of options of the C compiler have a folder of their own.
+        work: What is made lies here; what did not change is not compiled again. One interpreter has
+            a folder of its own. Only one build at a time may use it.
         codec_only: Leave out the rules, which take most of the time.
     """
     work.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(work / "built", ignore_errors=True)  # it may have a module that is gone
     log = work / "log"
     path = os.pathsep.join(map(str, (root, *(root / room for room in ROOMS))))
     options = ["--codec-only"] if codec_only else []
@@ -48,6 +46,11 @@ def compile_tree(root: Path, tree: Path, work: Path, *, codec_only: bool = False
     return f"{lines}\nthe core was not compiled; the whole output is in {log}"
 
 
+def work_folder(root: Path) -> Path:
+    """Return where a build by the running interpreter keeps what it makes, for the next one."""
+    return root / "build" / "native" / str(sys.implementation.cache_tag)
+
+
 def compile_for_wheel(root: Path) -> dict[str, str]:
     """Compile the project for the interpreter that runs; return extensions and places in the wheel.
 
@@ -55,10 +58,10 @@ def compile_for_wheel(root: Path) -> dict[str, str]:
     """
     if missing := find_missing_part():
         raise SystemExit(f"NATIVE_WHEEL=1, but the core cannot be compiled: {missing}")
-    work = root / "build" / "native" / f"wheel-{sys.implementation.cache_tag}"
+    work = work_folder(root)
     if fault := compile_tree(root, root, work):
         raise SystemExit(fault)
     return {str(path): place.as_posix() for path, place in find_built(work / "built")}
 
 
-__all__ = ["compile_for_wheel", "compile_tree"]
+__all__ = ["compile_for_wheel", "compile_tree", "work_folder"]

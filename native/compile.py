@@ -5,14 +5,18 @@ process of its own, because the compiler works in the current folder, and ends t
 is wrong. What did not change is not compiled again.
 """
 
+import json
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from native.cached_globals import cache_globals
+from native.cached_globals import HEADER, cache_globals
 from native.codec_text import make_codec_text
 from native.modules import CODEC, EVENT_COLUMN_PARTS, EVENT_COLUMNS, FAST_REPLACE, ROOMS, plain_modules, rule_modules
 from native.tree import SHARED
@@ -34,6 +38,7 @@ def main(tree: Path, work: Path, *, codec_only: bool = False) -> None:
     from setuptools import setup
 
     work.mkdir(parents=True, exist_ok=True)
+    _begin_anew_with_other_tools(work)
     extensions = [] if codec_only else _rule_extensions(tree, work)
     os.chdir(work)  # setuptools would read a project's file
     _write_if_new(work / "codec.pyx", _codec_text(tree))
@@ -44,9 +49,29 @@ def main(tree: Path, work: Path, *, codec_only: bool = False) -> None:
         {CODEC: "codec.pyx", FAST_REPLACE: "fast_replace.pyx", EVENT_COLUMNS: "event_columns.pyx"}
     )
     if not codec_only:
-        extensions += _cython_extensions({module: str(tree / module) for module in plain_modules(tree)})
+        extensions += _cython_extensions(_copy_plain_modules(tree))
     folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects"), "--parallel", "2"]
     setup(name="sessionary-native", packages=[], ext_modules=extensions, script_args=["build_ext", *folders])
+    _remove_others(work / "built", extensions)
+
+
+def _begin_anew_with_other_tools(work: Path) -> None:
+    """Remove what was built by another version of a tool, or with other options of the compiler."""
+    tools = {name: version(name) for name in ("Cython", "mypy", "setuptools")}
+    options = {name: os.environ.get(name) for name in ("CC", "CFLAGS", "LDFLAGS")}
+    text = json.dumps({"python": sys.version, **tools, **options}, indent=1)
+    mark = work / "built-with.json"
+    if not mark.is_file() or mark.read_text("utf-8") != text:
+        shutil.rmtree(work / "built", ignore_errors=True)
+        mark.write_text(text, "utf-8")
+
+
+def _remove_others(built: Path, extensions: Sequence[Any]) -> None:
+    """Remove what was built of modules that are gone."""
+    wanted = {built / Path(*extension.name.split(".")) for extension in extensions}
+    for path in built.rglob(f"*{EXTENSION_SUFFIXES[0]}"):
+        if path.with_name(path.name.removesuffix(EXTENSION_SUFFIXES[0])) not in wanted:
+            path.unlink()
 
 
 def _rule_extensions(tree: Path, work: Path) -> list[Any]:
@@ -58,6 +83,7 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
     config.write_text(_CONFIG.format(mypy_path=mypy_path, cache=work / "types"))
     os.chdir(tree)  # errors name files as they are given here
     sources = [str(path) for path in rule_modules(tree)]
+    before = _read_texts(work / "c")
     made: list[Any] = mypycify(
         ["--config-file", str(config), *sources],
         opt_level="2",
@@ -67,7 +93,32 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
         target_dir=str(work / "c"),
     )
     _cache_globals(work / "c")
+    _keep_times(before)
+    for extension in made:
+        extension.depends.append(str(HEADER))
     return made
+
+
+class _Text(NamedTuple):
+    """What a file had, and when it was written."""
+
+    text: str
+    at_ns: int
+
+
+def _read_texts(folder: Path) -> dict[Path, _Text]:
+    return {path: _Text(path.read_text("utf-8"), path.stat().st_mtime_ns) for path in folder.rglob("*.[ch]")}
+
+
+def _keep_times(before: Mapping[Path, _Text]) -> None:
+    """Give files that have the same text again their former times.
+
+    `_cache_globals` changes what mypyc wrote, so mypyc writes it again each time. Cython does if it
+    was itself installed since, as in the environment of a wheel. The C compiler would begin anew.
+    """
+    for path, (text, at_ns) in before.items():
+        if path.is_file() and path.read_text("utf-8") == text:
+            os.utime(path, ns=(at_ns, at_ns))
 
 
 def _cache_globals(folder: Path) -> None:
@@ -92,7 +143,15 @@ def _codec_text(tree: Path) -> str:
     return make_codec_text(made.DIGEST)
 
 
+def _copy_plain_modules(tree: Path) -> dict[Path, str]:
+    """Copy modules into the current folder, so that the C names no place of the tree."""
+    for module in plain_modules(tree):
+        _write_if_new(Path(module), (tree / module).read_text("utf-8"))
+    return {module: str(module) for module in plain_modules(tree)}
+
+
 def _write_if_new(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     if not path.is_file() or path.read_text("utf-8") != text:
         path.write_text(text, "utf-8")
 
@@ -109,7 +168,9 @@ def _cython_extensions(sources: Mapping[Path, str]) -> list[Any]:
     # A module means what its Python means: its annotations say nothing to the compiler.
     directives = {"language_level": 3, "annotation_typing": False}
     options = {"build_dir": "c", "quiet": True, "compiler_directives": directives}
+    before = _read_texts(Path("c"))
     made: list[Any] = cythonize(extensions, **options)  # type: ignore[no-untyped-call]
+    _keep_times(before)
     return made
 
 

@@ -46,7 +46,7 @@ def place_extensions(built: Path, tree: Path) -> int:
         is_module = place.parts[0] == _NAMESPACE
         modules += is_module
         room = place.parts[1] if is_module else "schemas"  # the room that every role has
-        shutil.copy2(path, tree / room / place)
+        shutil.copy(path, tree / room / place)  # with the time of now: it may have been built before
     return modules
 
 

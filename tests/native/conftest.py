@@ -11,19 +11,31 @@ import pytest
 from native.modules import ROOMS, compiled_modules
 from native.tree import find_extensions
 from tests.style.project import ROOT
+from tests.support.native_builds import build_lock, folder_of_run
 
 TREE = ROOT / "build" / "native" / "tree"
 
 
 @pytest.fixture(scope="session")
-def native_path() -> str:
-    """A PYTHONPATH with which a compiled copy of the core is found before the Python."""
+def native_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PYTHONPATH with which a compiled copy of the core is found before the Python.
+
+    The first worker of a run that asks builds the copy.
+    """
+    done = folder_of_run(request.config, tmp_path_factory) / "compiled-core"
+    with build_lock():
+        if not done.exists():
+            _build_copy()
+            done.touch()
+    return join_rooms(TREE)
+
+
+def _build_copy() -> None:
     built = run_program([sys.executable, "-m", "native", "--tree", str(TREE)], {})
     assert built.returncode == 0, built.stderr
     modules = len(compiled_modules(ROOT))
     assert f"compiled {modules} modules" in built.stderr
     assert len(list(find_extensions(TREE))) == modules + 1
-    return join_rooms(TREE)
 
 
 def join_rooms(tree: Path) -> str:

@@ -3,25 +3,18 @@ theirs.
 """
 
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.style.project import ROOT
+from tests.native.conftest import run_program
 
 pytestmark = pytest.mark.long
 
 
-def fuzz_readers(*options: str) -> str:
+def fuzz_readers(*options: str, **environment: str) -> str:
     """Run the fuzzer of readers; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.readers", "--processes", "1", *options],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([sys.executable, "-m", "tests.fuzz.readers", "--processes", "1", *options], environment)
     assert done.returncode == 0, f"{done.stdout[-10_000:]}{done.stderr[-10_000:]}"
     return done.stdout
 
@@ -32,9 +25,9 @@ def read_count(said: str, what: str) -> int:
     return int(found[1].replace(",", ""))
 
 
-def test_damaged_records_are_read_as_by_fastavro_or_given_up() -> None:
+def test_damaged_records_are_read_as_by_fastavro_or_given_up(native_path: str) -> None:
     inputs = 200_000
-    said = fuzz_readers("--inputs", f"{inputs}", "--seed", "101")
+    said = fuzz_readers("--here", "--inputs", f"{inputs}", "--seed", "101", PYTHONPATH=native_path)
     assert read_count(said, "inputs in") == inputs
     assert read_count(said, "were read, as fastavro does") > inputs / 10
     assert read_count(said, "were given up") > inputs / 10

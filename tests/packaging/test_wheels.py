@@ -15,6 +15,7 @@ from native.tree import SHARED
 from native.wheels import build_wheel
 from tests.packaging.wheel_rig import EVENTS, ask_wheel, write_log
 from tests.style.project import ROOT
+from tests.support.native_builds import build_lock
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +35,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Installed]:
     log = write_log(folder)
     found: dict[str, Installed] = {}
     for build in ("python", "native"):
-        wheel = build_wheel(PYTHON, folder / "dist", is_native=build == "native")
+        with build_lock():
+            wheel = build_wheel(PYTHON, folder / "dist", is_native=build == "native")
         found[build] = Installed(wheel, ask_wheel(PYTHON, wheel, build, log, folder / build))
     return found
 
