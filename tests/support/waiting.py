@@ -9,6 +9,10 @@ T = TypeVar("T")
 # On a machine with many times more processes than cores, what takes a second takes a minute. A wait
 # that succeeds costs nothing, so no wait is shorter.
 PATIENCE_S: Final = 120.0
+# A condition that reads a whole topic, asked without a break, takes a core from what it waits for
+# and from the tests beside it.
+_PAUSE_TO_CALL: Final = 2.0
+_PAUSE_S_MAX: Final = 2.0
 
 
 def wait_until(
@@ -18,16 +22,19 @@ def wait_until(
 
     Raises AssertionError with `what` and the last value after `timeout_s`, but not before
     `PATIENCE_S`. `exact`: the time itself is what the test is about, so it holds as it is.
+    Otherwise a call that takes long is followed by a longer pause than `pause_s`, 2 s at most.
     `condition` is called at least twice, so that a machine that stalled for the whole time does not
     fail the test.
     """
     timeout_s = timeout_s if exact else max(timeout_s, PATIENCE_S)
     deadline = time.monotonic() + timeout_s
     while True:
-        late = time.monotonic() >= deadline
+        called = time.monotonic()
+        late = called >= deadline
         value = condition()
         if value:
             return value
         if late:
             raise AssertionError(f"not within {timeout_s:g} s: {what} (last: {value!r})")
-        time.sleep(pause_s)
+        took_s = 0.0 if exact else time.monotonic() - called
+        time.sleep(max(pause_s, min(_PAUSE_S_MAX, _PAUSE_TO_CALL * took_s)))
