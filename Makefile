@@ -6,7 +6,8 @@ BIN := .venv/bin
 LOCAL := .venv/installed-local
 DEV := .venv/installed-dev
 DOCS := .venv/installed-docs
-WORKERS ?= 2
+# More than cores: a test of the integration waits for two fifths of its time.
+WORKERS ?= 3
 MINUTES ?= 1
 SEED ?= 1
 RECORDS ?= 1000000
@@ -76,9 +77,6 @@ wheels: $(DEV)
 	@$(BIN)/python -m native.wheels $(ARGS)
 	@$(BIN)/python -m tests.packaging.check_wheels dist
 
-# More workers than cores: a test of the integration waits for two fifths of its time.
-test: WORKERS = 3
-
 # A worker that may not write compiled modules compiles all of them again in each run. A test that
 # waits for what never comes fails after so many seconds, with the stacks of its threads. The
 # longest ones need ten minutes on a machine that has twenty other things to do.
@@ -93,7 +91,7 @@ test: $(DEV)
 
 # The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
 test-long: $(DEV)
-	$(PYTEST) -m long tests
+	$(PYTEST) $(if $(BEGIN_WITHIN),--begin-within=$(BEGIN_WITHIN)) -m long tests
 
 # In an environment of its own for each Python, with what the client's tests need and no part of the local stack.
 CLIENT_VENV = .venv-client-$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')

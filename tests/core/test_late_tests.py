@@ -1,0 +1,57 @@
+"""A test that would begin too late is skipped with a reason; what has begun goes on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.style.project import ROOT
+from tests.support.late_tests import OPTION
+
+CONFTEST = """
+from tests.support.late_tests import LateTests
+
+def pytest_configure(config):
+    config.pluginmanager.register(LateTests({minutes}))
+"""
+TESTS = """
+import time, pytest
+
+@pytest.fixture
+def costly():
+    raise RuntimeError("a late test sets nothing up")
+
+def test_first():
+    time.sleep(1.0)
+
+def test_second(costly): ...
+"""
+
+
+def run_tests(folder: Path, minutes: float, workers: int) -> str:
+    """Run two tests of which the first one takes a second; return the end of pytest's answer."""
+    (folder / "conftest.py").write_text(CONFTEST.format(minutes=minutes))
+    (folder / "test_two.py").write_text(TESTS)
+    options = ["-rs", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"--numprocesses={workers}", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_test_that_would_begin_too_late_is_skipped_with_a_reason(workers: int, tmp_path: Path) -> None:
+    said = run_tests(tmp_path, 1 / 120, workers)
+    assert f"no test begins after 0.00833333 minutes here ({OPTION}): the machine is too slow" in said
+    # The first one may be too late too, on a busy machine.
+    assert "1 passed, 1 skipped" in said.splitlines()[-1] or "2 skipped" in said.splitlines()[-1]
+
+
+def test_what_begins_in_time_runs(tmp_path: Path) -> None:
+    said = run_tests(tmp_path, 600, 0)
+    assert "1 passed, 1 error" in said.splitlines()[-1]
