@@ -145,7 +145,7 @@ def measured_contenders(comparison: Comparison, result: ResultFile) -> list[Cont
 
 
 def notes_of(comparison: Comparison, result: ResultFile) -> list[str]:
-    """Return the notes of a results file, without those on figures that only other comparisons show."""
+    """Return a results file's notes, without those on figures that only other comparisons show."""
     own, others = set[str](), set[str]()
     for each in COMPARISONS:
         if each.part == comparison.part:
