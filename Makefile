@@ -82,6 +82,7 @@ wheels: $(DEV)
 # longest ones need ten minutes on a machine that has twenty other things to do.
 HUNG_S := 900
 test-long: HUNG_S = 1800
+FIRST_FILE := 0
 PYTEST = @env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
 	--timeout=$(HUNG_S) -o console_output_style=classic
 
@@ -91,7 +92,7 @@ test: $(DEV)
 
 # The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
 test-long: $(DEV)
-	$(PYTEST) $(if $(BEGIN_WITHIN),--begin-within=$(BEGIN_WITHIN)) -m long tests
+	$(PYTEST) $(if $(BEGIN_WITHIN),--begin-within=$(BEGIN_WITHIN) --first-file=$(FIRST_FILE)) -m long tests
 
 # In an environment of its own for each Python, with what the client's tests need and no part of the local stack.
 CLIENT_VENV = .venv-client-$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')

@@ -24,7 +24,7 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.style.project import ROOT
 from tests.support.groups import Groups
 from tests.support.interpreted import Interpreted
-from tests.support.late_tests import OPTION, LateTests
+from tests.support.late_tests import FIRST_FILE_OPTION, OPTION, LateTests
 from tests.support.logs import log_folder, start_run
 from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes, log_tail
@@ -47,6 +47,9 @@ _ORDER = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--groups", action="store_true", help="print a line per group of tests instead of a dot per test")
     parser.addoption(OPTION, type=float, metavar="MINUTES", help="skip the tests that would begin later than this")
+    parser.addoption(
+        FIRST_FILE_OPTION, type=int, default=0, metavar="NUMBER", help="with it: the integration's first file"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
@@ -56,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_STACK] = stack = Stack()
     if (minutes := config.getoption(OPTION)) is not None:
-        config.pluginmanager.register(LateTests(minutes))
+        config.pluginmanager.register(LateTests(minutes, config.getoption(FIRST_FILE_OPTION)))
     if hasattr(config, "workerinput"):
         _leave_out_interpreted(config)
         return  # the controlling process has started the servers and exported their addresses
