@@ -48,13 +48,19 @@ class Restart(NamedTuple):
         return GO_ON_S_MAX + 4 * max(0.0, self.start_s - QUICK_START_S)
 
 
+def wait_for_answer(broker: LocalBroker) -> None:
+    """Wait until the broker answers, and notice it at once: it is killed or stalled again then."""
+    servers = broker.bootstrap_servers
+    wait_until(lambda: broker_answers(servers, 1.0), 180, "the broker to answer", pause_s=0.1, exact=True)
+
+
 def restart_killed(broker: LocalBroker, away_s: float) -> Restart:
     """Kill a broker, start it after some seconds, and wait until it answers."""
     broker.kill()
     time.sleep(away_s)
     began_s = time.monotonic()
     broker.start()
-    wait_until(lambda: broker_answers(broker.bootstrap_servers, 1.0), 180, "the broker to answer", pause_s=0.1)
+    wait_for_answer(broker)
     return Restart(int(time.time() * 1_000), time.monotonic() - began_s)
 
 
@@ -67,7 +73,7 @@ def stall_broker(broker: LocalBroker) -> int:
     os.killpg(broker.pid, signal.SIGSTOP)
     time.sleep(STALL_S)
     os.killpg(broker.pid, signal.SIGCONT)
-    wait_until(lambda: broker_answers(broker.bootstrap_servers, 1.0), 180, "the broker to answer", pause_s=0.1)
+    wait_for_answer(broker)
     return int(time.time() * 1_000)
 
 
