@@ -39,7 +39,8 @@ def test_the_build_server_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     lines = script.read_text().splitlines()
-    assert lines[-2:] == ["make test", "exec make test-long"]
+    assert lines[-1].startswith("exec make test-long BEGIN_WITHIN=$((65 - ")  # of 90 minutes
+    assert "make test" in lines
 
 
 def test_every_test_is_in_one_of_the_two_runs() -> None:
