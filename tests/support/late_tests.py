@@ -33,10 +33,11 @@ class LateTests:
             items[place] = item
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self) -> None:
-        """Skip the test if its time is over, before anything is set up for it."""
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip the test if its time is over, before anything is set up for it. Name its file."""
         if time.monotonic() > self._until_s:
-            pytest.skip(f"no test begins after {self._minutes:g} minutes here ({OPTION}): the machine is too slow")
+            file = item.nodeid.partition("::")[0]
+            pytest.skip(f"{file}: too late on a slow machine, no test begins after {self._minutes:g} min ({OPTION})")
 
 
 __all__ = ["FIRST_FILE_OPTION", "OPTION", "LateTests"]
