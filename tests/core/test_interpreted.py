@@ -1,13 +1,11 @@
 """Tests that only the Python core can pass are left out and counted where the core is compiled."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.style.project import ROOT
 from tests.support.interpreted import MARK, Interpreted
+from tests.support.pytest_runs import run_pytest
 
 CONFTEST = """
 from tests.support.interpreted import Interpreted
@@ -34,14 +32,7 @@ def run_tests(folder: Path, core: str, workers: int) -> list[str]:
     """Run a short file of tests as if this were the core; return the lines of pytest's answer."""
     (folder / "conftest.py").write_text(CONFTEST.format(core=core))
     (folder / "test_both.py").write_text(TESTS)
-    options = ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder), "-k", "not not_chosen"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"--numprocesses={workers}", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_pytest(folder, "-k", "not not_chosen", workers=workers)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 

@@ -2,15 +2,13 @@
 the integration come first can be chosen.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.style.project import ROOT
 from tests.support.late_tests import OPTION, LateTests
+from tests.support.pytest_runs import run_pytest
 
 CONFTEST = """
 from tests.support.late_tests import LateTests
@@ -33,18 +31,10 @@ def test_second(costly): ...
 
 
 def run_tests(folder: Path, minutes: float, workers: int) -> str:
-    """Run two tests of which the first one takes a second; return the end of pytest's answer."""
+    """Run two tests of which the first one takes a second; return pytest's answer."""
     (folder / "conftest.py").write_text(CONFTEST.format(minutes=minutes))
     (folder / "test_two.py").write_text(TESTS)
-    options = ["-rs", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(folder)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"--numprocesses={workers}", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout
+    return run_pytest(folder, "-rs", workers=workers).stdout
 
 
 @pytest.mark.parametrize("workers", [0, 1])
