@@ -9,8 +9,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from native.cached_globals import HEADER, cache_globals
 from native.codec_text import make_codec_text
 from native.modules import CODEC, EVENT_COLUMN_PARTS, EVENT_COLUMNS, FAST_REPLACE, ROOMS, plain_modules, rule_modules
-from native.tree import SHARED
+from native.tree import SHARED, find_built
 
 _CONFIG = """[mypy]
 strict = true
@@ -52,7 +51,7 @@ def main(tree: Path, work: Path, *, codec_only: bool = False) -> None:
         extensions += _cython_extensions(_copy_plain_modules(tree))
     folders = ["--build-lib", str(work / "built"), "--build-temp", str(work / "objects"), "--parallel", "2"]
     setup(name="sessionary-native", packages=[], ext_modules=extensions, script_args=["build_ext", *folders])
-    _remove_others(work / "built", extensions)
+    remove_others(work / "built", extensions)
 
 
 def _begin_anew_with_other_tools(work: Path) -> None:
@@ -66,11 +65,11 @@ def _begin_anew_with_other_tools(work: Path) -> None:
         mark.write_text(text, "utf-8")
 
 
-def _remove_others(built: Path, extensions: Sequence[Any]) -> None:
+def remove_others(built: Path, extensions: Iterable[Any]) -> None:
     """Remove what was built of modules that are gone."""
-    wanted = {built / Path(*extension.name.split(".")) for extension in extensions}
-    for path in built.rglob(f"*{EXTENSION_SUFFIXES[0]}"):
-        if path.with_name(path.name.removesuffix(EXTENSION_SUFFIXES[0])) not in wanted:
+    wanted = {extension.name for extension in extensions}
+    for path, place in find_built(built):
+        if ".".join((*place.parts[:-1], place.name.partition(".")[0])) not in wanted:
             path.unlink()
 
 
@@ -83,7 +82,7 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
     config.write_text(_CONFIG.format(mypy_path=mypy_path, cache=work / "types"))
     os.chdir(tree)  # errors name files as they are given here
     sources = [str(path) for path in rule_modules(tree)]
-    before = _read_texts(work / "c")
+    before = read_texts(work / "c")
     made: list[Any] = mypycify(
         ["--config-file", str(config), *sources],
         opt_level="2",
@@ -93,7 +92,7 @@ def _rule_extensions(tree: Path, work: Path) -> list[Any]:
         target_dir=str(work / "c"),
     )
     _cache_globals(work / "c")
-    _keep_times(before)
+    keep_times(before)
     for extension in made:
         extension.depends.append(str(HEADER))
     return made
@@ -106,11 +105,12 @@ class _Text(NamedTuple):
     at_ns: int
 
 
-def _read_texts(folder: Path) -> dict[Path, _Text]:
+def read_texts(folder: Path) -> dict[Path, _Text]:
+    """Return text and time of each C file below a folder."""
     return {path: _Text(path.read_text("utf-8"), path.stat().st_mtime_ns) for path in folder.rglob("*.[ch]")}
 
 
-def _keep_times(before: Mapping[Path, _Text]) -> None:
+def keep_times(before: Mapping[Path, _Text]) -> None:
     """Give files that have the same text again their former times.
 
     `_cache_globals` changes what mypyc wrote, so mypyc writes it again each time. Cython does if it
@@ -145,9 +145,10 @@ def _codec_text(tree: Path) -> str:
 
 def _copy_plain_modules(tree: Path) -> dict[Path, str]:
     """Copy modules into the current folder, so that the C names no place of the tree."""
-    for module in plain_modules(tree):
-        _write_if_new(Path(module), (tree / module).read_text("utf-8"))
-    return {module: str(module) for module in plain_modules(tree)}
+    modules = plain_modules(tree)
+    for module in modules:
+        _write_if_new(module, (tree / module).read_text("utf-8"))
+    return {module: str(module) for module in modules}
 
 
 def _write_if_new(path: Path, text: str) -> None:
@@ -168,9 +169,9 @@ def _cython_extensions(sources: Mapping[Path, str]) -> list[Any]:
     # A module means what its Python means: its annotations say nothing to the compiler.
     directives = {"language_level": 3, "annotation_typing": False}
     options = {"build_dir": "c", "quiet": True, "compiler_directives": directives}
-    before = _read_texts(Path("c"))
+    before = read_texts(Path("c"))
     made: list[Any] = cythonize(extensions, **options)  # type: ignore[no-untyped-call]
-    _keep_times(before)
+    keep_times(before)
     return made
 
 

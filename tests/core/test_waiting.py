@@ -43,7 +43,7 @@ def pauses_of(clock: Clock, call_s: float, *, exact: bool = False) -> list[float
 
 
 @pytest.mark.parametrize(("call_s", "pause_s"), [(0.0, 0.05), (0.02, 0.05), (0.25, 0.5), (3.0, 2.0)])
-def test_a_condition_takes_a_third_of_the_time_at_most_and_is_asked_every_two_seconds(
+def test_the_pause_is_twice_as_long_as_the_call_and_two_seconds_at_most(
     clock: Clock, call_s: float, pause_s: float
 ) -> None:
     assert pauses_of(clock, call_s) == pytest.approx([pause_s] * 3)

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import native.__main__ as program
 from native import toolchain, wheels
 from native.build import compile_for_wheel
+from native.compile import keep_times, read_texts, remove_others
 from native.interpreters import VERSIONS, Interpreter, find_interpreters, running_version
 from native.modules import (
     CODEC,
@@ -122,6 +124,37 @@ def test_what_was_built_lies_in_the_wheel_as_in_an_installation(tmp_path: Path) 
         (tmp_path / name).touch()
     found = {place.as_posix(): path for path, place in find_built(tmp_path)}
     assert found == {name: tmp_path / name for name in (f"{SHARED}{SUFFIX}", f"sessionary/schemas/ids{SUFFIX}")}
+
+
+class Extension(NamedTuple):
+    """What a build knows of an extension."""
+
+    name: str
+
+
+def test_what_was_built_of_a_module_that_is_gone_is_removed(tmp_path: Path) -> None:
+    for name in ("sessionary/schemas/ids", "sessionary/schemas/gone", SHARED):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"{name}{SUFFIX}").touch()
+    remove_others(tmp_path, [Extension("sessionary.schemas.ids"), Extension(SHARED)])
+    assert {place.as_posix() for _, place in find_built(tmp_path)} == {
+        f"{SHARED}{SUFFIX}",
+        f"sessionary/schemas/ids{SUFFIX}",
+    }
+
+
+@pytest.mark.parametrize("changed", [[], ["b"], ["a", "b"]])
+def test_a_file_that_is_written_again_with_the_same_text_keeps_its_time(changed: list[str], tmp_path: Path) -> None:
+    files = {name: tmp_path / "deep" / f"{name}.c" for name in ("a", "b")}
+    (tmp_path / "deep").mkdir()
+    for path in files.values():
+        path.write_text("same")
+        os.utime(path, (1, 1))
+    before = read_texts(tmp_path)
+    for name, path in files.items():
+        path.write_text("other" if name in changed else "same")
+    keep_times(before)
+    assert [name for name, path in files.items() if path.stat().st_mtime > 1] == changed
 
 
 def test_the_running_interpreter_is_found_and_a_name_that_leads_nowhere_is_not(
