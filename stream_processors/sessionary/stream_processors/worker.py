@@ -10,9 +10,7 @@ then the owners end, and Faust stops. A worker that fails, or has no other, fold
 
 import asyncio
 import contextlib
-import faulthandler
 import itertools
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -48,12 +46,7 @@ from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
-from sessionary.stream_processors.runtime.watchdog import (
-    ClosedPartitionsWatchdog,
-    StuckLimits,
-    StuckPartitionWatchdog,
-    TruncationWatchdog,
-)
+from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 from sessionary.stream_processors.runtime.worker_context import TraceBatch, WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import PartitionStores, temporary_state_folder
@@ -65,7 +58,6 @@ _log = role_logger(__name__)
 # A partition that is opened again is fetched from its position. What keeps a position for longer,
 # and opening does not mend, lies outside of this process, or takes a new one.
 STUCK_LIMITS = StuckLimits(reopen_s=30.0, give_up_s=90.0)
-CLOSED_S_MAX = 90.0  # longer than a rebalance, the abort of a transaction and an opening together
 READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
 _ENDS_EACH_S = 1.0  # a lag shows within two seconds
 _WATCH_EACH = 5  # turns
@@ -112,7 +104,7 @@ class Processor:
         self.app = make_faust_app(settings, folder)
         make_transport = StreamTransport if settings.faust_agents else MemberTransport
         transport = make_transport(self.app.conf.broker, self.app, self.assignment, settings.topics.events)
-        self.app.transport = self._transport = transport
+        self.app.transport = transport
         folder_of_state = state if settings.store == "rocksdb" else None
         self._gauges = WorkerGauges(
             self.assignment, stores, self._fetcher, self._ticker, lambda: transport.heartbeat_s, folder_of_state
@@ -294,7 +286,6 @@ class Processor:
         fetched_to = self._fetcher.fetched_to
         stuck = StuckPartitionWatchdog(self.assignment, self._metrics, STUCK_LIMITS, self._give_up, fetched_to)
         truncation = TruncationWatchdog(self.assignment)
-        closed = ClosedPartitionsWatchdog(self._give_up_closed, CLOSED_S_MAX)
         for turn in itertools.count(1):
             await asyncio.sleep(_ENDS_EACH_S)
             # The high watermarks are asked for first: then, without an open transaction, the stable
@@ -316,8 +307,6 @@ class Processor:
             if turn % _WATCH_EACH:
                 continue
             self._watch_fetching(ends, now_s)
-            is_answered = len(ends) == len(self.assignment.owners)
-            closed.check_progress(self.assignment.opening_progress if is_answered else None, now_s)
             for partition, position in stuck.find_suspects(ends, now_s).items():
                 log = await self._look_into_log(partition, position)
                 if log is not None and log.first_offset is None:
@@ -342,14 +331,6 @@ class Processor:
         next_offsets = self.assignment.next_offsets.items()
         folded = {partition: self._fetcher.skip_markers(partition, offset) for partition, offset in next_offsets}
         self._fold_progress.observe(folded, log_ends, now_s)
-
-    def _give_up_closed(self, still_s: float) -> None:
-        heard_s = time.monotonic() - self._transport.heartbeat_s
-        faulthandler.dump_traceback(sys.stderr, all_threads=True)
-        self._give_up(
-            f"none of its partitions has come closer to being open for {still_s:.0f} s although the brokers answer; "
-            f"the group acknowledged a heartbeat {heard_s:.0f} s ago; the stacks of all threads are above"
-        )
 
     def _stalled_partitions(self) -> dict[int, StalledPartition]:
         return self._fold_progress.stalled_partitions(time.monotonic(), READY_S)

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
@@ -173,16 +173,6 @@ class Assignment:
     def open_positions(self) -> dict[int, Position]:
         """The `position` of each open partition."""
         return {partition: owner.position for partition, owner in self.owners.items() if owner.is_open}
-
-    @property
-    def opening_progress(self) -> Hashable:
-        """What differs after each step towards an open partition; None if one is open.
-
-        None, too, if there is no partition, or if all are halted: then nothing is to come.
-        """
-        if any(owner.is_open for owner in self.owners.values()) or not self.owners.keys() - self.halted_partitions:
-            return None
-        return tuple((partition, id(owner), owner.recovery.next_offset) for partition, owner in self.owners.items())
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:

@@ -5,11 +5,9 @@ does not help, the process gives up.
 
 A log that was cut below the position holds, or will hold, records that are never folded. Its
 partition is halted.
-
-A worker of whose partitions none is open, and none comes closer to it, gives up too.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from sessionary.schemas.kafka.log_ends import LogEnd
@@ -20,7 +18,6 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.log_probe import LogProbe, log_truncated
 
 _log = role_logger(__name__)
-_STEP_S_MAX = 15.0  # two checks are 5 s apart, and the brokers may take 10 s for an answer
 
 
 class StuckLimits(NamedTuple):
@@ -111,38 +108,6 @@ class StuckPartitionWatchdog:
         self._assignment.reopen_partition(partition)
 
 
-class ClosedPartitionsWatchdog:
-    """Calls `give_up` if no partition opens, and none comes closer to it, while the brokers answer.
-
-    A call into librdkafka may hang, also one whose time is not bounded here, and aiokafka may wait
-    for ever for an answer instead of sending heartbeats, without which no partition is opened. In
-    runs with a broker that was killed and stalled in turn, all partitions of a worker stood still
-    like this, without a line in the log, and the group left them where they were.
-    """
-
-    def __init__(self, give_up: Callable[[float], None], limit_s: float) -> None:
-        """`give_up` gets for how long nothing has moved, in seconds."""
-        self._give_up = give_up
-        self._limit_s = limit_s
-        self._progress: Hashable = None
-        self._still_s = 0.0
-        self._checked_s = float("-inf")
-
-    def check_progress(self, progress: Hashable, now_s: float) -> None:
-        """Check every few seconds; `now_s` is monotonic.
-
-        `progress` differs after each step towards an open partition. None: a partition is open, or
-        the brokers do not answer. Such time does not count, nor does one without checks.
-        """
-        step_s, self._checked_s = min(_STEP_S_MAX, now_s - self._checked_s), now_s
-        if progress is None or progress != self._progress:
-            self._progress, self._still_s = progress, 0.0
-            return
-        self._still_s += step_s
-        if self._still_s >= self._limit_s:
-            self._give_up(self._still_s)
-
-
 class _Confirmed(NamedTuple):
     """A place of the log at which position and leader epoch were known at the same time."""
 
@@ -198,4 +163,4 @@ class TruncationWatchdog:
             self._assignment.halt_partition(partition, fault)
 
 
-__all__ = ["ClosedPartitionsWatchdog", "StuckLimits", "StuckPartitionWatchdog", "TruncationWatchdog"]
+__all__ = ["StuckLimits", "StuckPartitionWatchdog", "TruncationWatchdog"]

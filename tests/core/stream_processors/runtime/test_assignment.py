@@ -114,35 +114,6 @@ def test_an_assignment_ends_the_owners_that_leave_and_starts_those_that_come() -
     run(story)
 
 
-def test_an_opening_comes_closer_by_a_new_owner_and_by_each_record_that_is_read() -> None:
-    async def story(bench: Bench) -> None:
-        assert bench.assignment.opening_progress is None
-        bench.assignment.take_assignment([0, 1])
-        first, owners = bench.assignment.opening_progress, bench.assignment.owners
-        assert first is not None
-        assert bench.assignment.opening_progress == first
-        owners[1].recovery.next_offset = 7
-        second = bench.assignment.opening_progress
-        assert second != first
-        former = owners[0].task
-        bench.assignment.reopen_partition(0)
-        assert bench.assignment.opening_progress not in (None, first, second)
-        owners[1].is_open = True
-        assert bench.assignment.opening_progress is None
-        former.cancel()
-
-    run(story)
-
-
-def test_halted_partitions_are_not_about_to_open() -> None:
-    async def story(bench: Bench) -> None:
-        bench.assignment.take_assignment([0])
-        await bench.fail_all(Halted("log_gap", "gone"))
-        assert bench.assignment.opening_progress is None
-
-    run(story)
-
-
 def test_a_partition_that_failed_gets_a_new_owner_with_the_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_module, "_BACK_OFF_S", 3_600.0)
     monkeypatch.setattr(assignment_module, "_BACK_OFF_S_MAX", 3_600.0)

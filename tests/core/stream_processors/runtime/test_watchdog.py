@@ -8,12 +8,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
-from sessionary.stream_processors.runtime.watchdog import (
-    ClosedPartitionsWatchdog,
-    StuckLimits,
-    StuckPartitionWatchdog,
-    TruncationWatchdog,
-)
+from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog
 
 
 class FakeOwner:
@@ -186,31 +181,3 @@ def test_a_new_leader_with_a_slow_clock_is_found_out_if_the_position_rested() ->
     assert bench.check_end(1_000, 1_500, leader_epoch=2) == [0]
     bench.check_log(1_000, 4_000, 2)
     assert bench.reasons == ["log_truncated"]
-
-
-def gave_up_after(progress: list[object], step_s: float = 5.0) -> list[float]:
-    """Check a worker's closed partitions at each step; return after how long it gave up."""
-    gave_up = list[float]()
-    dog = ClosedPartitionsWatchdog(gave_up.append, 45.0)
-    for number, each in enumerate(progress):
-        dog.check_progress(each, number * step_s)
-    return gave_up
-
-
-def test_a_worker_whose_partitions_come_no_closer_to_being_open_gives_up() -> None:
-    assert gave_up_after([None, None, *["waits"] * 9]) == []
-    assert gave_up_after([None, None, *["waits"] * 10]) == [45.0]
-
-
-def test_a_recovery_that_goes_on_and_a_new_owner_are_progress() -> None:
-    assert gave_up_after([((0, 1, offset // 5),) for offset in range(100)]) == []
-    assert gave_up_after([((0, number // 9, 0),) for number in range(100)]) == []
-
-
-def test_time_with_an_open_partition_or_without_the_brokers_answer_does_not_count() -> None:
-    assert gave_up_after([None if number % 9 == 0 else "waits" for number in range(100)]) == []
-
-
-def test_time_in_which_the_process_stood_still_does_not_count() -> None:
-    assert gave_up_after(["waits"] * 3, step_s=600.0) == []
-    assert gave_up_after(["waits"] * 4, step_s=600.0) == [45.0]
