@@ -16,6 +16,7 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from faust.agents.manager import AgentManager
 from faust.app.base import App
 from faust.assignor.partition_assignor import PartitionAssignor
+from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from faust.tables.table import Table
 from faust.transport.conductor import Conductor
@@ -115,6 +116,18 @@ def test_without_tables_recovery_only_resumes_the_streams() -> None:
     source = inspect.getsource(Recovery)
     source = source[source.index("async def _restart_recovery") :]
     assert source.index("if not self.tables") < source.index("_resume_streams") < source.index("_build_highwaters")
+
+
+def test_a_recovery_that_waits_too_long_ends_and_the_start_waits_for_it() -> None:
+    assert "timeout=self.app.conf.broker_request_timeout" in inspect.getsource(Recovery._resume_streams)
+    waits = inspect.getsource(Recovery._wait)
+    assert waits.index("if wait_result.stopped") < waits.index("raise ServiceStopped()")
+    source = inspect.getsource(Recovery)
+    ended = source[source.rindex("except ServiceStopped") :]
+    assert ended.index("break") < ended.index("except Exception")
+    assert "self._recovery is None" in inspect.getsource(inspect.getattr_static(TableManager, "recovery").fget)
+    assert "self.recovery.completed" in inspect.getsource(TableManager.wait_until_recovery_completed)
+    assert "self._wait_for_table_recovery_completed()" in inspect.getsource(App.on_started)
 
 
 def test_the_hooks_of_the_transport_are_what_faust_makes_its_parts_of() -> None:

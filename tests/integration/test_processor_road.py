@@ -84,7 +84,7 @@ def test_deadlines_fire_without_any_event(kafka: KafkaSettings, processes: Proce
         sender.send(*agent.start(SHORT))
     wait_judged(kafka, len(sender.flush()))
 
-    wait_until(lambda: _transitions(kafka)["T14"] == 10, 20, "all sessions archived", pause_s=0.3)
+    wait_until(lambda: count_transitions(kafka)["T14"] == 10, 20, "all sessions archived", pause_s=0.3)
     worker.signal(signal.SIGTERM)
     assert worker.wait(180)
     audits = check_everything(kafka)
@@ -124,7 +124,7 @@ def _judged_over(kafka: KafkaSettings, records: int) -> bool:
     return count_judged(kafka) > records
 
 
-def _transitions(kafka: KafkaSettings) -> Counter[str | None]:
+def count_transitions(kafka: KafkaSettings) -> Counter[str | None]:
     return Counter(
         record.transition for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)
     )

@@ -1,6 +1,11 @@
 """Makes the Faust app of a worker: its settings, in Faust's terms."""
 
+import logging
+from typing import Any
+
 import faust
+from faust.tables.manager import TableManager
+from faust.tables.recovery import Recovery
 from yarl import URL
 
 from sessionary.stream_processors.runtime.faust_transport import Assignor
@@ -9,9 +14,36 @@ from sessionary.stream_processors.security.member_credentials import member_cred
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
 
+_FAUST_LOG = logging.getLogger("faust.sessionary")  # a service of Faust's logs under its module's name otherwise
 _NEVER_S = 1e9
 _REBALANCE_S = 10.0
 _ANSWER_S = 5.0
+
+
+class PatientRecovery(Recovery):
+    """Faust's recovery after an assignment: with no table, it looks where each stream goes on.
+
+    Faust's own ends for good, without a word, if that takes longer than a request may, as it does
+    while a broker is away. Then the app's start, or streams after a later rebalance, wait for ever.
+    """
+
+    logger = _FAUST_LOG
+
+    async def _wait(self, coro: Any, timeout: Any = None) -> None:
+        await super()._wait(coro)
+
+
+class PatientTables(TableManager):
+    """Faust's tables, with a recovery that waits for its brokers."""
+
+    logger = _FAUST_LOG
+
+    @property
+    def recovery(self) -> Recovery:
+        """The recovery, made when it is first asked for."""
+        if self._recovery is None:
+            self._recovery = PatientRecovery(self.app, self, beacon=self.beacon, loop=self.loop)
+        return self._recovery
 
 
 def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
@@ -40,6 +72,7 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         # Keeps Faust's assignor, which tells every worker the others' URLs. There is no table.
         table_standby_replicas=1,
         PartitionAssignor=Assignor,
+        TableManager=PatientTables,
         topic_partitions=settings.partitions,
         topic_disable_leader=True,
         topic_allow_declare=False,
@@ -65,4 +98,4 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
     return app
 
 
-__all__ = ["make_faust_app"]
+__all__ = ["PatientRecovery", "PatientTables", "make_faust_app"]

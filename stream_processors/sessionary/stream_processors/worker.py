@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
+from aiokafka.errors import KafkaError
+
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
@@ -87,6 +89,7 @@ class Processor:
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         self._failure: str | None = None
+        self._has_joined = False
         self._executor = UnboundedExecutor()
         self._tokens = TokenStore(settings, self._metrics)
         self._fetcher = Fetcher(settings)
@@ -159,9 +162,9 @@ class Processor:
         tasks: list[asyncio.Task[None]] = []
         try:
             self._fetcher.start(self.assignment.offer_records, self.assignment.halt_partition)
-            await self.app.start()
             duties = (
                 self._send_ticks,
+                self._join_group,
                 self._watch_partitions,
                 self._report_offsets,
                 self._refresh_tokens,
@@ -240,6 +243,15 @@ class Processor:
         finally:
             stopping.cancel()
 
+    async def _join_group(self) -> None:
+        """Start Faust, which waits for the first assignment; the partitions work meanwhile."""
+        try:
+            await self.app.start()
+        except KafkaError as error:
+            raise ProcessorFailed(f"the worker cannot join its group: {error}") from error
+        self._has_joined = True
+        await self._stop.wait()
+
     async def _send_ticks(self) -> None:
         while True:
             self._looped_s = time.monotonic()
@@ -263,7 +275,7 @@ class Processor:
         while True:
             # A commit names each partition that moved.
             await asyncio.sleep(max(_REPORT_S, _REPORT_A_PARTITION_S * len(self.assignment.owners)))
-            if (is_ready := self.assignment.is_ready) and not was_ready:
+            if (is_ready := self.assignment.is_ready and self._has_joined) and not was_ready:
                 _log.info(
                     "processor is ready: %(partitions)d partitions",
                     partitions=len(self.assignment.owners),

@@ -1,10 +1,12 @@
 """The settings of the Faust app."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from faust.tables.recovery import RebalanceAgain, Recovery
 
-from sessionary.stream_processors.faust_app import make_faust_app
+from sessionary.stream_processors.faust_app import PatientTables, make_faust_app
 from sessionary.stream_processors.settings import ProcessorSettings
 
 
@@ -24,3 +26,29 @@ def test_a_worker_learns_within_half_a_second_that_its_group_rebalances(
     """It is told in the answer to a heartbeat."""
     app = make_faust_app(ProcessorSettings(session_timeout_ms=session_timeout_ms), str(tmp_path))
     assert app.conf.broker_heartbeat_interval == heartbeat_s
+
+
+def make_recovery(folder: Path) -> Recovery:
+    tables = make_faust_app(ProcessorSettings(), str(folder)).tables
+    assert isinstance(tables, PatientTables)
+    return tables.recovery
+
+
+def test_a_seek_that_takes_longer_than_a_request_does_not_end_the_recovery(tmp_path: Path) -> None:
+    async def story() -> None:
+        recovery = make_recovery(tmp_path)
+        seek = asyncio.ensure_future(asyncio.sleep(0.05, "sought"))
+        await recovery._wait(seek, timeout=0.001)
+        assert seek.result() == "sought"
+
+    asyncio.run(story())
+
+
+def test_a_seek_that_waits_gives_way_to_the_next_assignment(tmp_path: Path) -> None:
+    async def story() -> None:
+        recovery = make_recovery(tmp_path)
+        recovery.signal_recovery_start.set()
+        with pytest.raises(RebalanceAgain):
+            await recovery._wait(asyncio.sleep(3_600), timeout=0.001)
+
+    asyncio.run(story())

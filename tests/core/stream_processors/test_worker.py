@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from sessionary.stream_processors import worker
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.errors import ProcessorFailed
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -30,6 +32,19 @@ def test_a_worker_that_ends_by_a_failure_has_no_part_that_must_make_turns(
         with pytest.raises(RuntimeError, match="a part has failed"):
             await processor.run()
         assert processor.read_turns() == {}
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_cannot_join_its_group_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail() -> None:
+        raise KafkaConnectionError("the broker closed the connection")
+
+    async def run() -> None:
+        processor = Processor(ProcessorSettings(bootstrap_servers="127.0.0.1:1", api_port=0), str(tmp_path))
+        monkeypatch.setattr(processor.app, "start", fail)
+        with pytest.raises(ProcessorFailed, match=r"cannot join its group: .*closed the connection"):
+            await processor.run()
 
     asyncio.run(run())
 

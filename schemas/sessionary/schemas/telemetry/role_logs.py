@@ -242,9 +242,11 @@ def _render_text(_logger: WrappedLogger, _level: str, event: EventDict) -> str:
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, SystemExit | KeyboardInterrupt):
         return
-    thread = threading.current_thread().name
     role_logger(__name__).critical(
-        "thread %s ended by an uncaught exception", thread, exc_info=(kind, error, trace), **error_fields(error)
+        "thread %(thread_name)s ended by an uncaught exception",
+        thread_name=threading.current_thread().name,
+        exc_info=(kind, error, trace),
+        **error_fields(error),
     )
 
 

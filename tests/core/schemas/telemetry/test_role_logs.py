@@ -179,6 +179,7 @@ def test_a_crash_is_one_line_with_its_traceback(place: str) -> None:
     done = run_role(program, SESSIONARY_LOG_FORMAT="json")
     [line] = [json.loads(line) for line in done.stderr.splitlines()]
     assert (line["level"], line["role"], line["error_class"]) == ("critical", "sink history", "RuntimeError")
+    assert re.fullmatch(r"thread (MainThread|Thread-1.*) ended by an uncaught exception", line["event"])
     assert line["exception"].startswith("Traceback")
     assert "s3cret" not in done.stderr
     assert (done.returncode != 0) == (place == "main")
