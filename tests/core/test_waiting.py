@@ -1,9 +1,8 @@
 """How often a test's condition is asked."""
 
-import time
-
 import pytest
 
+from tests.support import waiting
 from tests.support.waiting import wait_until
 
 
@@ -24,8 +23,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(time, "monotonic", made.monotonic)
-    monkeypatch.setattr(time, "sleep", made.sleep)
+    monkeypatch.setattr(waiting, "time", made)  # in this module alone: threads of other tests may sleep
     return made
 
 
