@@ -18,8 +18,8 @@ from typing import Any
 from quixstreams import State, message_context  # type: ignore[import-not-found]  # see benchmarks/harness/peers.py
 
 from benchmarks.programs.quix_app import make_application, tune_collector
-from sessionary.schemas.codec import Decoder, encode_record, record_headers
-from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent
+from benchmarks.workload.output_topics import HEAD_BYTES, topics_by_head
+from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.core.machine import apply_facts
@@ -80,22 +80,17 @@ def main() -> None:
     names = TopicNames.with_prefix(prefix)
     app = make_application(bootstrap_servers, group, folder)
     events = app.topic(names.events, key_deserializer="bytes", value_deserializer="bytes")
-    places = {
-        next(iter(record_headers(cls))): app.topic(name, key_serializer="bytes", value_serializer="bytes")
-        for cls, name in (
-            (AuditRecord, names.audit),
-            (RejectedEvent, names.rejected),
-            (CleanupRequest, names.cleanup),
-        )
+    topic_of = topics_by_head(names)
+    topics = {
+        name: app.topic(name, key_serializer="bytes", value_serializer="bytes") for name in set(topic_of.values())
     }
-    width = 10
     frame = app.dataframe(events).apply(
         judge_function(names.events, int(partitions), form), stateful=True, metadata=True, expand=True
     )
     frame = frame.set_headers(
         lambda value, key, timestamp, headers: None
     )  # otherwise each output has the event's headers
-    frame.to_topic(lambda value, key, timestamp, headers: places[value[:width]])
+    frame.to_topic(lambda value, key, timestamp, headers: topics[topic_of[value[:HEAD_BYTES]]])
     tune_collector()
     app.run()
 
