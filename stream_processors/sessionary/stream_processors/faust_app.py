@@ -1,6 +1,5 @@
 """Makes the Faust app of a worker: its settings, in Faust's terms."""
 
-import logging
 from typing import Any
 
 import faust
@@ -8,13 +7,12 @@ from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from yarl import URL
 
-from sessionary.stream_processors.runtime.faust_transport import Assignor
+from sessionary.stream_processors.runtime.faust_transport import FAUST_LOG, Assignor
 from sessionary.stream_processors.security.api_certificates import serving_context
 from sessionary.stream_processors.security.member_credentials import member_credentials
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
 
-_FAUST_LOG = logging.getLogger("faust.sessionary")  # a service of Faust's logs under its module's name otherwise
 _NEVER_S = 1e9
 _REBALANCE_S = 10.0
 _ANSWER_S = 5.0
@@ -27,7 +25,7 @@ class PatientRecovery(Recovery):
     while a broker is away. Then the app's start, or streams after a later rebalance, wait for ever.
     """
 
-    logger = _FAUST_LOG
+    logger = FAUST_LOG
 
     async def _wait(self, coro: Any, timeout: Any = None) -> None:
         await super()._wait(coro)
@@ -36,7 +34,7 @@ class PatientRecovery(Recovery):
 class PatientTables(TableManager):
     """Faust's tables, with a recovery that waits for its brokers."""
 
-    logger = _FAUST_LOG
+    logger = FAUST_LOG
 
     @property
     def recovery(self) -> Recovery:

@@ -250,7 +250,7 @@ class Processor:
         except KafkaError as error:
             raise ProcessorFailed(f"the worker cannot join its group: {error}") from error
         self._has_joined = True
-        await self._stop.wait()
+        await self._stop.wait()  # as the other duties, it does not end before the worker
 
     async def _send_ticks(self) -> None:
         while True:

@@ -40,7 +40,7 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 
 _log = role_logger(__name__)
 # A service of Faust's logs under the name of the module that defines it; these log as Faust.
-_FAUST_LOG = logging.getLogger("faust.sessionary")
+FAUST_LOG = logging.getLogger("faust.sessionary")
 _COMMIT_S = 2.0
 _LEAVE_S = 4.0
 _REJOIN_PAUSE_S = 1.0
@@ -65,7 +65,7 @@ class AssignmentListener(Protocol):
 class RebalanceListener(TransactionManager):
     """Replaces Faust's transactions: passes rebalances on and commits nothing."""
 
-    logger = _FAUST_LOG
+    logger = FAUST_LOG
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Pass the beginning on. All partitions are revoked, those too that will come back."""
@@ -102,7 +102,7 @@ async def outlast_error(coordinator: Any, error: Exception) -> None:
 class MemberThread(driver.AIOKafkaConsumerThread):
     """The thread that aiokafka's consumer lives in, as a member of the group."""
 
-    logger = _FAUST_LOG
+    logger = FAUST_LOG
 
     async def on_start(self) -> None:
         """Start, and record each heartbeat that the group acknowledges from then on."""
@@ -158,7 +158,7 @@ class MemberThread(driver.AIOKafkaConsumerThread):
 class IdleFetcher(Service):
     """Replaces Faust's loop that reads its consumer, and does nothing."""
 
-    logger = _FAUST_LOG
+    logger = FAUST_LOG
 
     def __init__(self, app: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -167,7 +167,7 @@ class IdleFetcher(Service):
 class MemberConsumer(driver.Consumer):
     """Faust's consumer, which is only a member of the group."""
 
-    logger = _FAUST_LOG
+    logger = FAUST_LOG
 
     def _new_consumer_thread(self) -> MemberThread:
         return MemberThread(self, loop=self.loop, beacon=self.beacon)
@@ -277,6 +277,7 @@ class FaustGroup:
 
 
 __all__ = [
+    "FAUST_LOG",
     "AssignmentListener",
     "Assignor",
     "FaustGroup",
