@@ -4,7 +4,6 @@ import os
 import platform
 import re
 import subprocess
-import sysconfig
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from confluent_kafka import libversion
 
 from sessionary.infra.local.kafka.jars import KAFKA_VERSION
 from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.measures.interpreter_build import interpreter_build
 
 Json = Any
 ROOT = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def machine_facts() -> dict[str, Json]:
         },
         "versions": {
             "python": f"{platform.python_implementation()} {platform.python_version()}",
-            "interpreter_built_with": _build_flags(),
+            "interpreter_built_with": interpreter_build(),
             "core": core_build(),
             "java": _java_version(),
             "kafka": KAFKA_VERSION,
@@ -49,13 +49,6 @@ def machine_facts() -> dict[str, Json]:
         },
         "source": _source_state(),
     }
-
-
-def _build_flags() -> str:
-    """Return with which optimisations the interpreter was built: they change every figure."""
-    told = f"{sysconfig.get_config_var('CONFIG_ARGS') or ''}"
-    known = {"--enable-optimizations": "PGO", "--with-lto": "LTO"}
-    return " and ".join(name for option, name in known.items() if option in told) or "neither PGO nor LTO"
 
 
 def _cpu_model() -> str:

@@ -3,17 +3,15 @@
 import io
 import json
 import re
-import sysconfig
 from pathlib import Path
 
-import pytest
 from rich.console import Console
 
-from benchmarks import machine
 from benchmarks.bench import Bench, Options
 from benchmarks.machine import machine_facts
 from benchmarks.results import Result, Target, format_figure, print_results, quantile, write_results
 from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.measures.interpreter_build import interpreter_build
 
 
 def test_a_figure_is_the_median_of_its_runs() -> None:
@@ -33,26 +31,9 @@ def test_a_results_file_names_no_machine(tmp_path: Path) -> None:
     assert [run["title"] for run in content["runs"]] == ["work, run 1 of 2", "work, run 2 of 2"]
     assert content["versions"]["kafka"]
     assert content["versions"]["core"] == core_build()
-    assert content["versions"]["interpreter_built_with"] in {"PGO and LTO", "PGO", "LTO", "neither PGO nor LTO"}
+    assert content["versions"]["interpreter_built_with"] == interpreter_build()
     assert content["machine"]["cores"]
     assert re.search(r'"/\w+/', text) is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ("'--enable-optimizations' '--with-lto' '--prefix=/usr'", "PGO and LTO"),
-        ("'--enable-optimizations'", "PGO"),
-        ("'--with-lto=full'", "LTO"),
-        ("'--enable-shared'", "neither PGO nor LTO"),
-        (None, "neither PGO nor LTO"),
-    ],
-)
-def test_facts_say_how_the_interpreter_was_built(
-    arguments: str | None, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": arguments}.get)
-    assert machine._build_flags() == told
 
 
 def test_a_table_shows_what_was_missed() -> None:

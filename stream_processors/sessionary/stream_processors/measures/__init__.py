@@ -4,6 +4,7 @@
     worker_gauges  the gauges that are read when the metrics are
     row_census     counts the rows of partitions that have opened
     core_build     which build of the rules runs: compiled, or Python
+    interpreter_build    how the interpreter was built: with PGO, LTO, both or neither
     hang_watch     ends the process if a part of it hangs
     open_transactions    tells which partitions an open transaction of another producer holds up
 

@@ -42,6 +42,8 @@ from sessionary.infra.worker_findings import (
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
+from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.measures.interpreter_build import interpreter_build
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0
@@ -75,7 +77,7 @@ class _CheckError(Exception):
 
 
 def _check_versions() -> str:
-    found = [f"python {sys.version.split()[0]}"]
+    found = [f"python {sys.version.split()[0]} (built with {interpreter_build()}; {core_build()} core)"]
     for package in _PACKAGES:
         try:
             found.append(f"{package} {version(package)}")
@@ -90,10 +92,7 @@ def _check_broker(settings: KafkaSettings) -> str:
     try:
         brokers = count_brokers(settings)
     except Unavailable:
-        raise _CheckError(
-            f"{settings.bootstrap_servers} does not answer",
-            _KAFKA_ADVICE,
-        ) from None
+        raise _CheckError(f"{settings.bootstrap_servers} does not answer", _KAFKA_ADVICE) from None
     return f"{settings.bootstrap_servers}, {brokers} node(s)"
 
 

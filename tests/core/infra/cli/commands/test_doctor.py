@@ -18,6 +18,8 @@ from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.measures.interpreter_build import interpreter_build
 from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
 
 
@@ -62,6 +64,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[s
     out, err = capfd.readouterr()
     found = {check["check"]: check for check in map(json.loads, out.splitlines())}
     assert found["versions"]["ok"]
+    assert f"built with {interpreter_build()}; {core_build()} core" in found["versions"]["found"]
     for name in ("broker", "clickhouse", "processor"):
         assert not found[name]["ok"]
         assert found[name]["advice"]
