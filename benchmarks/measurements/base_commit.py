@@ -49,7 +49,8 @@ def unpack_commit(commit: str, folder: Path) -> str:
     if run_git("archive", "--format=tar", f"--output={packed}", short) is None:
         raise RuntimeError(f"git cannot archive {short}")
     with tarfile.open(packed) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+        archive.extractall(folder)
     packed.unlink()
     if (folder / "generation").is_dir():
         _make_codec(folder)

@@ -48,7 +48,8 @@ class FormerRelease:
         """Unpack the release into `folder`."""
         for name in ("processor", "client_sinks"):
             with tarfile.open(_ARCHIVES / f"{name}.tar.xz") as archive:
-                archive.extractall(folder, filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has none
+                archive.extractall(folder)
         # Before the folders of today's packages, which have the same import paths.
         self.environ = {"PYTHONPATH": ":".join(str(folder / package) for package in _PACKAGES)}
 
