@@ -5,7 +5,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 FUNCTION_LINES_MAX = 70
-MODULE_LINES_MAX = 400
 
 # Which package may import which. No other package may import infra.
 DIRECTIONS = {
@@ -39,12 +38,6 @@ def long_functions(tree: ast.Module) -> list[str]:
             if lines > FUNCTION_LINES_MAX:
                 found.append(f"line {first}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}")
     return found
-
-
-def long_module(text: str) -> list[str]:
-    """Return a complaint if the module is above the limit."""
-    lines = len(text.splitlines())
-    return [f"{lines} lines, more than {MODULE_LINES_MAX}"] if lines > MODULE_LINES_MAX else []
 
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -217,11 +210,9 @@ def forbidden_words(text: str) -> list[str]:
     ]
 
 
-# Names and sizes
+# Names
 
-ONE_WORD_SHARE_MAX = 0.45
 BARE_ED_NAMES_MAX = 15
-MODULE_LINES_P90_MAX = 300
 _NOT_PARTICIPLES = frozenset({"feed", "need", "seed", "speed"})
 
 
@@ -235,20 +226,9 @@ def function_names(tree: ast.Module) -> set[str]:
     }
 
 
-def one_word_names(names: Iterable[str]) -> list[str]:
-    """Return the names of one word, sorted."""
-    return sorted(name for name in names if "_" not in name)
-
-
 def bare_ed_names(names: Iterable[str]) -> list[str]:
     """Return the names that are one bare participle, as `noted`, sorted."""
-    return [name for name in one_word_names(names) if name.endswith("ed") and name not in _NOT_PARTICIPLES]
-
-
-def ninetieth_percentile(numbers: Iterable[int]) -> int:
-    """Return the number that nine of ten do not exceed. Raises `IndexError` for none."""
-    found = sorted(numbers)
-    return found[int(len(found) * 0.9)]
+    return sorted(name for name in names if name.endswith("ed") and "_" not in name and name not in _NOT_PARTICIPLES)
 
 
 DOCUMENT_COLUMNS_MAX = 100
@@ -270,7 +250,6 @@ def long_document_lines(text: str) -> list[str]:
 
 # Folders of a package
 
-MODULES_PER_FOLDER_MAX = 12
 _MAP_LINE = re.compile(r"^ {4}(?P<name>\w+)/? {2,}\S", re.MULTILINE)
 
 

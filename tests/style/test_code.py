@@ -1,4 +1,4 @@
-"""Size, import direction, purity, exports and error trees of all modules."""
+"""Lengths of functions, import direction, purity, exports and error trees of all modules."""
 
 import ast
 from collections.abc import Callable
@@ -58,10 +58,6 @@ def _check_all(modules: list[Module], check: Callable[[Module], list[str]]) -> N
 
 def test_no_function_is_longer_than_the_limit() -> None:
     _check_all(all_modules(), lambda module: rules.long_functions(module.tree))
-
-
-def test_no_module_is_longer_than_the_limit() -> None:
-    _check_all(all_modules(), lambda module: rules.long_module(module.text))
 
 
 def test_imports_point_one_way() -> None:
@@ -128,10 +124,9 @@ TREE = '''"""Errors.
 CLASSES = "class Base(Exception): ...\nclass Left(Base): ...\nclass Leaf(Left): ...\nclass Right(Base): ...\n"
 
 
-def test_the_rules_of_size_can_fail() -> None:
+def test_the_rule_of_long_functions_can_fail() -> None:
     assert rules.long_functions(ast.parse(LONG)) == ["line 1: f has 72 lines, more than 70"]
     assert rules.long_functions(ast.parse(LONG.replace("x = 1\n", "x = 1\n", 1).replace("    x = 1\n", "", 2))) == []
-    assert rules.long_module("x = 1\n" * 401) == ["401 lines, more than 400"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The folders of the packages: at most twelve modules, no import circle, and a complete map."""
+"""The folders of the packages: no import circle, and a complete map."""
 
 import ast
 import re
@@ -48,12 +48,6 @@ def _children(folder: Path) -> set[str]:
     """Return the modules and sub-packages of a package."""
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     return files | {path.parent.name for path in folder.glob("*/__init__.py")}
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=_folder_id)
-def test_a_folder_has_at_most_twelve_modules(folder: Path) -> None:
-    names = sorted({path.stem for path in folder.glob("*.py")} - {"__init__"})
-    assert len(names) <= rules.MODULES_PER_FOLDER_MAX, names
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=_folder_id)
