@@ -3,12 +3,13 @@
 import ast
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from generation.modules import FOLDER
+from tests.style import rules
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("schemas", "producers", "stream_processors", "sinks", "infra")
@@ -31,6 +32,22 @@ class Module(NamedTuple):
         """The top-level folder."""
         return self.path.relative_to(ROOT).parts[0]
 
+    @property
+    def dotted(self) -> str:
+        """The name by which the product imports it; of an `__init__` that of its package."""
+        return dotted_name(self.path)
+
+
+def dotted_name(path: Path) -> str:
+    """Return the name by which the product imports a module."""
+    parts = path.relative_to(ROOT).with_suffix("").parts[1:]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def complaints(modules: Iterable[Module], check: Callable[[Module], Iterable[str]]) -> list[str]:
+    """Return what a rule says of any of the modules, with their names."""
+    return [f"{module.name}: {complaint}" for module in modules for complaint in check(module)]
+
 
 def _modules(folder: Path) -> Iterator[Module]:
     for path in sorted(folder.rglob("*.py")):
@@ -51,6 +68,13 @@ def all_modules() -> list[Module]:
     """Return every module, including examples, tests and benchmarks."""
     rest = (ROOT / name for name in ("examples", "tests", "benchmarks") if (ROOT / name).is_dir())
     return product_modules() + [module for folder in rest for module in _modules(folder)]
+
+
+@cache
+def product_imports() -> dict[str, list[str]]:
+    """Return which modules of the product each of them imports, `__init__` modules too."""
+    known = {module.dotted for module in product_modules()}
+    return {module.dotted: list(rules.imported_modules(module.tree, known)) for module in product_modules()}
 
 
 def module_named(name: str) -> Module | None:

