@@ -168,21 +168,13 @@ bench-report: $(DEV)
 
 # Redraw what the documents take from the code, then build their site into build/site; it opens offline.
 docs: $(LOCAL) $(DOCS)
-	@$(BIN)/python -m tests.support.transition_docs
-	@$(BIN)/python -m tests.support.limits_page
-	@$(BIN)/python -m tests.support.settings_table
-	@$(BIN)/python -m tests.support.metrics_table
-	@$(BIN)/python -m tests.support.schema_page
-	@$(BIN)/python -m tests.support.control_api_page
-	@$(BIN)/python -m tests.support.clickhouse_page
-	@$(BIN)/python -m tests.support.dashboards
-	@$(BIN)/python -m tests.support.alert_rules
+	@$(BIN)/python -m docs.build
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/site/index.html"
 
 # Draw the dashboards' pictures from a real Prometheus beside a stack under load: make dashboard-pictures MINUTES=5.
 dashboard-pictures: $(DEV)
-	@$(BIN)/python -m tests.support.dashboards.pictures --minutes $(MINUTES) $(ARGS)
+	@$(BIN)/python -m docs.build.dashboards.pictures --minutes $(MINUTES) $(ARGS)
 
 # Remove what was built, and .venv.
 clean:

@@ -16,7 +16,7 @@ from benchmarks.report.comparisons import (
 )
 from benchmarks.report.result_files import Figure, ResultFile
 from benchmarks.results import format_figure
-from tests.support.marked_text import replace_marked
+from docs.build.marked_text import replace_marked
 
 PAGE = ROOT / "docs" / "performance.md"
 PLOTS = ROOT / "docs" / "plots"

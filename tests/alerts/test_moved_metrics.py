@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from docs.build.alert_rules import ROOT, RULES, rule_selectors
+from docs.build.metrics_table import metrics_modules, role_of
 from tests.alerts.moved_metrics import ALWAYS_LABELS, MOVED_BY
-from tests.support.alert_rules import ROOT, RULES, rule_selectors
-from tests.support.metrics_table import metrics_modules, role_of
 from tests.support.source_mentions import Mentions, find_mentions
 
 # The names that a test of every metric leaves out, because they need no movement there.

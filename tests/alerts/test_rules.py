@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from docs.build.alert_rules import ROOT, RULES
 from sessionary.infra.alerts.alert import Alert
 from sessionary.infra.alerts.render import ALERT_GROUPS, setting_values
 from sessionary.infra.alerts.settings import AlertSettings
 from tests.alerts.rule_cases import RULE_CASES, RuleCase
-from tests.support.alert_rules import ROOT, RULES
 from tests.support.prometheus import needs_promtool, run_promtool
 
 ALERTS = {alert.name: alert for group in ALERT_GROUPS for alert in group.alerts}

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import sessionary.producers
+from docs.build import control_api_page, schema_page
 from tests.style.project import ROOT
-from tests.support import control_api_page, schema_page
 
 _PAGES = (
     "index",

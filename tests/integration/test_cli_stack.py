@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import SecretStr
 
+from docs.build.alert_rules import rule_metrics
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment, tenant_tokens
@@ -25,7 +26,6 @@ from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.support.alert_rules import rule_metrics
 from tests.support.metrics_page import read_page
 from tests.support.processes import Processes
 from tests.support.runbook import page_queries

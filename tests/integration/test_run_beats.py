@@ -2,12 +2,12 @@
 
 import re
 
+from docs.build.clickhouse_page import PAGE
 from sessionary.producers import ProducerSettings
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import encode_event
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import Runs
-from tests.support.clickhouse_page import PAGE
 from tests.support.clickhouse_rows import insert_block
 from tests.support.sink_records import session_id
 

@@ -1,7 +1,7 @@
 """The document for analysts is drawn from the engine's comments, and each question runs."""
 
+from docs.build.clickhouse_page import PAGE, draw_page
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.support.clickhouse_page import PAGE, draw_page
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 

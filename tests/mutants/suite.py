@@ -102,7 +102,7 @@ def _run_cases(name: str, event_type: str = "") -> str | None:
 
 def _check_drawings() -> str | None:
     """Check the state diagram and the page of transitions, as `tests/style/test_docs.py` does."""
-    from tests.support.transition_docs import transitions_page, with_diagram
+    from docs.build.transition_docs import transitions_page, with_diagram
 
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     if with_diagram(text) != text:

@@ -66,7 +66,7 @@ def product_modules() -> list[Module]:
 @cache
 def all_modules() -> list[Module]:
     """Return every module, including examples, tests and benchmarks."""
-    rest = (ROOT / name for name in ("examples", "tests", "benchmarks") if (ROOT / name).is_dir())
+    rest = (ROOT / name for name in ("examples", "tests", "benchmarks", "docs") if (ROOT / name).is_dir())
     return product_modules() + [module for folder in rest for module in _modules(folder)]
 
 

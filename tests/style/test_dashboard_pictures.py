@@ -4,11 +4,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from docs.build.dashboards.boards import BOARDS
+from docs.build.dashboards.panel import Board, Panel, Query, Row
+from docs.build.dashboards.pictures import PICTURES, series_name
+from docs.build.dashboards.svg_chart import Line, board_svg, format_value
 from tests.style.project import ROOT
-from tests.support.dashboards.boards import BOARDS
-from tests.support.dashboards.panel import Board, Panel, Query, Row
-from tests.support.dashboards.pictures import PICTURES, series_name
-from tests.support.dashboards.svg_chart import Line, board_svg, format_value
 from tests.support.prometheus import Series
 
 _BYTES_MAX = 200_000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dashboards.boards import BOARDS, json_path
-from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel, Query, dashboard_json
-from tests.support.metrics_table import expression_metrics, listed_metrics, metric_helps
+from docs.build.dashboards.boards import BOARDS, json_path
+from docs.build.dashboards.panel import RATE_INTERVAL, Board, Panel, Query, dashboard_json
+from docs.build.metrics_table import expression_metrics, listed_metrics, metric_helps
 from tests.support.prometheus import needs_promtool, run_promtool
 
 LABELS = {metric.name: metric.labels for metric in listed_metrics()}

@@ -8,6 +8,10 @@ import pytest
 from typer.core import TyperGroup
 
 import sessionary.producers
+from docs.build import transition_docs
+from docs.build.settings_table import TABLE, settings, settings_table
+from docs.build.transition_diagram import state_diagram
+from docs.build.transition_docs import with_diagram
 from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_options, read_options
@@ -16,10 +20,6 @@ from sessionary.stream_processors.core.session.migration.transitions import HELD
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from sessionary.stream_processors.quotas.limits_file import parse_limits
 from tests.style.project import ROOT, product_modules
-from tests.support import transition_docs
-from tests.support.settings_table import TABLE, settings, settings_table
-from tests.support.transition_diagram import state_diagram
-from tests.support.transition_docs import with_diagram
 
 BEGIN, END = "<!-- state diagram: begin -->", "<!-- state diagram: end -->"
 
@@ -48,9 +48,10 @@ def test_drawing_changes_only_the_text_between_the_marks(tmp_path: Path, monkeyp
     path = tmp_path / "page.md"
     monkeypatch.setattr(transition_docs, "ARCHITECTURE", path)
     monkeypatch.setattr(transition_docs, "TABLE", tmp_path / "transitions.md")
-    assert transition_docs.main() == 1
+    with pytest.raises(FileNotFoundError):
+        transition_docs.write()
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert transition_docs.main() == 0
+    assert transition_docs.write() == (path, tmp_path / "transitions.md")
     assert path.read_text() == f"before\n{BEGIN}\n{state_diagram()}\n{END}\nafter\n"
     assert (tmp_path / "transitions.md").read_text() == transition_docs.transitions_page()
 

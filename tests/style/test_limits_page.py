@@ -6,6 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from docs.build import limits_page
+from docs.build.clock_effects import CLOCKS, ROWS, ClockEffect, EventRow, effects_of
+from docs.build.clock_picture import amount_of, clock_picture
 from sessionary.producers import ProducerSettings
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import PAYLOADS, SessionActivity
@@ -15,9 +18,6 @@ from sessionary.stream_processors.core.session.migration.transitions import MIGR
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.fold_rig import FoldRig
 from tests.style.project import ROOT
-from tests.support import limits_page
-from tests.support.clock_effects import CLOCKS, ROWS, ClockEffect, EventRow, effects_of
-from tests.support.clock_picture import amount_of, clock_picture
 from tests.support.event_factory import EventFactory
 
 _NEVER_ACCEPTED = {"session_rolled_back", *MIGRATION_EVENTS}  # steps of a migration move no clock
@@ -143,6 +143,6 @@ def test_drawing_writes_both_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     page.write_text(limits_page.PAGE.read_text("utf-8"))
     monkeypatch.setattr(limits_page, "PAGE", page)
     monkeypatch.setattr(limits_page, "PICTURE", tmp_path / "clocks.svg")
-    assert limits_page.main() == 0
+    assert limits_page.write() == (page, tmp_path / "clocks.svg")
     assert page.read_bytes() == (ROOT / "docs" / "limits.md").read_bytes()
     assert (tmp_path / "clocks.svg").read_text("utf-8") == clock_picture()

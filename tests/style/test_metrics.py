@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from tests.support.metrics_table import PAGE as METRICS_PAGE
-from tests.support.metrics_table import ROLES, ListedMetric, listed_metrics, metrics_page
+from docs.build.metrics_table import PAGE as METRICS_PAGE
+from docs.build.metrics_table import ROLES, ListedMetric, listed_metrics, metrics_page
 
 LISTED = listed_metrics()
 # What bounds the number of a label's values. None is taken from an event: agents could make series.

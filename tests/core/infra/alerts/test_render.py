@@ -6,6 +6,8 @@ from typing import get_args
 
 import pytest
 
+from docs.build.alert_rules import RULES, rule_selectors
+from docs.build.metrics_table import expression_metrics, metric_helps
 from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
 from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, setting_values
 from sessionary.infra.alerts.settings import AlertSettings
@@ -15,8 +17,6 @@ from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.stream_processors.errors import HaltReason
 from sessionary.stream_processors.measures.worker_gauges import CALL_STATES
 from tests.alerts.moved_metrics import ALWAYS_LABELS
-from tests.support.alert_rules import RULES, rule_selectors
-from tests.support.metrics_table import expression_metrics, metric_helps
 
 ALERTS = [alert for group in ALERT_GROUPS for alert in group.alerts]
 SERVED = set(metric_helps())

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from docs.build.transition_diagram import state_diagram, transition_table
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.events import SessionErrored
 from sessionary.schemas.records import AuditRecord, SessionState
@@ -26,7 +27,6 @@ from sessionary.stream_processors.core.session.transitions import (
     processor_only,
 )
 from tests.support.event_factory import TICK, EventFactory
-from tests.support.transition_diagram import state_diagram, transition_table
 
 STALL_MS = 6_000
 START_MS = 1_700_000_000_000

@@ -1,15 +1,12 @@
-"""The alert rules with their defaults, for people who do not run the generator:
-`python -m tests.support.alert_rules` brings the file up to date.
-"""
+"""The alert rules with their defaults, for people who do not run the generator."""
 
 import re
-import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from docs.build.metrics_table import expression_metrics, role_of
 from sessionary.infra.alerts.render import render_rules
 from sessionary.infra.alerts.settings import AlertSettings
-from tests.support.metrics_table import expression_metrics, role_of
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "infra" / "prometheus" / "rules.yml"
@@ -41,7 +38,8 @@ def _kept_matchers(matchers: str, without: Collection[str]) -> Iterator[str]:
             yield f'{label}{operator}"{value}"'
 
 
-if __name__ == "__main__":
+def write() -> Iterable[Path]:
+    """Bring the file up to date. Returns its path."""
     RULES.parent.mkdir(parents=True, exist_ok=True)
     RULES.write_text(render_rules(AlertSettings()), "utf-8")
-    sys.stdout.write(f"wrote {RULES.relative_to(ROOT)}\n")
+    return (RULES,)

@@ -1,5 +1,4 @@
-"""The table of settings, made from the settings classes: `python -m tests.support.settings_table`
-brings it up to date.
+"""The table of settings, made from the settings classes.
 
 Each role's module `settings.py` is read; a setting that several roles share stands once, with all
 of them.
@@ -7,7 +6,7 @@ of them.
 
 import importlib
 import re
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,6 +95,7 @@ def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
 
 
-if __name__ == "__main__":
+def write() -> Iterable[Path]:
+    """Bring the page up to date. Returns its path."""
     TABLE.write_text(settings_table(), "utf-8")
-    sys.stdout.write(f"wrote {TABLE.relative_to(ROOT)}\n")
+    return (TABLE,)

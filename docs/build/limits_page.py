@@ -1,4 +1,4 @@
-"""Redraws what the page of limits takes from the code: `python -m tests.support.limits_page`.
+"""Draws what the page of limits takes from the code.
 
 docs/limits.md  its tables, between their marks
 docs/clocks.svg which event moves which clock
@@ -6,19 +6,18 @@ docs/clocks.svg which event moves which clock
 
 import inspect
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from docs.build.clock_effects import CLOCKS
+from docs.build.clock_picture import LIMITS_OF_CLOCKS, amount_of, clock_picture, default_ms
+from docs.build.marked_text import replace_marked
 from sessionary.schemas import limits
 from sessionary.schemas.rules import ROW_BYTES_MAX
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, WAITING_MAX
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX
-from tests.support.clock_effects import CLOCKS
-from tests.support.clock_picture import LIMITS_OF_CLOCKS, amount_of, clock_picture, default_ms
-from tests.support.marked_text import replace_marked
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "limits.md"
@@ -95,16 +94,8 @@ def _clock_of(name: str) -> str:
     return next((clock.name for clock, names in LIMITS_OF_CLOCKS.items() if name in names), "-")
 
 
-def main() -> int:
-    """Bring both files up to date. Returns the exit code."""
-    try:
-        PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
-        PICTURE.write_text(clock_picture(), "utf-8")
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write() -> Iterable[Path]:
+    """Bring both files up to date. Returns their paths. Raises ValueError if a mark is missing."""
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
+    PICTURE.write_text(clock_picture(), "utf-8")
+    return PAGE, PICTURE

@@ -1,5 +1,4 @@
-"""The list of metrics, made from the roles' modules: `python -m tests.support.metrics_table` brings
-it up to date.
+"""The list of metrics, made from the roles' modules.
 
 Each module `metrics.py` has a `HELP` with names and sentences. Types and labels are those of the
 metrics that the roles serve: taken from their registries, and for the lag exporter from the
@@ -9,7 +8,6 @@ families that it makes of a sample of its state.
 import importlib
 import inspect
 import re
-import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -147,13 +145,13 @@ def _served_families() -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
     for registry in (Metrics().registry, SinkMetrics("audit", "group").registry):
         yield from _registry_families(registry)
     client, _ = memory_client()
-    yield from _described(ClientCollector(client).collect())
+    yield from _name_families(ClientCollector(client).collect())
     client.close()
     for module in metrics_modules():
         collect = getattr(module, "collect_families", None)
         if collect is not None:
             (state,) = inspect.signature(collect).parameters
-            yield from _described(collect(sample_of(typing.get_type_hints(collect)[state])))
+            yield from _name_families(collect(sample_of(typing.get_type_hints(collect)[state])))
 
 
 def _registry_families(registry: CollectorRegistry) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
@@ -162,10 +160,10 @@ def _registry_families(registry: CollectorRegistry) -> Iterator[tuple[str, tuple
             kind = str(collector._type)
             yield _full_name(collector._name, kind), (kind, tuple(collector._labelnames))
         else:
-            yield from _described(collector.collect())
+            yield from _name_families(collector.collect())
 
 
-def _described(families: Iterable[Metric]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+def _name_families(families: Iterable[Metric]) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
     for family in families:
         labels: Sequence[str] = getattr(family, "_labelnames", ())
         yield _full_name(family.name, family.type), (family.type, tuple(labels))
@@ -218,6 +216,7 @@ def _row(metric: ListedMetric) -> str:
     return f"| `{metric.name}` | {metric.type} | {labels} | {metric.unit} | {sentence} |\n"
 
 
-if __name__ == "__main__":
+def write() -> Iterable[Path]:
+    """Bring the page up to date. Returns its path."""
     PAGE.write_text(metrics_page(), "utf-8")
-    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
+    return (PAGE,)

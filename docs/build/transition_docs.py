@@ -1,13 +1,21 @@
-"""Redraws what the documents take from the table of transitions: `python -m
-tests.support.transition_docs`.
+"""Draws what the documents take from the table of transitions.
 
 ARCHITECTURE.md     the state diagram, between its marks
 docs/transitions.md the tables of all transitions, of sessions and of what belongs to them
 """
 
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from docs.build.marked_text import replace_marked
+from docs.build.transition_diagram import (
+    artifact_table,
+    call_table,
+    run_table,
+    state_diagram,
+    step_table,
+    transition_table,
+)
 from sessionary.schemas.limits import (
     AGENTS_MAX,
     CONVERSATION_TURNS_MAX,
@@ -16,15 +24,6 @@ from sessionary.schemas.limits import (
 )
 from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
-from tests.support.marked_text import replace_marked
-from tests.support.transition_diagram import (
-    artifact_table,
-    call_table,
-    run_table,
-    state_diagram,
-    step_table,
-    transition_table,
-)
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
@@ -189,16 +188,8 @@ def transitions_page() -> str:
     return "".join(part if part.endswith("\n") else f"{part}\n" for part in parts)
 
 
-def main() -> int:
-    """Bring both files up to date. Returns the exit code."""
-    try:
-        ARCHITECTURE.write_text(with_diagram(ARCHITECTURE.read_text("utf-8")), "utf-8")
-        TABLE.write_text(transitions_page(), "utf-8")
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def write() -> Iterable[Path]:
+    """Bring both files up to date. Returns their paths. Raises ValueError if a mark is missing."""
+    ARCHITECTURE.write_text(with_diagram(ARCHITECTURE.read_text("utf-8")), "utf-8")
+    TABLE.write_text(transitions_page(), "utf-8")
+    return ARCHITECTURE, TABLE

@@ -1,4 +1,4 @@
-"""Grafana dashboards, from typed tables: `python -m tests.support.dashboards` writes them.
+"""Grafana dashboards, from typed tables; `boards` writes them.
 
     panel             a panel, a dashboard, and their JSON
     pipeline_board    lag, integrity, clients

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from tests.support.dashboards.panel import Board, Panel, Query, Row, rate_of
-from tests.support.dashboards.session_board import CONTEXT_BYTES_MAX
+from docs.build.dashboards.panel import Board, Panel, Query, Row, rate_of
+from docs.build.dashboards.session_board import CONTEXT_BYTES_MAX
 
 _SESSIONS: Final = (
     Panel(

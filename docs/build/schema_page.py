@@ -1,12 +1,8 @@
-"""The page of events and records, made from the Avro files.
-
-`python -m tests.support.schema_page` redraws it.
-"""
+"""The page of events and records, made from the Avro files."""
 
 import json
-import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +78,7 @@ def _type_text(avro: Any) -> str:
     raise ValueError(f"no words for the Avro type {avro!r}")
 
 
-if __name__ == "__main__":
+def write() -> Iterable[Path]:
+    """Bring the page up to date. Returns its path."""
     PAGE.write_text(schema_page(), "utf-8")
-    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
+    return (PAGE,)

@@ -1,6 +1,6 @@
 """Draws the dashboards: a stack under load, a real Prometheus beside it, its answers as SVG.
 
-`python -m tests.support.dashboards.pictures --minutes 6` (`make dashboard-pictures`). No Grafana is
+`python -m docs.build.dashboards.pictures --minutes 6` (`make dashboard-pictures`). No Grafana is
 used: the diagrams are drawn from `query_range` of Prometheus' API.
 """
 
@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from docs.build.dashboards.boards import BOARDS, ROOT
+from docs.build.dashboards.panel import RATE_INTERVAL, Board, Panel
+from docs.build.dashboards.prometheus import SCRAPE_S, running_prometheus
+from docs.build.dashboards.scraped_agent import scraped_agent
+from docs.build.dashboards.svg_chart import Line, board_svg
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.process import Child
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import Stack
-from tests.support.dashboards.boards import BOARDS, ROOT
-from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel
-from tests.support.dashboards.prometheus import SCRAPE_S, running_prometheus
-from tests.support.dashboards.scraped_agent import scraped_agent
-from tests.support.dashboards.svg_chart import Line, board_svg
 from tests.support.prometheus import PrometheusClient, Series
 
 PICTURES: Final = ROOT / "docs" / "dashboards"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel, Query, Row, quantile_of, rate_of
+from docs.build.dashboards.panel import RATE_INTERVAL, Board, Panel, Query, Row, quantile_of, rate_of
 
 _WORK: Final = (
     Panel(

@@ -1,10 +1,6 @@
-"""The page of the control API, made from its OpenAPI document.
+"""The page of the control API, made from its OpenAPI document."""
 
-`python -m tests.support.control_api_page` redraws it.
-"""
-
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +117,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-if __name__ == "__main__":
+def write() -> Iterable[Path]:
+    """Bring the page up to date. Returns its path."""
     PAGE.write_text(control_api_page(), "utf-8")
-    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
+    return (PAGE,)

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from html import escape
 from itertools import groupby
 
+from docs.build.clock_effects import CLOCKS, ROWS, ClockEffect, EventRow, effects_of
 from sessionary.schemas.limits import DEFAULTS
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock
-from tests.support.clock_effects import CLOCKS, ROWS, ClockEffect, EventRow, effects_of
 
 _NAMES_WIDTH, _COLUMN, _HEAD, _ROW, _MARGIN = 270, 108, 92, 30, 12
 _WIDTH = _NAMES_WIDTH + _COLUMN * len(CLOCKS) + _MARGIN

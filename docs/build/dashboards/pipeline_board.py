@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.support.dashboards.panel import Board, Panel, Query, Row, rate_of
+from docs.build.dashboards.panel import Board, Panel, Query, Row, rate_of
 
 _LAG: Final = (
     Panel(

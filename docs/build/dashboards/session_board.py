@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.support.dashboards.panel import RATE_INTERVAL, Board, Panel, Query, Row, rate_of
+from docs.build.dashboards.panel import RATE_INTERVAL, Board, Panel, Query, Row, rate_of
 
 CONTEXT_BYTES_MAX: Final = 200_000_000
 

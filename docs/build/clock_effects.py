@@ -172,7 +172,7 @@ class _Scene:
             "session_recovered": [SessionPhaseChanged("recovery"), SessionRecovered()],
             "session_taken_over": [SessionTakenOver()],
             "resources_released": [
-                ResourcesReleased(cleanups[-1], [CleanupAction("close_connection", done=True, at=1)], None, False)
+                ResourcesReleased(cleanups[-1], [CleanupAction("close_connection", done=True, at=1)], None, False)  # noqa: FBT003
             ],
             "session_terminated": [SessionTerminated(_LEGAL_END.get(self.state, "closed"))],
         }

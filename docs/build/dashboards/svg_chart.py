@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
-from tests.support.dashboards.panel import Board, Panel
+from docs.build.dashboards.panel import Board, Panel
 
 _COLUMNS, _WIDTH, _HEIGHT, _GAP = 3, 320, 214, 12
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 32, 54  # of the plot in its panel

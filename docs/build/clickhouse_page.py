@@ -1,17 +1,17 @@
 """The drawn parts of `docs/clickhouse.md`: tables, views, columns, and what the questions answer.
 
-`python -m tests.support.clickhouse_page` redraws them. Tables, views and columns are told by their
-comments in the real engine. The answers are those to the questions over the rows of `sample_rows`.
+Tables, views and columns have the sentences of their comments in the real engine. The answers are
+those to the questions over the rows of `sample_rows`.
 """
 
 import hashlib
 import re
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.build.marked_text import replace_marked
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.codec import encode_record
@@ -33,7 +33,6 @@ from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import ErrorInfo
 from tests.support.clickhouse_rows import insert_records
-from tests.support.marked_text import replace_marked
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, run_sql
 from tests.support.sink_records import DAY_US, NOW_US, agent_event, audit_record, batch_record
@@ -252,8 +251,8 @@ def _sample_run(clickhouse: ClickHouseSettings, first_offset: int) -> None:
     insert_records(clickhouse, "batches", [encode_record(batch)], at, "run", 100)
 
 
-def main() -> None:
-    """Redraw the page with an engine of its own."""
+def write() -> Iterable[Path]:
+    """Bring the page up to date, with an engine of its own. Returns its path."""
     with tempfile.TemporaryDirectory() as folder:
         server = LocalClickHouse(Path(folder), None, Path(folder) / "clickhouse.log")
         server.start()
@@ -262,8 +261,4 @@ def main() -> None:
             PAGE.write_text(draw_page(PAGE.read_text("utf-8"), new_clickhouse(server.url)), "utf-8")
         finally:
             server.stop()
-    sys.stdout.write(f"wrote {PAGE.name}\n")
-
-
-if __name__ == "__main__":
-    main()
+    return (PAGE,)

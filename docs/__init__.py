@@ -1,0 +1,1 @@
+"""The documents; a package, so that `docs.build` is found whatever else is installed."""
