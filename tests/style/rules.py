@@ -316,6 +316,139 @@ def circle_in(graph: Mapping[str, Collection[str]]) -> list[str]:
     return next((found for node in sorted(graph) if (found := walk(node, []))), [])
 
 
+# Shapes: chains of classes, privates, sizes of modules
+
+CHAIN_MAX = 3
+MODULE_LINES_MAX = 600
+SMALL_MODULE_LINES = 60
+# Roots of trees that are meant to be deep.
+_DEEP_ROOTS = frozenset({"EnvSettings", "BaseException", "Exception", "Warning"})
+_REASON = re.compile(r"\bone (module|file|class)\b.{0,20}\b(because|since|as|so that)\b", re.IGNORECASE | re.DOTALL)
+_OF_NAMED_TUPLES = frozenset({"_asdict", "_field_defaults", "_fields", "_make", "_replace"})
+_CONSTANT = re.compile(r"_[A-Z][A-Z0-9_]*")  # librdkafka's names of errors
+
+Class = tuple[str, str]  # module and name
+
+
+def bases_of(trees: Mapping[str, ast.Module]) -> dict[Class, list[Class]]:
+    """Return the bases of each class of the modules, by full names; a foreign one has no module."""
+    defined = {name: {node.name: node for node in _classes(tree)} for name, tree in trees.items()}
+    imported = {name: _imported_from(tree) for name, tree in trees.items()}
+
+    def find(module: str, name: str) -> Class:
+        if name in defined[module]:
+            return module, name
+        source, original = imported[module].get(name, ("", name))
+        return find(source, original) if source in trees and source != module else ("", original)
+
+    def find_base(module: str, base: ast.expr) -> Class:
+        if isinstance(base, ast.Subscript):
+            base = base.value
+        if isinstance(base, ast.Attribute):
+            package, name = imported[module].get(ast.unparse(base.value), ("", ""))
+            source = f"{package}.{name}"
+            return find(source, base.attr) if source in trees else ("", base.attr)
+        return find(module, ast.unparse(base))
+
+    return {
+        (module, name): [find_base(module, base) for base in node.bases]
+        for module, classes in defined.items()
+        for name, node in classes.items()
+    }
+
+
+def _classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
+    yield from (node for node in nodes(tree) if isinstance(node, ast.ClassDef))
+
+
+def _imported_from(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in nodes(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+
+def long_chains(bases: Mapping[Class, list[Class]]) -> dict[str, int]:
+    """Return the classes whose chain of own classes is too long, with its length.
+
+    Errors and settings are left out: their trees are drawn, and a role's settings extend others.
+    """
+
+    def ancestors(name: Class) -> set[Class]:
+        return {name}.union(*(ancestors(base) for base in bases.get(name, ())))
+
+    def length(name: Class) -> int:
+        return 1 + max((length(base) for base in bases[name] if base in bases), default=0)
+
+    return {
+        name[1]: length(name)
+        for name in bases
+        if length(name) > CHAIN_MAX and not {base for _, base in ancestors(name)} & _DEEP_ROOTS
+    }
+
+
+def foreign_privates(tree: ast.Module) -> list[str]:
+    """Return where a module uses what another module's object or module keeps for itself.
+
+    What a class of the module itself defines may be used in the whole module. An underscore is part
+    of the public names of a `NamedTuple`'s methods, of `os._exit` and of librdkafka's errors.
+    """
+    own = _own_privates(tree)
+    found = []
+    for node in nodes(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [alias.name for alias in node.names if _is_private(alias.name)]
+            found += [f"line {node.lineno}: imports {name}" for name in names]
+        elif isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in own:
+            text = ast.unparse(node)
+            if ast.unparse(node.value) not in ("self", "cls", "super()") and text != "os._exit":
+                found.append(f"line {node.lineno}: {text}")
+    return found
+
+
+def _is_private(name: str) -> bool:
+    public = name in _OF_NAMED_TUPLES or name.startswith("__") or _CONSTANT.fullmatch(name)
+    return name.startswith("_") and not public
+
+
+def _own_privates(tree: ast.Module) -> set[str]:
+    found: set[str] = set()
+    for cls in _classes(tree):
+        for node in ast.walk(cls):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    found.add(name)
+                case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
+                    found.add(name)
+                case ast.AnnAssign(target=ast.Name(id=name)) | ast.Name(id=name, ctx=ast.Store()):
+                    found.add(name)
+    return found
+
+
+def long_modules(text: str, tree: ast.Module) -> list[str]:
+    """Return a complaint if a module is long, and its docstring does not say why it is one."""
+    lines = text.count("\n")
+    if lines <= MODULE_LINES_MAX or _REASON.search(ast.get_docstring(tree) or ""):
+        return []
+    return [f"{lines} lines: its docstring must say why this is one module, because … or so that …"]
+
+
+def small_modules(lines: Mapping[str, int], imports: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Return the small modules that one other module alone imports, each with that one."""
+    importers: dict[str, set[str]] = {name: set() for name in lines}
+    for name, targets in imports.items():
+        for target in targets:
+            if target in importers and target != name:
+                importers[target].add(name)
+    return {
+        name: next(iter(others))
+        for name, others in importers.items()
+        if len(others) == 1 and lines[name] < SMALL_MODULE_LINES
+    }
+
+
 # Marks of tests
 
 _LONG = "pytest.mark.long"
