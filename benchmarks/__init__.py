@@ -7,6 +7,7 @@
     harness/         servers, processor and what is read from outside: offsets, CPU time, memory
     bench            options, progress lines, repetition
     results          figures, results files, tables
+    walks            counts the files from the client to a verdict: `python -m benchmarks.walks`
     machine          the machine, the versions and the commit of a measurement
 
 README.md explains each figure.
