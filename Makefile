@@ -16,8 +16,8 @@ CODEC := .venv/made-codec
 SCHEMAS := schemas/sessionary/schemas
 MADE_FROM := $(wildcard generation/*.py $(foreach folder,. codec events records avro/*,$(SCHEMAS)/$(folder)/*.*))
 
-.PHONY: help install codec demo bench bench-report native native-remove wheels test test-client test-long alerts monitoring browser \
-	chaos fuzz fuzz-readers mutants check lint format docs dashboard-pictures clean
+.PHONY: help install codec demo bench bench-report native native-remove wheels test test-client test-long soak alerts monitoring browser \
+	chaos fuzz fuzz-readers mutants check lint lint-foreign format docs dashboard-pictures clean
 
 # Say what there is.
 help:
@@ -50,7 +50,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(call INSTALL,dev)
 	@touch $(LOCAL) $(DOCS) $@
 
-install demo native wheels test test-long alerts chaos fuzz fuzz-readers mutants check bench bench-report docs dashboard-pictures: $(CODEC)
+install demo native wheels test test-long soak alerts chaos fuzz fuzz-readers mutants check bench bench-report docs dashboard-pictures: $(CODEC)
 
 $(CODEC): $(MADE_FROM) | $(LOCAL)
 	@$(BIN)/python -m generation
@@ -81,20 +81,22 @@ wheels: $(DEV)
 # waits for what never comes fails after so many seconds, with the stacks of its threads. The
 # longest ones need ten minutes on a machine that has twenty other things to do.
 HUNG_S := 900
-test-long: HUNG_S = 1800
-# A slow build server begins no test after so many minutes: make test-long BEGIN_WITHIN=60.
-FIRST_FILE := 0
-test-long: LATE = $(if $(BEGIN_WITHIN),--begin-within=$(BEGIN_WITHIN) --first-file=$(FIRST_FILE))
-PYTEST = @env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs \
-	--timeout=$(HUNG_S) -o console_output_style=classic $(LATE)
+test-long soak: HUNG_S = 1800
+FRESH := env -u PYTHONDONTWRITEBYTECODE
+TESTS = --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --groups -rfEs --timeout=$(HUNG_S) \
+	-o console_output_style=classic
 
-# Format, lint and types (a test runs `make lint`) and every test but the long ones; logs go to build/logs.
+# For every change, ten minutes: format, lint, types, and the tests of the main road; logs go to build/logs.
 test: $(DEV)
-	$(PYTEST) -m "not long" tests
+	@$(FRESH) $(BIN)/pytest $(TESTS) --level=test tests
 
-# The tests that take long: chaos, long integration tests, fuzzing, the documents' site.
+# After it, twelve minutes: a minute of chaos, kills, an upgrade, the documents' commands; see tests/levels.toml.
 test-long: $(DEV)
-	$(PYTEST) -m long tests
+	@$(FRESH) $(BIN)/pytest $(TESTS) --level=long tests
+
+# All other tests, two hours in parts, with a summary in build/soak: make soak, make soak PART='sinks load'.
+soak: $(DEV)
+	@$(FRESH) $(BIN)/python -m tests.soak $(PART) -- $(TESTS)
 
 # In an environment of its own for each Python, with what the client's tests need and no part of the local stack.
 CLIENT_VENV = .venv-client-$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')
@@ -105,7 +107,7 @@ test-client:
 	@$(subst $(BIN)/,$(CLIENT_VENV)/bin/,$(PIP)) --editable '.[processors,metrics,otel,artifacts]' \
 		cryptography hypothesis opentelemetry-sdk pytest
 	@$(CLIENT_VENV)/bin/python --version >&2
-	@$(CLIENT_VENV)/bin/python -m pytest -q -rfEs -m 'not long' -p no:cacheprovider -p tests.core.conftest \
+	@$(CLIENT_VENV)/bin/python -m pytest -q -rfEs -p tests.support.levels --level=test -p no:cacheprovider -p tests.core.conftest \
 		--confcutdir=tests/core/producers tests/core/producers
 
 # Install Prometheus and Alertmanager by apt-get if they are missing; `make test` skips what needs them without.
@@ -122,7 +124,7 @@ alerts: $(DEV)
 
 # Kill, freeze and fill a real stack under load, then audit it: make chaos MINUTES=10 SEED=2.
 chaos: $(DEV)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+	@$(FRESH) $(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 # Fold fuzzed records on all cores and count what they reach: make fuzz RECORDS=10000000 SEED=2.
 fuzz: $(DEV)
@@ -142,15 +144,18 @@ check: $(DEV)
 
 # Pyright checks the examples, as users' editors would; without a look for a newer one.
 
-# Format, lint and types only; the client's types for macOS and Windows too.
+# Format, lint and types only.
 lint: $(DEV)
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format: some files differ; make format mends them" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+# The client's types for macOS and Windows.
+lint-foreign: $(DEV)
 	@for platform in darwin win32; do \
 		$(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform --no-error-summary producers schemas || exit 1; \
 	done
-	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
 
 # Format the code and mend what can be mended.
 format: $(DEV)
@@ -160,7 +165,7 @@ format: $(DEV)
 # Measure the pipeline; results go to benchmarks/results. ARGS="--only b,c --runs 3", ARGS=--quick to try it.
 # As with the tests: a process that may not write compiled modules compiles all of them at each start.
 bench: $(DEV)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m benchmarks $(ARGS)
+	@$(FRESH) $(BIN)/python -m benchmarks $(ARGS)
 
 # Draw docs/performance.md and its plots from benchmarks/results.
 bench-report: $(DEV)

@@ -24,32 +24,21 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.style.project import ROOT
 from tests.support.groups import Groups
 from tests.support.interpreted import Interpreted
-from tests.support.late_tests import FIRST_FILE_OPTION, OPTION, LateTests
 from tests.support.logs import log_folder, start_run
 from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes, log_tail
 from tests.support.stack import Stack
 
+pytest_plugins = ("tests.support.levels",)
 pytest.register_assert_rewrite("tests.core.oracle_rig")
 
 _STACK = pytest.StashKey[Stack]()
 _LOGS = pytest.StashKey[list[Path]]()
 _PROCESSES = pytest.StashKey[Processes]()
-# Long ones first: a long file that begins last would be waited for alone. Lint uses a processor
-# for a minute, in which the tests beside it mostly wait. The integration has most of the long
-# tests; a machine that is too slow for all of them leaves out some of those.
-_ORDER = (
-    *("style/test_lint.py", "chaos", "alerts", "native", "simulation", "docs", "packaging", "integration"),
-    *("contract", "core", "golden", "style"),
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--groups", action="store_true", help="print a line per group of tests instead of a dot per test")
-    parser.addoption(OPTION, type=float, metavar="MINUTES", help="skip the tests that would begin later than this")
-    parser.addoption(
-        FIRST_FILE_OPTION, type=int, default=0, metavar="NUMBER", help="with it: the integration's first file"
-    )
 
 
 @pytest.hookimpl(trylast=True)  # after the terminal reporter is registered
@@ -58,8 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_STACK] = stack = Stack()
-    if (minutes := config.getoption(OPTION)) is not None:
-        config.pluginmanager.register(LateTests(minutes, config.getoption(FIRST_FILE_OPTION)))
     if hasattr(config, "workerinput"):
         _leave_out_interpreted(config)
         return  # the controlling process has started the servers and exported their addresses
@@ -99,15 +86,6 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _STACK in config.stash:
         config.stash[_STACK].close()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        path = item.nodeid.removeprefix("tests/").partition("::")[0]
-        folder = path.partition("/")[0]
-        return min((_ORDER.index(name) for name in (path, folder) if name in _ORDER), default=len(_ORDER))
-
-    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,7 +11,6 @@ from tests.alerts.scenarios import SESSIONS, ReclaimFigures
 from tests.support.debian_packages import MONITORING, NotInstalled, install_programs
 
 
-@pytest.mark.long
 @pytest.mark.skipif(bool(MONITORING.missing), reason=f"make monitoring installs {' and '.join(MONITORING.packages)}")
 def test_alerts_reach_the_webhook_in_time_and_end_when_their_cause_is_gone() -> None:
     episodes, figures = run_scenarios(SCENARIOS, lambda text: None)

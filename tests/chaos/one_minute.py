@@ -1,4 +1,4 @@
-"""Runs a minute of chaos in a process of its own, as tests do."""
+"""Runs minutes of chaos in a process of its own, as tests do."""
 
 import json
 import shlex
@@ -19,18 +19,25 @@ RUN_S_MAX = 1_200.0
 
 
 def run_chaos(
-    processes: Processes, folder: Path, seed: int, *options: str, env: Mapping[str, str] | None = None
+    processes: Processes,
+    folder: Path,
+    seed: int,
+    *options: str,
+    minutes: int = 1,
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run chaos for a minute, and return its result, which must be good. Logs go by the seed."""
+    """Run chaos, and return its result, which must be good. Logs go by the seed."""
     found = folder / "result.json"
-    argv = [sys.executable, "-m", "tests.chaos", "--minutes", "1", "--seed", str(seed), "--json", str(found)]
+    argv = [sys.executable, "-m", "tests.chaos", "--minutes", str(minutes), "--seed", str(seed), "--json", str(found)]
     child = processes.run([*argv, "--go-on-s", str(_GO_ON_S), *options], env=env, name=f"chaos-{seed}")
-    if not child.wait(RUN_S_MAX):
+    if not child.wait(limit_s := RUN_S_MAX + 60 * minutes):
         child.signal(signal.SIGTERM)
-        pytest.fail(f"chaos run not finished within {RUN_S_MAX:g} s")
+        pytest.fail(f"chaos run not finished within {limit_s:g} s")
     result: dict[str, Any] = json.loads(found.read_text()) if found.exists() else {}
     repeat = shlex.join(["--go-on-s", str(_GO_ON_S), *options])
-    assert result.get("differences") == [], f"repeat: make chaos MINUTES=1 SEED={seed} ARGS={shlex.quote(repeat)}"
+    assert result.get("differences") == [], (
+        f"repeat: make chaos MINUTES={minutes} SEED={seed} ARGS={shlex.quote(repeat)}"
+    )
     assert child.exit_code == 0
     return result
 

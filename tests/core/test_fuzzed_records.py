@@ -41,7 +41,6 @@ def test_fuzzed_records_stop_neither_processor_nor_sinks(rules: int) -> None:
     check_reach(11, 20_000, rules)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_many_more_fuzzed_records_stop_neither_processor_nor_sinks(seed: int) -> None:
     check_reach(seed, 50_000, 1 + seed % 2)

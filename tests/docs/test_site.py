@@ -74,12 +74,10 @@ def _page_texts(site: Path) -> Iterator[tuple[str, str]]:
         yield path.relative_to(site).as_posix(), path.read_text("utf-8")
 
 
-@pytest.mark.long
 def test_every_page_is_there(site: Path) -> None:
     assert [name for name in _PAGES if not (site / f"{name}.html").is_file()] == []
 
 
-@pytest.mark.long
 def test_every_public_name_of_the_client_is_in_the_reference(site: Path) -> None:
     page = (site / "api" / "producers.html").read_text("utf-8")
     names = sessionary.producers.__all__
@@ -87,7 +85,6 @@ def test_every_public_name_of_the_client_is_in_the_reference(site: Path) -> None
     assert 'id="sessionary.producers.Session.activity"' in page
 
 
-@pytest.mark.long
 def test_no_page_loads_anything_from_the_network(site: Path) -> None:
     assert {name: loads for name, text in _page_texts(site) if (loads := network_loads(text))} == {}
     sheets = {path.name: path.read_text("utf-8") for path in site.rglob("*.css")}

@@ -101,7 +101,6 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         made.stack.end()
 
 
-@pytest.mark.long
 def test_the_tutorial_leads_to_a_timed_out_session(reader: Reader) -> None:
     page = _TUTORIAL.read_text("utf-8")
     names = iter(re.findall(r"^Save this as `([\w.]+)`:$", page, re.M))

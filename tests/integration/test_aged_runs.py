@@ -106,7 +106,6 @@ KEPT_OF_RUNS = (
 )
 
 
-@pytest.mark.long
 def test_every_view_of_runs_over_rows_of_a_day_a_month_a_year_and_eight_years(rows: AgedRows) -> None:
     for number, age in enumerate(AGES, 1):
         insert_run(rows, number, age)

@@ -115,7 +115,7 @@ def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: Ex
     ]
 
 
-@pytest.mark.parametrize(("agents", "times"), [(3, 15), pytest.param(4, 25, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("agents", "times"), [(3, 15), (4, 25)])
 def test_agents_in_processes_of_their_own_lose_no_update_and_no_version_falls(
     rig: ExamplesRig, kafka: KafkaSettings, tmp_path: Path, agents: int, times: int
 ) -> None:

@@ -177,7 +177,6 @@ class _Mortal:
         return getattr(self._target, name)
 
 
-@pytest.mark.long
 def test_a_sweep_that_is_killed_before_any_change_loses_nothing_and_is_finished_by_the_next_one(
     artifacts: Artifacts,
 ) -> None:

@@ -22,8 +22,6 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment
 
-pytestmark = pytest.mark.long
-
 
 def test_the_full_job_is_measured_on_events_that_all_apply(kafka: KafkaSettings, tmp_path: Path) -> None:
     events = 60_000  # some batches in each partition, and longer than a sample of the CPU time

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from sessionary.infra.local.kafka.broker import LocalBroker, broker_answers
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import SessionClient
@@ -22,8 +20,6 @@ from tests.integration.transaction_waits import measure_waits, start_in_each_par
 from tests.support.pipelines import environment, new_pipeline
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
-
-pytestmark = pytest.mark.long
 
 GO_ON_S_MAX = 60.0
 QUICK_START_S = 15.0  # an idle machine needs less for the broker's start

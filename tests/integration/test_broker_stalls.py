@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sessionary.infra.local.kafka.broker import LocalBroker
@@ -99,7 +98,6 @@ def send_broken_records(kafka: KafkaSettings) -> None:
     sender.flush()
 
 
-@pytest.mark.long
 def test_processor_sinks_and_clean_up_go_on_after_repeated_freezes(
     broker: LocalBroker, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:

@@ -4,7 +4,6 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not by the names of its __all__
     AdminClient,
     ConfigResource,
@@ -18,7 +17,6 @@ from tests.support.terminal import TerminalCommand
 from tests.support.waiting import wait_until
 
 
-@pytest.mark.long
 def test_three_brokers_hold_three_replicas_and_come_back_over_the_same_folder(tmp_path: Path) -> None:
     for option in ("--brokers 3", ""):
         up = TerminalCommand(f"{COMMAND} up --data data {option}", tmp_path, os.environ)

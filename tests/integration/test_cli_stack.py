@@ -78,7 +78,6 @@ def _check_figures(figures: dict[str, Any], sessions: int) -> None:
         assert 0 < figures[latency]["p50"] <= figures[latency]["p95"] <= figures[latency]["p99"]
 
 
-@pytest.mark.long
 def test_the_demo_starts_plays_accounts_and_leaves_nothing_behind() -> None:
     done = _command("demo", "--sessions", "6", "--json", timeout_s=900.0)
     assert done.code == 0, done.err

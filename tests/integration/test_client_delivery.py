@@ -123,7 +123,6 @@ def test_a_spool_survives_kill_9_and_is_replayed_in_order_before_new_events(
         assert max(numbers) >= 4 + emitted
 
 
-@pytest.mark.long
 def test_emit_never_waits_for_a_broker_that_is_away_and_nothing_is_lost(broker: LocalBroker, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
     of = new_settings(kafka, tmp_path / "spool", queue_bytes_max=1 << 17)

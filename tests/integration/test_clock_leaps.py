@@ -33,7 +33,7 @@ from tests.support.processes import Processes
 from tests.support.shifted_clock import ShiftedClock, needs_compiler
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.long, needs_compiler]
+pytestmark = needs_compiler
 
 LEAP_S, AHEAD_S_MAX = 600, 60
 TOKENS = json.dumps({TOKEN: TENANT, "token-op": {"principal": "on-call", "roles": ["operator"]}})

@@ -1,4 +1,7 @@
-"""The workflow as real processes, killed by SIGKILL at every crash point and started again."""
+"""The workflow as real processes, killed by SIGKILL at every crash point and started again.
+
+The points are walked in five parts, each on a stack of its own.
+"""
 
 import json
 import os
@@ -24,7 +27,8 @@ from tests.style.project import ROOT
 from tests.support import Processes, environment
 from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3_000)]
+pytestmark = pytest.mark.timeout(3_000)
+PARTS = 5
 
 
 class WalkRig:
@@ -57,14 +61,14 @@ class WalkRig:
         assert done.returncode == 0, done
         return read_ended(done.stdout)
 
-    def walk(self, services: Services, points: int, *, asks: bool) -> tuple[list[Job], Mapping[str, Ended]]:
+    def walk(self, services: Services, points: Sequence[int], *, asks: bool) -> tuple[list[Job], Mapping[str, Ended]]:
         """Kill a process at each point, and start each again; return how the second ones ended."""
         name = "ASKS" if asks else "SILENT"
-        jobs = [Job(f"{name}-{point}", point, services.url, str(uuid.uuid4()), asks) for point in range(points)]
+        jobs = [Job(f"{name}-{point}", point, services.url, str(uuid.uuid4()), asks) for point in points]
         ended = self.work(jobs)
         first = [ends[0].code for ends in ended.values()]
         assert set(first) <= {-SIGKILL, 0}, ended
-        assert first.count(-SIGKILL) > points // 2
+        assert first.count(-SIGKILL) > len(points) // 2
         return jobs, {issue: second for issue, (_, second) in ended.items()}
 
     def call_states(self, job: Job) -> dict[str, str]:
@@ -90,27 +94,29 @@ def running(services: Services) -> Iterator[Services]:
         thread.join()
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 def test_a_process_that_is_killed_anywhere_repeats_no_effect(
-    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+    kafka: KafkaSettings, processes: Processes, tmp_path: Path, part: int
 ) -> None:
     """Both walks share one stack: the messenger can be asked by keys, or ignores them."""
     rig = WalkRig(kafka, processes, tmp_path)
     (tmp_path / "keys").mkdir()
     with running(Services(tmp_path / "keys")) as services:
-        points = rig.work([Job("WHOLE", -1, services.url, str(uuid.uuid4()), asks=True)])["WHOLE"][0].crossed
-        assert points > 40
+        crossed = rig.work([Job("WHOLE", -1, services.url, str(uuid.uuid4()), asks=True)])["WHOLE"][0].crossed
+        assert crossed > 40
+        points = range(part, crossed, PARTS)
         _, ended = rig.walk(services, points, asks=True)
         failed = [rig.log_of(issue) for issue, end in ended.items() if end.code != 0]
         assert not failed, "\n".join(failed)
         sent = sent_by_issue(services)
         assert sent == dict.fromkeys(["WHOLE", *ended], 1)
-        assert len(services.requests) == len(set(services.requests)) == points + 1
+        assert len(services.requests) == len(set(services.requests)) == len(points) + 1
 
     (tmp_path / "no-keys").mkdir()
     with running(Services(tmp_path / "no-keys", ignores_keys=True)) as services:
         jobs, ended = rig.walk(services, points, asks=False)
         unresolved = [job for job in jobs if ended[job.issue].code == UNRESOLVED]
-        assert 0 < len(unresolved) < points
+        assert 0 < len(unresolved) < len(points)
         assert {end.code for end in ended.values()} == {0, UNRESOLVED}
         assert [rig.call_states(job)["send_message"] for job in unresolved] == ["unknown"] * len(unresolved)
         sent = sent_by_issue(services)

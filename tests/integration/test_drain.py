@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
@@ -69,7 +67,6 @@ def open_sessions(source: SessionClient, count: int) -> list[Session]:
     return sessions
 
 
-@pytest.mark.long
 def test_an_operator_moves_one_session_and_drains_a_service(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:

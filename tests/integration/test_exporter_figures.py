@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
 from sessionary.infra.kpi.metrics import HELP
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import Heartbeat
@@ -50,7 +48,6 @@ def insert_rows(clickhouse: ClickHouseSettings, at_us: int) -> None:
     insert_records(clickhouse, "history", events, at_us)
 
 
-@pytest.mark.long
 def test_every_figure_is_served_and_moved_by_rows(clickhouse: ClickHouseSettings, tmp_path: Path) -> None:
     Artifacts(clickhouse, tmp_path / "store").save("never swept", _OVERDUE_DAYS)
     insert_rows(clickhouse, time.time_ns() // 1_000 - 600 * _SECOND_US)

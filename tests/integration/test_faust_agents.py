@@ -111,7 +111,6 @@ def test_the_example_joins_its_stream_with_the_sessions(kafka: KafkaSettings, pr
     assert worker.exit_code == 0
 
 
-@pytest.mark.long
 def test_streams_move_with_their_sessions_and_no_invoice_is_lost(kafka: KafkaSettings, processes: Processes) -> None:
     make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
     one = start_processor(processes, kafka, "w1", faust_agents=EXAMPLE)
@@ -178,7 +177,6 @@ def test_a_worker_whose_stream_is_not_copartitioned_does_not_start(
     assert assigned_partitions(kafka) == []  # it never joined
 
 
-@pytest.mark.long
 def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: KafkaSettings, processes: Processes) -> None:
     make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
     plain = start_processor(processes, kafka, "plain", WATCHED_WORKER)
@@ -193,7 +191,6 @@ def test_aiokafka_fetches_the_topics_of_agents_and_never_the_events(kafka: Kafka
     assert fetched_topics(with_agent) == [f"{kafka.topic_prefix}.tool-invoices"]
 
 
-@pytest.mark.long
 def test_a_record_that_an_agent_was_handling_when_its_worker_ended_comes_again(
     kafka: KafkaSettings, processes: Processes
 ) -> None:
@@ -263,7 +260,6 @@ def fetched_topics(worker: Child) -> list[str]:
     return re.findall(r"aiokafka fetches ([\w.-]+)", worker.log.read_text())
 
 
-@pytest.mark.long
 def test_an_agent_that_raises_again_and_again_does_not_end_the_worker(
     kafka: KafkaSettings, processes: Processes
 ) -> None:

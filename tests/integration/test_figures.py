@@ -314,7 +314,6 @@ KEPT = (
 )
 
 
-@pytest.mark.long
 def test_every_view_over_rows_of_a_day_a_month_a_year_and_eight_years(rows: AgedRows) -> None:
     _aged_pipeline(rows)
     rows.let_retention_pass()

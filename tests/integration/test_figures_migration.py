@@ -24,8 +24,6 @@ from tests.support.pipelines import run_sql
 from tests.support.sink_records import agent_event, usage
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 FORMER = 12  # the last migration of before
 _TOTALS = "SELECT sum(calls) AS n, sum(tokens_in) AS t, sum(model_cost_usd_micros) AS c FROM v_usage"
 _STORED = "SELECT count() AS n, uniqExact(source_offset) AS o FROM history WHERE event_type = 'usage_recorded'"

@@ -23,8 +23,6 @@ from tests.support.pipelines import alter_topic, refuse_records
 from tests.support.reading import read_topic
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 PRODUCERS, RECORDS, ROUNDS = 25, 8, 6
 KEY = b"acme:k"
 RETRIES_S = 1.0

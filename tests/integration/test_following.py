@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import Session, SessionClient
@@ -65,7 +63,6 @@ def report(what: str, delays_ms: Sequence[float]) -> None:
     sys.stdout.write(f"{what}: {figures}\n")
 
 
-@pytest.mark.long
 def test_a_reader_in_another_process_sees_each_last_version_and_none_that_falls(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:

@@ -1,7 +1,5 @@
 """Who does not own a session cannot drive it: what becomes of such events, up to ClickHouse."""
 
-import pytest
-
 from sessionary.schemas.events import SessionActivity, SessionTakenOver, StateUpdated
 from sessionary.schemas.events.session import SessionTerminated
 from sessionary.schemas.records import RejectedEvent, SessionState
@@ -39,7 +37,6 @@ def row_of(kafka: KafkaSettings, agent: Agent) -> SessionState:
     return row._replace(audit_seq=0, producers=(), refusals=())
 
 
-@pytest.mark.long
 def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_security_row(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:

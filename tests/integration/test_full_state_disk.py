@@ -60,7 +60,6 @@ class SmallDiskWorker:
         return self.count_states("open") == 4
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not may_mount(), reason="needs a user namespace that may mount")
 def test_a_full_disk_halts_by_name_and_loses_nothing(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path

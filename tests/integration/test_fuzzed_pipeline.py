@@ -148,7 +148,6 @@ def activate_rules(rig: PipelineRig) -> None:
     wait_until(are_in_force, 300, "rules 2 in force", pause_s=0.5)
 
 
-@pytest.mark.long
 @pytest.mark.timeout(3_000)
 def test_fuzzed_records_halt_nothing_and_valid_ones_go_on(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes

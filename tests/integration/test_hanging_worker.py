@@ -12,8 +12,6 @@ from tests.integration.test_processor_road import SHORT
 from tests.support import Processes
 from tests.support.pipelines import environment
 
-pytestmark = pytest.mark.long
-
 START_S = 180.0
 
 

@@ -129,7 +129,6 @@ def test_v_integrity_knows_where_the_sinks_stand(
     wait_told(unread, "history_end_missing\t1\t1\t19\t19", skipped)
 
 
-@pytest.mark.long
 def test_a_batch_that_cannot_be_read_hides_no_end_but_its_partition_s(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:

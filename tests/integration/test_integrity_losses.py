@@ -152,7 +152,6 @@ def pipeline(
     return made
 
 
-@pytest.mark.long
 def test_a_row_a_part_and_a_table_that_are_lost_are_named_and_come_back(pipeline: Pipeline) -> None:
     faults: Mapping[SinkKind, dict[Fault, int]] = {
         "history": {("history_rows_missing", 1): 1},
@@ -184,7 +183,6 @@ def test_a_row_a_part_and_a_table_that_are_lost_are_named_and_come_back(pipeline
         pipeline.repair()
 
 
-@pytest.mark.long
 def test_a_row_that_is_doubled_is_named(pipeline: Pipeline) -> None:
     for kind in SINKS:
         again = f"INSERT INTO {{table}} SELECT * FROM {{table}} WHERE {ONE_ROW[kind]} SETTINGS insert_deduplicate = 0"
@@ -196,7 +194,6 @@ def test_a_row_that_is_doubled_is_named(pipeline: Pipeline) -> None:
         assert pipeline.find_faults() == {}
 
 
-@pytest.mark.long
 def test_what_only_kafka_knows_is_named_by_the_command_the_exporter_and_doctor(pipeline: Pipeline) -> None:
     assert set(ask_landed_ends(LagSettings.from_env()).by_fault.items()) == {(fault, 0) for fault in END_FAULTS}
     assert pipeline.run_doctor().ok

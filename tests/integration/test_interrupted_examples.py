@@ -83,7 +83,6 @@ def test_examples_that_are_killed_go_on_where_they_were(rig: ExamplesRig, kafka:
     assert attempts(rig, output) == {**dict.fromkeys(research.PLAN, 1), "analyze": 2}
 
 
-@pytest.mark.long
 def test_a_shopping_list_of_three_processes_is_in_clickhouse(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:

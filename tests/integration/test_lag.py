@@ -162,7 +162,6 @@ def _series(kafka: KafkaSettings, metric: str, partition: int) -> str:
     return f"sessionary_lag_{metric}{{{labels}}}"
 
 
-@pytest.mark.long
 def test_the_exporter_shows_a_lag_and_no_lag_at_all_while_the_broker_is_away(broker: LocalBroker) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
     with running_exporter(kafka) as port:
@@ -188,7 +187,6 @@ def are_near(theirs: float | None, ours: float | None) -> bool:
     return bool(theirs and ours and 0 < ours == pytest.approx(theirs, abs=10))
 
 
-@pytest.mark.long
 def test_lag_agrees_with_a_sinks_own_metrics(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
     clickhouse = new_clickhouse(own_clickhouse.url)
     make_tables(clickhouse)

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
@@ -20,8 +18,6 @@ from tests.integration.test_long_tasks import TaskRig, last_state
 from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
-
-pytestmark = pytest.mark.long
 
 STEPS = 10
 TASKS = """

@@ -17,8 +17,6 @@ from tests.integration.test_processor_road import SHORT, count_transitions
 from tests.support import Processes, wait_until
 from tests.support.pipelines import environment
 
-pytestmark = pytest.mark.long
-
 READY = "processor is ready"
 START_S = 180.0
 

@@ -87,7 +87,6 @@ def test_the_broker_gets_its_own_version_of_the_client_library_and_a_log_binding
     assert any(name.startswith("log4j-slf4j-impl-") for name in names)
 
 
-@pytest.mark.long
 def test_the_list_of_jars_is_what_kafkas_poms_ask_for() -> None:
     assert list(JAR_COORDINATES) == resolve_jars(KAFKA_VERSION), "python -m tests.support.jar_list redraws it"
 

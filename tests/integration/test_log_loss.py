@@ -31,8 +31,6 @@ from tests.support import Processes, read_records, wait_until
 from tests.support.metrics_page import metric_value
 from tests.support.pipelines import new_pipeline
 
-pytestmark = pytest.mark.long
-
 HALTED = 'sessionary_processor_partitions_halted{reason="log_truncated"}'
 
 

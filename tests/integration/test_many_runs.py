@@ -23,7 +23,7 @@ from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.reading import read_topic
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(3_000)]
+pytestmark = pytest.mark.timeout(3_000)
 
 RUNS, STEPS, MEGABYTES = 50, 50, 20
 CALLS = int(os.environ.get("MANY_RUNS_CALLS", "5"))

@@ -151,7 +151,6 @@ def test_a_target_that_dies_before_it_accepts_is_followed_by_the_next_one(
     assert rig.errors == []
 
 
-@pytest.mark.long
 def test_the_owner_works_until_the_session_is_held_and_never_after_the_target(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:

@@ -4,12 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.integration.pipeline_rig import COMMAND
 
 
-@pytest.mark.long
 def test_the_demo_moves_a_session_through_three_services_and_tells_its_trail(tmp_path: Path) -> None:
     argv = [COMMAND, "demo", "--migration", "--data", str(tmp_path / "stack"), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)

@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord
@@ -18,8 +16,6 @@ from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.reading import read_records
 from tests.support.waiting import wait_until
-
-pytestmark = pytest.mark.long
 
 # Longer than a busy machine pauses the agent; and for how long nothing fires after an outage, in
 # which the agent has to reach the broker again.

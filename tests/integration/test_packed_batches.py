@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import pytest
 from confluent_kafka import Producer
 
 from sessionary.schemas.settings import KafkaSettings
@@ -15,8 +14,6 @@ from sessionary.sinks.settings import SinkSettings
 from sessionary.stream_processors.runtime.fetching.fetcher import fetcher_config
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.support.pipelines import new_pipeline, remove_pipeline
-
-pytestmark = pytest.mark.long
 
 PARTITIONS, BATCHES, UNPACKED_BYTES = 8, 3, 50_000_000
 LZ4_RATIO_MAX = 255

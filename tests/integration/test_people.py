@@ -96,7 +96,6 @@ class PeopleRig:
         return [(each.transition, each.reason_code, each.actor) for each in self.audits(session, "transition")]
 
 
-@pytest.mark.long
 def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
@@ -139,7 +138,6 @@ def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
     ]
 
 
-@pytest.mark.long
 def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:

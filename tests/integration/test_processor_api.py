@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
@@ -255,7 +254,6 @@ def _retry(url: str, partition: int, token: str = "token-op") -> Answer:
     return answer
 
 
-@pytest.mark.long
 def test_a_worker_whose_fold_waits_while_its_log_goes_on_is_not_ready(
     kafka: KafkaSettings, processes: Processes
 ) -> None:

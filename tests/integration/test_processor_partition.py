@@ -362,7 +362,6 @@ def test_too_many_pending_records_interrupt_the_fetching(kafka: KafkaSettings) -
     asyncio.run(story())
 
 
-@pytest.mark.long
 def test_a_broker_that_was_away_finds_the_same_owner_again(
     broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ import signal
 import time
 from collections import Counter
 
-import pytest
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.ports import free_port
@@ -24,8 +23,6 @@ from tests.integration.test_processor_road import SHORT
 from tests.support import Processes, read_batches, wait_until
 from tests.support.metrics_page import metric_value
 from tests.support.pipelines import new_pipeline
-
-pytestmark = pytest.mark.long
 
 SESSION_TIMEOUT_S = 6.0
 # Of workers that are not to be expelled: longer than all that is waited for, on a busy machine too.

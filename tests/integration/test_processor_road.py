@@ -130,7 +130,6 @@ def count_transitions(kafka: KafkaSettings) -> Counter[str | None]:
     )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_kill_9_under_load_loses_and_doubles_nothing(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path, store: str
@@ -148,7 +147,6 @@ def test_kill_9_under_load_loses_and_doubles_nothing(
     check_everything(kafka)
 
 
-@pytest.mark.long
 def test_a_wiped_worker_rebuilds_its_state_from_the_changelog(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:

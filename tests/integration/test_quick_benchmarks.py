@@ -60,7 +60,6 @@ def test_every_measurement_is_run_or_is_left_out_for_a_reason() -> None:
     assert named <= {name for each in MEASUREMENTS for name in (each.letter, each.name)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("letter", FIGURES)
 def test_a_quick_run_ends_well_and_prints_every_figure(letter: str) -> None:
     command = [sys.executable, "-m", "benchmarks", "--only", letter, "--quick", "--base", "HEAD"]

@@ -6,7 +6,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Producer
 
 from sessionary.infra.local.ports import free_port
@@ -32,8 +31,6 @@ def fail(ctx, given):
     ctx.info(given["card"])
     raise ValueError(given["card"])
 """
-
-pytestmark = pytest.mark.long
 
 
 def send_secrets(kafka: KafkaSettings) -> None:

@@ -51,8 +51,6 @@ from tests.integration.processor_load import (
 from tests.integration.sink_rig import settings_for
 from tests.support import Processes, environment, read_batches, read_records, run_sql, wait_until
 
-pytestmark = pytest.mark.long
-
 PARTITIONS = range(4)
 MOVE_S = 120.0  # a busy machine starts processes slowly
 LAND_S = 120.0

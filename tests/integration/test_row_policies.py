@@ -83,7 +83,6 @@ def tenant_sees(place: str, database: str, names: list[str]) -> tuple[dict[str, 
     return {name: [int(n) for n in answers[name].split()] for name in names if name not in refused}, refused
 
 
-@pytest.mark.long
 def test_a_tenant_sees_its_own_rows_and_none_of_another_one_in_every_table_and_view(tmp_path: Path) -> None:
     server = LocalClickHouse(tmp_path / "data", None, tmp_path / "clickhouse.log")
     server.start()

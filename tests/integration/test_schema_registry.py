@@ -18,7 +18,6 @@ from tests.support import Processes, wait_until
 from tests.support.reading import read_batches, read_records
 from tests.support.schema_registry import RealRegistry
 
-pytestmark = pytest.mark.long
 UNKNOWN_SCHEMA = b"\x00\x00\x0f\x42\x40 no schema has this id"
 
 

@@ -2,8 +2,6 @@
 
 import signal
 
-import pytest
-
 from sessionary.schemas.records import CleanupRequest, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
@@ -21,7 +19,6 @@ from tests.support import Processes, read_records, read_topic, wait_until
 from tests.support.tally_machine import CLOSED, KEY_SUFFIX, TALLY_SERVICE, Tally
 from tests.support.tally_worker import two_machines
 
-pytestmark = pytest.mark.long
 WORKER = "tests.support.tally_worker"
 
 

@@ -28,7 +28,6 @@ from tests.support.secured_broker import PASSWORD, SecuredBroker
 from tests.support.token_endpoint import TokenEndpoint
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
 _RECIPE = re.compile(r"^    kafka-acls --add (.+)$", re.MULTILINE)
 _RESOURCES = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}
 

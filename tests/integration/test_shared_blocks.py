@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
-import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sessionary.schemas.codec import encode_record
@@ -98,7 +97,6 @@ def commit_intents(settings: SinkSettings, pieces: Sequence[Piece], records: int
     owner.close()
 
 
-@pytest.mark.long
 def test_both_new_owners_of_a_shared_block_write_it_and_its_rows_are_there_once(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:
@@ -120,7 +118,6 @@ def test_both_new_owners_of_a_shared_block_write_it_and_its_rows_are_there_once(
             assert watch.read_shared() == []
 
 
-@pytest.mark.long
 def test_kill_9_of_two_sinks_that_share_blocks_leaves_the_exact_rows(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:

@@ -5,9 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -106,11 +105,6 @@ def is_said_in_time(said_s: float, more_s: float = 0.0) -> bool:
     return late_s <= 0 or any(late_s < 6 * start_s() for _ in range(3))
 
 
-def in_turn(commands: Iterable[str]) -> list[Any]:
-    """Return the cases of a test: all but two are long, as each takes a process's start."""
-    return [pytest.param(one, marks=pytest.mark.long if n > 1 else ()) for n, one in enumerate(commands)]
-
-
 def run_command(arguments: str, environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     """Run a command to its end."""
     return subprocess.run(
@@ -124,7 +118,7 @@ def test_every_command_that_asks_kafka_is_tested_here() -> None:
     assert tested & NO_KAFKA == set()
 
 
-@pytest.mark.parametrize("arguments", in_turn(ENDING))
+@pytest.mark.parametrize("arguments", ENDING)
 def test_a_command_says_within_5_s_that_the_brokers_are_away(arguments: str, silent: dict[str, str]) -> None:
     began_s = time.monotonic()
     done = run_command(arguments, silent)
@@ -135,7 +129,7 @@ def test_a_command_says_within_5_s_that_the_brokers_are_away(arguments: str, sil
     assert is_said_in_time(said_s)
 
 
-@pytest.mark.parametrize("arguments", in_turn(LASTING))
+@pytest.mark.parametrize("arguments", LASTING)
 def test_a_role_says_within_5_s_that_the_brokers_are_away(
     arguments: str, silent: dict[str, str], processes: Processes, tmp_path: Path
 ) -> None:

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.producers.delivery.kafka_producer import producer_config
@@ -20,7 +19,6 @@ from sessionary.stream_processors.runtime.ticker import Ticker
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.support.mock_cluster import mock_cluster
 
-pytestmark = pytest.mark.long
 _BEAT_S, _TURN_S = 0.5, 0.1
 
 

@@ -95,7 +95,6 @@ def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
     }
 
 
-@pytest.mark.long
 def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
@@ -162,7 +161,6 @@ def test_a_replay_writes_the_declared_block_again_and_brings_back_what_was_lost_
     assert query_numbers(clickhouse, _COUNTS) == [200, 200]
 
 
-@pytest.mark.long
 def test_clickhouse_goes_away_and_comes_back(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
     clickhouse = new_clickhouse(own_clickhouse.url)
     make_tables(clickhouse)
@@ -332,7 +330,6 @@ def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, c
         run_sql(other, f"DROP DATABASE {other.clickhouse_database}")
 
 
-@pytest.mark.long
 def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: ClickHouseSettings) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
     make_tables(clickhouse)
@@ -349,7 +346,6 @@ def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: Cl
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 30, "lag 0")
 
 
-@pytest.mark.long
 def test_partitions_that_move_between_two_members_leave_the_exact_rows(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings
 ) -> None:

@@ -17,7 +17,6 @@ from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Envelope
 
-pytestmark = pytest.mark.long
 STALL_S = 120.0
 
 

@@ -48,7 +48,6 @@ class TakeOverRig:
         return [record for record in refused if record.event_type != "heartbeat"]
 
 
-@pytest.mark.long
 def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:

@@ -32,8 +32,6 @@ from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 SESSIONS = 8
 # More than a client needs to give up a silent broker; less than a silence of librdkafka's default.
 BUDGET_MS = 30_000

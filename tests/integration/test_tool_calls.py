@@ -149,7 +149,6 @@ class CutNetwork:
         return mending
 
 
-@pytest.mark.long
 def test_a_run_whose_network_is_cut_goes_on_and_loses_and_repeats_nothing(processes: Processes, tmp_path: Path) -> None:
     network, sent, mending = CutNetwork(processes, tmp_path), list[str](), list[Thread]()
 

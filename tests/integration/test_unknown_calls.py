@@ -136,7 +136,6 @@ def test_a_call_that_a_person_resolves_lets_its_run_go_on(rig: UnknownRig, tmp_p
     assert code == 4, said  # there is no such call any more
 
 
-@pytest.mark.long
 def test_a_call_of_a_run_that_outlived_its_session_is_resolved_too(rig: UnknownRig, tmp_path: Path) -> None:
     orders = Orders()
     settings = rig.pipeline.client_settings(tmp_path)

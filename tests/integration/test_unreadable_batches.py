@@ -24,8 +24,6 @@ from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.long
-
 UNPACKED_BYTES = 110_000_000  # more than receive.message.max.bytes
 PACKED, DAMAGED, WHOLE, LOST = 0, 1, 2, 3  # partitions
 MARK = b"a record that is not Avro, so that it is refused"

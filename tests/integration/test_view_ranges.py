@@ -29,8 +29,6 @@ _FILL = (
     f"SELECT 0, number, 1, {_AT}, {_AT} FROM numbers({MONTHS * ROWS})",
 )
 
-pytestmark = pytest.mark.long
-
 # Views that group rows take the time; the others, a condition on `time`.
 GROUPED = {
     "v_usage_calls_between": 1,

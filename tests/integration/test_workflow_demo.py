@@ -4,12 +4,9 @@ import json
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.integration.pipeline_rig import COMMAND
 
 
-@pytest.mark.long
 def test_the_demo_kills_a_workflow_and_goes_on_without_a_second_message(tmp_path: Path) -> None:
     argv = [COMMAND, "demo", "--workflow", "--data", str(tmp_path / "stack"), "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, check=False)

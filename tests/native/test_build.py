@@ -79,7 +79,7 @@ def _run_compiled_tests(environment: dict[str, str]) -> str:
     """Run the tests of the compiled core, of which none may pass or be skipped; return the text."""
     files = [f"tests/native/{name}.py" for name in ("test_native_core", "test_compiled_readers")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-m", "long", "-p", "no:cacheprovider", "-p", "no:xdist", *files],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,

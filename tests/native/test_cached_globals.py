@@ -79,7 +79,6 @@ def test_every_change_of_a_module_gives_its_dictionary_a_new_number() -> None:
     assert 0 not in found
 
 
-@pytest.mark.long  # it needs a compiler
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_header_compiles_without_a_warning_for_each_interpreter(version: str, tmp_path: Path) -> None:
     found = find_interpreters((version,))

@@ -5,11 +5,7 @@ theirs.
 import re
 import sys
 
-import pytest
-
 from tests.native.conftest import run_program
-
-pytestmark = pytest.mark.long
 
 
 def fuzz_readers(*options: str, **environment: str) -> str:

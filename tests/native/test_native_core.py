@@ -19,12 +19,12 @@ from tests.chaos.one_minute import RUN_S_MAX, run_chaos
 from tests.chaos.schedule import PROCESSORS
 from tests.native.conftest import join_rooms, run_program
 from tests.style.project import ROOT
+from tests.support.levels import OPTION, SHORT
 from tests.support.processes import Processes
 
-pytestmark = pytest.mark.long
-
+OF_MAKE_TEST = f"{OPTION}={SHORT}"
 TESTED = (
-    *("tests/core/stream_processors", "tests/core/schemas", "tests/core/sinks", "tests/recorded", "tests/simulation"),
+    *("tests/core/stream_processors", "tests/core/schemas", "tests/core/sinks", "tests/simulation"),
     # Nothing is compiled there, and what is compiled is not called otherwise than by the rest.
     *("--ignore=tests/core/stream_processors/api", "--ignore=tests/core/stream_processors/measures"),
 )
@@ -92,10 +92,10 @@ def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> N
         assert native["refused"] > EVENTS / 100
 
 
-def _pass_tests(native_path: str, *folders: str, marked: str = "not long") -> tuple[int, str]:
+def _pass_tests(native_path: str, *chosen: str) -> tuple[int, str]:
     """Run tests with the compiled copy; return their number and the output."""
-    options = ["-rs", "-m", marked, "-p", "no:cacheprovider", "-p", "no:xdist"]
-    program = [sys.executable, "-m", "pytest", *options, "--timeout=600", *folders]
+    options = ["-rs", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    program = [sys.executable, "-m", "pytest", *options, "--timeout=600", *chosen]
     done = run_program(program, {"PYTHONPATH": native_path})
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
     assert "core: native" in done.stdout.splitlines()
@@ -104,20 +104,26 @@ def _pass_tests(native_path: str, *folders: str, marked: str = "not long") -> tu
     return int(found[1]), done.stdout
 
 
+def test_the_compiled_core_folds_the_recorded_log_to_the_same_bytes(native_path: str) -> None:
+    passed, _ = _pass_tests(native_path, "tests/recorded")
+    assert passed > 10
+
+
 def test_the_compiled_core_passes_the_core_s_tests(native_path: str) -> None:
-    passed, output = _pass_tests(native_path, *TESTED)
+    passed, output = _pass_tests(native_path, OF_MAKE_TEST, *TESTED)
     assert passed > 1_000
     assert "has no encoder" not in output
     assert "tests marked interpreted were left out" in output
 
 
 def test_every_schedule_of_the_simulation_holds_with_the_compiled_core(native_path: str) -> None:
-    passed, _ = _pass_tests(native_path, "tests/simulation/test_simulation.py", marked="long")
+    name = "test_every_schedule_holds_and_together_they_meet_everything"
+    passed, _ = _pass_tests(native_path, f"tests/simulation/test_simulation.py::{name}")
     assert passed == 1
 
 
 def test_the_client_passes_its_tests_with_the_compiled_core(native_path: str) -> None:
-    passed, _ = _pass_tests(native_path, *(f"tests/core/producers/{name}" for name in TESTED_OF_CLIENT))
+    passed, _ = _pass_tests(native_path, OF_MAKE_TEST, *(f"tests/core/producers/{name}" for name in TESTED_OF_CLIENT))
     assert passed > 600
 
 
@@ -143,7 +149,7 @@ def test_a_minute_of_chaos_loses_and_doubles_nothing(native_path: str, processes
 def test_workers_and_sinks_with_the_compiled_core_pass_tests_of_the_integration(
     native_path: str, processes: Processes
 ) -> None:
-    options = ["-q", "-rs", "-m", "not long", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options = ["-q", "-rs", OF_MAKE_TEST, "-p", "no:cacheprovider", "-p", "no:xdist"]
     program = [sys.executable, "-m", "pytest", *options, *(f"tests/integration/{name}" for name in INTEGRATION)]
     child = processes.run(program, env={"PYTHONPATH": native_path}, name="tests")
     assert child.wait(TESTS_S_MAX)

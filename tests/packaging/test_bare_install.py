@@ -15,8 +15,6 @@ from generation.modules import make_texts
 from tests.packaging.wheel_rig import run_clean
 from tests.style.project import ROOT
 
-pytestmark = pytest.mark.long
-
 # Runs in the bare environment: emits a session in memory, then prints imports and packages.
 _AGENT = """
 import json, sys

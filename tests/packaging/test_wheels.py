@@ -17,8 +17,6 @@ from tests.packaging.wheel_rig import EVENTS, ask_wheel, write_log
 from tests.style.project import ROOT
 from tests.support.native_builds import build_lock
 
-pytestmark = pytest.mark.long
-
 PYTHON = Path(sys.executable)
 
 

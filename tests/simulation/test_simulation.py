@@ -1,6 +1,7 @@
 """A thousand fixed schedules; together they must reach every kind of fault and outcome."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, get_args
 
 import pytest
@@ -99,13 +100,12 @@ EXPECTED = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.skipif(IS_COMPILED, reason="with the compiled core every schedule runs")
-def test_every_third_schedule_holds_with_the_python_core() -> None:
+def test_every_third_schedule_holds_with_the_python_core(record_property: Callable[[str, object], None]) -> None:
+    record_property("seed", f"1 to {SCHEDULES} by 3")
     assert sum(check_schedule(seed)["records"] for seed in range(1, SCHEDULES, 3)) > 15 * SCHEDULES
 
 
-@pytest.mark.long
 @pytest.mark.skipif(not IS_COMPILED, reason="tests/native runs it with the compiled core, which is faster")
 def test_every_schedule_holds_and_together_they_meet_everything() -> None:
     seen: Counter[str] = Counter()

@@ -38,15 +38,17 @@ def test_each_source_root_holds_one_portion_of_the_namespace() -> None:
 def test_the_build_server_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    lines = script.read_text().splitlines()
-    assert lines[-1].startswith("exec make test-long BEGIN_WITHIN=$((65 - ")  # of 90 minutes
-    assert "make test" in lines
+    assert script.read_text().splitlines()[-2:] == ["make test", "exec make test-long"]
 
 
-def test_every_test_is_in_one_of_the_two_runs() -> None:
+def test_each_level_has_a_run() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    runs = re.findall(r"^\t\$\(PYTEST\) (.*)$", makefile, re.M)
-    assert runs == ['-m "not long" tests', "-m long tests"]
+    runs = re.findall(r"^\t@\$\(FRESH\) (.* \$\(TESTS\).*)$", makefile, re.M)
+    assert runs == [
+        "$(BIN)/pytest $(TESTS) --level=test tests",
+        "$(BIN)/pytest $(TESTS) --level=long tests",
+        "$(BIN)/python -m tests.soak $(PART) -- $(TESTS)",
+    ]
     options = " ".join([makefile, *pyproject()["tool"]["pytest"]["ini_options"]["addopts"]])
     assert re.findall(r"(?<![\w-])(?:-k|--deselect|--ignore(?:-glob)?)(?![\w-])", options) == []
 

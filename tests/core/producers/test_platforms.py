@@ -57,7 +57,6 @@ def test_a_part_of_the_client_s_tests_passes() -> None:
     assert " passed" in done.stdout
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_the_tests_of_nearly_all_folders_pass(part: int) -> None:
     """Each test of the spool runs with and without anyway; those of `lifetime` fork."""

@@ -46,7 +46,6 @@ def test_an_absent_broker_costs_no_more_threads_and_descriptors_with_time() -> N
     asyncio.run(story())
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("no_collection")
 def test_a_thousand_real_clients_that_fail_cost_no_more_than_hundreds() -> None:
     async def story() -> None:

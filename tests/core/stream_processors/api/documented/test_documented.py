@@ -147,7 +147,6 @@ def test_answers_are_as_the_document_says(target: Target, operation: Any, mode: 
     check_operation(target, operation, mode, EXAMPLES)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("operation", "mode"), ASKED)
 def test_many_answers_are_as_the_document_says(target: Target, operation: Any, mode: GenerationMode) -> None:
     check_operation(target, operation, mode, EXAMPLES_OF_LONG)

@@ -62,7 +62,6 @@ def test_the_protocol_holds_whatever_is_sent() -> None:
     assert OFTEN - run_machine(120, 30) == set()
 
 
-@pytest.mark.long
 def test_the_protocol_holds_in_many_more_examples() -> None:
     assert (OFTEN | RARELY) - run_machine(500, 50) == set()
 
