@@ -16,16 +16,16 @@ from tests.style.project import ROOT
 
 _PAGES = (
     "index",
-    "tutorial",
+    "learn/tutorial",
     "limits",
-    "testing",
+    "guides/testing",
     "api/producers",
     "api/testing",
     "control_api",
     "schemas",
     "clickhouse",
     "settings",
-    "security",
+    "operate/security",
     "runbook",
 )
 # Attributes that make a browser load something; `href` does so only in these elements.

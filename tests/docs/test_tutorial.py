@@ -12,7 +12,7 @@ from tests.style.project import ROOT
 from tests.support.terminal import TerminalCommand
 from tests.support.waiting import wait_until
 
-_TUTORIAL = ROOT / "docs" / "tutorial.md"
+_TUTORIAL = ROOT / "docs" / "learn" / "tutorial.md"
 _UP = ".venv/bin/sessionary up"
 _ASKS = ".venv/bin/sessionary "  # Such commands change nothing, so that they may be asked again.
 _INSTALL_S, _UP_S, _COMMAND_S = 1_200.0, 600.0, 300.0

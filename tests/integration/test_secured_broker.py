@@ -1,4 +1,4 @@
-"""All roles on a broker with TLS, log-ins and an authorizer, with the ACLs of docs/security.md."""
+"""All roles on a broker with TLS, log-ins and an authorizer, with the ACLs of docs/operate/security.md."""
 
 import json
 import re
@@ -83,7 +83,7 @@ class Secured:
 
     def apply_recipes(self, prefix: str) -> int:
         """Add the ACLs of the document for a topic prefix; return their number."""
-        recipes = _RECIPE.findall((ROOT / "docs" / "security.md").read_text("utf-8"))
+        recipes = _RECIPE.findall((ROOT / "docs" / "operate" / "security.md").read_text("utf-8"))
         for recipe in recipes:
             words = shlex.split(recipe.replace("sessionary.", f"{prefix}."))
             given = list(zip(words[::2], words[1::2], strict=True))

@@ -1,7 +1,6 @@
 """The documents match the code: diagram, settings, commands, examples, links."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +30,7 @@ DOCUMENTS = (
         for path in sorted((ROOT / folder).rglob("*.md"))
     ),
 )
+_BYTES_MAX = {"README.md": 8_000, "ARCHITECTURE.md": 30_000, "CONTRIBUTING.md": 6_000, "CHANGELOG.md": 12_000}
 COMPOSE = ROOT / "infra" / "compose" / "docker-compose.yml"
 
 
@@ -129,7 +129,7 @@ def test_make_targets_that_are_named_exist() -> None:
 def test_the_commands_are_those_that_are_documented() -> None:
     from sessionary.infra.cli.command_tree import COMMANDS, load_command  # here, as it loads every role
 
-    rows = dict(re.findall(r"^\| `sessionary ([a-z-]+)` \| (.*) \|$", _read("README.md"), re.M))
+    rows = dict(re.findall(r"^\| `sessionary ([a-z-]+)` \| (.*) \|$", _read("docs/commands.md"), re.M))
     assert set(rows) == {late.name for late in COMMANDS}
     for name, text in rows.items():
         command = load_command(name)
@@ -140,13 +140,33 @@ def test_the_commands_are_those_that_are_documented() -> None:
         assert set(verbs) <= set(re.findall(r"`([a-z-]+)`", text)), name
 
 
-def _examples() -> Iterator[str]:
-    yield from re.findall(r"^```python\n(.*?)^```$", _read("README.md"), re.M | re.S)
+def test_the_tests_that_the_architecture_names_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", _read("ARCHITECTURE.md"))
+    assert len(named) == 10  # one for each invariant
+    assert [name for path, name in named if f"def {name}(" not in _read(path)] == []
 
 
-def test_the_client_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    example = next(_examples())
-    assert len(example.splitlines()) <= 21
+def test_the_documents_are_as_short_as_promised() -> None:
+    sizes = {name: len(_read(name).encode()) for name in _BYTES_MAX}
+    assert {name: size for name, size in sizes.items() if size > _BYTES_MAX[name]} == {}
+
+
+def test_every_decision_is_in_the_table_and_in_the_list() -> None:
+    pages = {path.name for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
+    listed = re.findall(r"\]\(([^)]+)\)", _read("docs/decisions/index.md"))
+    assert pages == set(listed) == set(re.findall(r"\| \[[^]]+\]\(docs/decisions/([^)]+)\)", _read("ARCHITECTURE.md")))
+
+
+def _examples(name: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", _read(name), re.M | re.S)
+
+
+@pytest.mark.parametrize(("name", "lines_max"), [("README.md", 12), ("docs/guides/client.md", 21)])
+def test_the_client_example_runs(
+    name: str, lines_max: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = _examples(name)[0]
+    assert len(example.splitlines()) <= lines_max
     client, memory = memory_client("acme", "billing", "agent-1")
 
     def in_memory(**identity: str) -> SessionClient:
@@ -154,7 +174,7 @@ def test_the_client_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         return client
 
     monkeypatch.setattr(sessionary.producers, "SessionClient", in_memory)
-    exec(compile(example, "README.md", "exec"), {})
+    exec(compile(example, name, "exec"), {})
     sent = [event.envelope.event_type for event in memory.events()]
     assert sent[0] == "session_created"
     assert {"usage_recorded", "state_updated", "session_paused", "session_resumed"} <= set(sent)
@@ -162,8 +182,9 @@ def test_the_client_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     capsys.readouterr()
 
 
-def test_the_other_examples_run() -> None:
-    examples = list(_examples())[1:]
+@pytest.mark.parametrize("name", ["docs/guides/client.md", "docs/operate/production.md"])
+def test_the_other_examples_run(name: str) -> None:
+    examples = [example for example in _examples(name) if "import SessionClient" not in example]
     assert examples
     for example in examples:
-        exec(compile(example, "README.md", "exec"), {})
+        exec(compile(example, name, "exec"), {})

@@ -33,7 +33,7 @@ _LAG: Final = (
         "Which partitions do not get on?",
         "short",
         "Partitions by state, without those that are well. stall: does not move; stop: no members; log_gap: records "
-        "were deleted before they were read. README.md has all states.",
+        "were deleted before they were read. docs/operate/lag.md has all states.",
         (
             Query(
                 'count by (group, state) (sessionary_lag_partition_state{state!~"ok|observing"} == 1)',
@@ -87,7 +87,7 @@ _TRUST: Final = (
     Panel(
         "Which partitions does a processor hold up?",
         "short",
-        "Halted partitions by reason. `sessionary partition list` says why, README.md what helps.",
+        "Halted partitions by reason. `sessionary partition list` says why, docs/operate/halts.md what helps.",
         (Query("sum by (reason) (sessionary_processor_partitions_halted)", "{{reason}}"),),
         limit=1,
     ),

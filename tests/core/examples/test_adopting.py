@@ -1,4 +1,4 @@
-"""The blocks of docs/adopting.md: each works alone, and gives what the page says."""
+"""The blocks of docs/learn/adopting.md: each works alone, and gives what the page says."""
 
 import re
 import threading
@@ -19,7 +19,7 @@ from sessionary.schemas.events import ArtifactCompleted, StepFailed, StepSkipped
 from tests.style.project import ROOT
 from tests.support.waiting import wait_until
 
-PAGE = (ROOT / "docs" / "adopting.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "learn" / "adopting.md").read_text("utf-8")
 LINES_MAX = 15
 
 
@@ -42,7 +42,7 @@ class Reader:
     def paste(self, section: str, **own: Any) -> dict[str, Any]:
         """Run a block beside functions of the reader's own; return the names that it defines."""
         names: dict[str, Any] = {"load": self._load, "write": self._write, "send": self._send, **own}
-        exec(compile(block_of(section), "docs/adopting.md", "exec"), names)
+        exec(compile(block_of(section), "docs/learn/adopting.md", "exec"), names)
         return names
 
     def applied(self, kind: type[Any]) -> list[Any]:

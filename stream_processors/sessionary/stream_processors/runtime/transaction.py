@@ -1,7 +1,7 @@
 """A partition's transactional producer: it writes all that a batch comes to in one transaction.
 
-    changelog   one record per touched session, contents that changed, and the position
-    audit, rejected, cleanup, batches
+    changelog   one record per row that changed, contents that changed, and the position
+    audit, rejected, cleanup, tasks, migrations, batches
     quotas      notices of claims, each in its tenant's partition
 
 The transactional id names group, topic and partition: opening a partition fences its former owner.

@@ -60,14 +60,14 @@ Where to look, {with_stack}:
   GET {page}
   {command} sql --data {folder} "SELECT name, state, attempt, output FROM v_steps WHERE run_id = '{run_id}'"
   {command} sql --data {folder} "SELECT * FROM v_causes WHERE run_id = '{run_id}' ORDER BY time, source_offset"
-docs/examples.md says how to run the workflow on a stack, and how to kill it yourself."""
+docs/learn/examples.md says how to run the workflow on a stack, and how to kill it yourself."""
 
 NEXT_MIGRATION = """
 Where to look, {with_stack}:
   {command} timeline {session_id} --html story.html --data {folder}
   {command} migrations --service payments --data {folder}
   {command} sql --data {folder} "SELECT * FROM v_session_owners WHERE session_id = '{session_id}' ORDER BY epoch"
-docs/examples.md says how to run the three services on a stack, and how to kill one yourself."""
+docs/learn/examples.md says how to run the three services on a stack, and how to kill one yourself."""
 
 
 class WorkflowStep(StrEnum):
