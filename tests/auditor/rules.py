@@ -68,25 +68,19 @@ ACTIVE_TYPES = frozenset(
         "tool_call_started",
         "llm_decision",
         "message_appended",
-        "replay_performed",
         "agent_registered",
         "agent_task_updated",
         "context_synced",
-        "txn_begun",
-        "txn_committed",
-        "txn_rolled_back",
         "artifact_created",
         "artifact_chunk_appended",
         "artifact_completed",
         "artifact_soft_deleted",
         "artifact_purged",
-        "prompt_version_created",
-        "prompt_metrics_recorded",
     }
 )
 # By rules 2: the most characters of a text by its field; 256 for all others.
 LONG_TEXTS = {
-    **dict.fromkeys(["choice", "detail", "feedback", "message", "question", "reason", "resume_plan", "uri"], 16_384),
+    **dict.fromkeys(["choice", "detail", "message", "question", "reason", "resume_plan", "uri"], 16_384),
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
 }
 TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisting_at")

@@ -20,7 +20,6 @@ from tests.core.fold_rig import FoldRig
 from tests.style.project import ROOT
 from tests.support.event_factory import EventFactory
 
-_NEVER_ACCEPTED = {"session_rolled_back", *MIGRATION_EVENTS}  # steps of a migration move no clock
 _BY_NAME = {row.name: row for row in ROWS}
 
 
@@ -69,7 +68,7 @@ def test_every_event_that_may_be_accepted_has_one_row() -> None:
     assert (
         set(named)
         == by_clients | set().union(*ACCEPTED.values())
-        == set(PAYLOADS) - _NEVER_ACCEPTED - {"tool_call_unknown"}
+        == set(PAYLOADS) - MIGRATION_EVENTS - {"tool_call_unknown"}
     )
 
 

@@ -4,8 +4,8 @@
     migration        a session that moves to another service
     run              runs, their plans and steps
     tool             tool calls
-    content          conversation, snapshots and checkpoints, artifacts, prompts
-    collaboration    agents of one session, and transactions on its state
+    content          conversation, snapshots and checkpoints, artifacts
+    collaboration    agents of one session
     usage            tokens and cost
     payloads         all payload classes, by event type and back
 
@@ -16,9 +16,6 @@ from sessionary.schemas.events.collaboration import (
     AgentRegistered,
     AgentTaskUpdated,
     ContextSynced,
-    TxnBegun,
-    TxnCommitted,
-    TxnRolledBack,
 )
 from sessionary.schemas.events.content import (
     ArtifactChunkAppended,
@@ -29,9 +26,6 @@ from sessionary.schemas.events.content import (
     CheckpointSaved,
     LlmDecision,
     MessageAppended,
-    PromptMetricsRecorded,
-    PromptVersionCreated,
-    ReplayPerformed,
     SnapshotCreated,
 )
 from sessionary.schemas.events.migration import (
@@ -71,7 +65,6 @@ from sessionary.schemas.events.session import (
     SessionPhaseChanged,
     SessionRecovered,
     SessionResumed,
-    SessionRolledBack,
     SessionStarted,
     SessionStartFailed,
     SessionTakenOver,
@@ -109,9 +102,6 @@ __all__ = [
     "PlanRecorded",
     "PlanReplaced",
     "ProgressReported",
-    "PromptMetricsRecorded",
-    "PromptVersionCreated",
-    "ReplayPerformed",
     "ResourcesReleased",
     "RunCancelled",
     "RunCompleted",
@@ -135,7 +125,6 @@ __all__ = [
     "SessionPhaseChanged",
     "SessionRecovered",
     "SessionResumed",
-    "SessionRolledBack",
     "SessionStartFailed",
     "SessionStarted",
     "SessionTakenOver",
@@ -152,8 +141,5 @@ __all__ = [
     "ToolCallStarted",
     "ToolCallSucceeded",
     "ToolCallUnknown",
-    "TxnBegun",
-    "TxnCommitted",
-    "TxnRolledBack",
     "UsageRecorded",
 ]

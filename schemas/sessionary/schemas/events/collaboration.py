@@ -1,4 +1,4 @@
-"""Events of collaboration: agents of one session, and transactions on its state."""
+"""Events of collaboration: agents of one session."""
 
 from typing import NamedTuple
 
@@ -67,26 +67,3 @@ class ContextSynced(NamedTuple):
     sync_type: str
     shared_json: str | None = None
     from_snapshot_id: str | None = None
-
-
-class TxnBegun(NamedTuple):
-    """A transaction on the session's state begins."""
-
-    txn_id: str
-    base_version: int
-
-
-class TxnCommitted(NamedTuple):
-    """A transaction on the session's state is committed."""
-
-    txn_id: str
-    base_version: int
-    new_version: int
-    changes_json: str
-
-
-class TxnRolledBack(NamedTuple):
-    """A transaction on the session's state is rolled back; its changes are dropped."""
-
-    txn_id: str
-    reason: str | None = None

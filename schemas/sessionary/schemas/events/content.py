@@ -1,4 +1,4 @@
-"""Events of content: conversation, snapshots and checkpoints, artifacts, prompts."""
+"""Events of content: conversation, snapshots and checkpoints, artifacts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -50,16 +50,6 @@ class CheckpointSaved(NamedTuple):
     kind: CheckpointKind | None = None
 
 
-class ReplayPerformed(NamedTuple):
-    """A replay between two snapshots, and whether its result was equal."""
-
-    from_snapshot_id: str | None
-    to_snapshot_id: str | None
-    source_hash: str
-    replay_hash: str
-    equal: bool
-
-
 class ArtifactCreated(NamedTuple):
     """An artifact is opened."""
 
@@ -96,31 +86,3 @@ class ArtifactPurged(NamedTuple):
     """An artifact's body is removed; its hash and metadata stay."""
 
     artifact_id: str
-
-
-class PromptVersionCreated(NamedTuple):
-    """A new version of a prompt."""
-
-    prompt_name: str
-    version: str
-    parent_version: str | None = None
-    feedback: str | None = None
-    text: str | None = None
-
-
-class PromptMetricsRecorded(NamedTuple):
-    """How well a version of a prompt works.
-
-    Attributes:
-        prompt_name: The prompt.
-        version: The version that was measured.
-        success_rate: Share of successful uses, 0 to 1.
-        avg_tokens: Tokens per use.
-        satisfaction: Users' rating, if there is one.
-    """
-
-    prompt_name: str
-    version: str
-    success_rate: float
-    avg_tokens: float
-    satisfaction: float | None = None

@@ -4,9 +4,6 @@ from sessionary.schemas.events.collaboration import (
     AgentRegistered,
     AgentTaskUpdated,
     ContextSynced,
-    TxnBegun,
-    TxnCommitted,
-    TxnRolledBack,
 )
 from sessionary.schemas.events.content import (
     ArtifactChunkAppended,
@@ -17,9 +14,6 @@ from sessionary.schemas.events.content import (
     CheckpointSaved,
     LlmDecision,
     MessageAppended,
-    PromptMetricsRecorded,
-    PromptVersionCreated,
-    ReplayPerformed,
     SnapshotCreated,
 )
 from sessionary.schemas.events.migration import (
@@ -58,7 +52,6 @@ from sessionary.schemas.events.session import (
     SessionPhaseChanged,
     SessionRecovered,
     SessionResumed,
-    SessionRolledBack,
     SessionStarted,
     SessionStartFailed,
     SessionTakenOver,
@@ -93,9 +86,6 @@ Payload = (
     | PlanRecorded
     | PlanReplaced
     | ProgressReported
-    | PromptMetricsRecorded
-    | PromptVersionCreated
-    | ReplayPerformed
     | ResourcesReleased
     | RunCancelled
     | RunCompleted
@@ -119,7 +109,6 @@ Payload = (
     | SessionPhaseChanged
     | SessionRecovered
     | SessionResumed
-    | SessionRolledBack
     | SessionStartFailed
     | SessionStarted
     | SessionTakenOver
@@ -136,9 +125,6 @@ Payload = (
     | ToolCallStarted
     | ToolCallSucceeded
     | ToolCallUnknown
-    | TxnBegun
-    | TxnCommitted
-    | TxnRolledBack
     | UsageRecorded
 )
 """Any payload of an event."""
@@ -160,7 +146,6 @@ PAYLOADS: dict[str, type[Payload]] = {
     "heartbeat": Heartbeat,
     "progress_reported": ProgressReported,
     "state_updated": StateUpdated,
-    "session_rolled_back": SessionRolledBack,
     "session_migration_offered": SessionMigrationOffered,
     "session_migration_loaded": SessionMigrationLoaded,
     "session_migration_accepted": SessionMigrationAccepted,
@@ -191,20 +176,14 @@ PAYLOADS: dict[str, type[Payload]] = {
     "message_appended": MessageAppended,
     "snapshot_created": SnapshotCreated,
     "checkpoint_saved": CheckpointSaved,
-    "replay_performed": ReplayPerformed,
     "agent_registered": AgentRegistered,
     "agent_task_updated": AgentTaskUpdated,
     "context_synced": ContextSynced,
-    "txn_begun": TxnBegun,
-    "txn_committed": TxnCommitted,
-    "txn_rolled_back": TxnRolledBack,
     "artifact_created": ArtifactCreated,
     "artifact_chunk_appended": ArtifactChunkAppended,
     "artifact_completed": ArtifactCompleted,
     "artifact_soft_deleted": ArtifactSoftDeleted,
     "artifact_purged": ArtifactPurged,
-    "prompt_version_created": PromptVersionCreated,
-    "prompt_metrics_recorded": PromptMetricsRecorded,
     "usage_recorded": UsageRecorded,
 }
 """Payload class by event type; the families in the order of the modules."""

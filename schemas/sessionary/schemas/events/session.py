@@ -223,14 +223,6 @@ class StateUpdated(NamedTuple):
     persisting_at: int | None = None
 
 
-class SessionRolledBack(NamedTuple):
-    """A new version with the content of an older snapshot."""
-
-    to_snapshot_id: str
-    base_version: int
-    new_version: int
-
-
 class ResourcesReleased(NamedTuple):
     """Confirms a clean-up; the epoch is not checked.
 

@@ -113,7 +113,7 @@ class TableInserter:
     def new_block(self, table: str | None = None, *, topic_id: str | None = None) -> NativeBlock:
         """Return an empty block for `table`, by default the sink's. Call after `open`.
 
-        `topic_id`: of the topic that its rows come from; None for rows of the former version.
+        `topic_id`: of the topic that its rows come from; None if it has none.
         """
         return NativeBlock(self._contexts[table or self._table], topic_id or "")
 

@@ -1,17 +1,16 @@
 """When a partition's records are written, and what is committed before: the intent protocol; pure.
 
-    commit offset a, metadata {"v":2,"to":b,...}   the block before is stored, a..b comes next
+    commit offset a, metadata {"v":1,"to":b,...}   the block before is stored, a..b comes next
     insert a..b as one block, token = ...:a-b
     commit offset b+1, no block in the metadata    only if nothing follows (idle, revoked, stopped)
 
 Blocks of idle records are small, so several partitions may share an insert. Then each partition's
-intent names the whole block: {"v":3,...,"with":[[partition,first,last],...]}. All intents are in
+intent names the whole block: {...,"with":[[partition,first,last],...]}. All intents are in
 one commit. An owner that finds one of them reads all of the block's ranges again, also those of
 other owners' partitions, and inserts the same rows under the same token.
 
 The metadata also names the topic by its id: offsets of a topic that was deleted and created again
-say nothing about its records. The former version of the metadata has no id. Its block is inserted
-under that version's token.
+say nothing about its records.
 
 After a crash, the committed offset and metadata name the block that may be stored wholly, in part
 or not at all. The next owner collects exactly a..b and inserts it under the same token: ClickHouse
@@ -33,7 +32,7 @@ from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_bloc
 from sessionary.sinks.core.record_lists import ascending_records, count_block, count_up_to, record_sizes
 from sessionary.sinks.core.rows.raw_record import RawRecord
 
-_FORMER_VERSION, _VERSION, _SHARED_VERSION = 1, 2, 3
+_VERSION = 1
 
 
 class Piece(NamedTuple):
@@ -48,8 +47,8 @@ class Intent(NamedTuple):
     """A declared block: the `records` records from the committed offset to `to`, inclusive.
 
     Of a block that partitions share, `records` counts those of all pieces.
-    `at_ms`: wall clock of the declaration. `topic_id`: None if the topic has none, or if the former
-    version wrote the intent; then the block's token has none either.
+    `at_ms`: wall clock of the declaration. `topic_id`: None if the topic has none; then the block's
+    token has none either.
     """
 
     to: int
@@ -63,10 +62,8 @@ class Intent(NamedTuple):
 
         Kafka allows 4,096.
         """
-        if self.pieces:
-            fields = {"v": _SHARED_VERSION, "topic": self.topic_id, "to": self.to, "n": self.records, "at": self.at_ms}
-            return json.dumps({**fields, "with": self.pieces}, separators=(",", ":"))
-        return _dump_metadata(self.topic_id, {"to": self.to, "n": self.records, "at": self.at_ms})
+        shared = {"with": self.pieces} if self.pieces else {}
+        return _dump_metadata(self.topic_id, to=self.to, n=self.records, at=self.at_ms, **shared)
 
 
 class CommitMetadata(NamedTuple):
@@ -76,10 +73,7 @@ class CommitMetadata(NamedTuple):
     intent: Intent | None = None
 
 
-def _dump_metadata(topic_id: str | None, intent: dict[str, int]) -> str:
-    if topic_id is None:
-        # As the former version wrote it: nothing at all without a block.
-        return json.dumps({"v": _FORMER_VERSION, **intent}, separators=(",", ":")) if intent else ""
+def _dump_metadata(topic_id: str | None, **intent: object) -> str:
     return json.dumps({"v": _VERSION, "topic": topic_id, **intent}, separators=(",", ":"))
 
 
@@ -91,9 +85,9 @@ def parse_metadata(metadata: str | None) -> CommitMetadata:
     """
     try:
         fields = json.loads(metadata or "")
-        if fields["v"] not in (_FORMER_VERSION, _VERSION, _SHARED_VERSION):
+        if fields["v"] != _VERSION:
             return CommitMetadata()
-        topic_id = None if fields["v"] == _FORMER_VERSION or fields["topic"] is None else str(fields["topic"])
+        topic_id = None if fields["topic"] is None else str(fields["topic"])
         if "to" not in fields:
             return CommitMetadata(topic_id)
         pieces = tuple(Piece(*map(int, piece)) for piece in fields.get("with", ()))
@@ -347,7 +341,7 @@ class PartitionPlan:
     @property
     def closing_metadata(self) -> str:
         """The metadata of a commit without a block: the topic's id."""
-        return _dump_metadata(self._topic_id, {})
+        return _dump_metadata(self._topic_id)
 
     def mark_closed(self, offset: int) -> None:
         """Record that the offset of `closing_commit` was committed."""

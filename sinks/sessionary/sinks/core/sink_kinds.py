@@ -11,7 +11,7 @@ from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
 from sessionary.sinks.core.rows.batches import ACKNOWLEDGEMENT_COLUMNS, BATCH_COLUMNS, acknowledgement_row, batch_row
 from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
 from sessionary.sinks.core.rows.event_columns import find_encoder
-from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, former_history_row, history_row
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.core.rows.rejected import REJECTED_COLUMNS, rejected_row
 from sessionary.sinks.core.rows.shared import EncoderFinder, RowBuilder
 
@@ -39,7 +39,6 @@ class SideTable(NamedTuple):
 class SinkDefinition(NamedTuple):
     """One sink. `topic` is a field of `TopicNames`.
 
-    `build_former_row`: makes the rows of a block that a sink of 0.1.0 has begun, if they differ.
     `find_encoder`: finds what makes columns of bytes at once, as `build_row` would; None without.
     """
 
@@ -48,7 +47,6 @@ class SinkDefinition(NamedTuple):
     table: TableSpec
     build_row: RowBuilder
     side: SideTable | None = None
-    build_former_row: RowBuilder | None = None
     find_encoder: EncoderFinder | None = None
 
 
@@ -66,7 +64,6 @@ _SINKS: Final = (
         SINK_TOPICS["history"],
         TableSpec("history", HISTORY_COLUMNS),
         history_row,
-        build_former_row=former_history_row,
         find_encoder=find_encoder,
     ),
     SinkDefinition("rejected", SINK_TOPICS["rejected"], TableSpec("rejected", REJECTED_COLUMNS), rejected_row),

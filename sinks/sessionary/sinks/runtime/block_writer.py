@@ -134,20 +134,11 @@ class BlockWriter:
     ) -> NativeBlock:
         """Return rows of records of a block, in their order; append bad records to `letters`."""
         native = self._inserter.new_block(topic_id=block.topic_id)
-        build, encoder = self._row_builder_of(block), self._encoder_of(block, native)
+        build, find = self._definition.build_row, self._definition.find_encoder
+        encoder = None if find is None else find(native.given_columns)
         for first in range(0, len(records), PORTION):
             self._add_portion(native, encoder, build, list(records[first : first + PORTION]), letters)
         return native
-
-    def _row_builder_of(self, block: RecordBlock) -> RowBuilder:
-        definition = self._definition
-        return (
-            definition.build_former_row if _is_former(block) and definition.build_former_row else definition.build_row
-        )
-
-    def _encoder_of(self, block: RecordBlock, native: NativeBlock) -> RecordEncoder | None:
-        find = self._definition.find_encoder
-        return None if find is None or _is_former(block) else find(native.given_columns)
 
     def _split_records(self, records: Sequence[RawRecord]) -> tuple[Sequence[RawRecord], Sequence[RawRecord]]:
         """Return the records for the sink's table, and those for its side table."""
@@ -272,11 +263,6 @@ class BlockWriter:
                 partition=partition,
                 offset=block.first,
             )
-
-
-def _is_former(block: RecordBlock) -> bool:
-    """Return True if a sink of 0.1.0 declared the block: its intent has no topic's id."""
-    return block.replay_of is not None and block.replay_of.topic_id is None
 
 
 __all__ = ["BlockWriter"]

@@ -14,8 +14,17 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sessionary.schemas.codec import CONFLUENT, Decoder, Event, Record, encode_confluent, encode_event, encode_record
-from sessionary.schemas.codec.catalogue import current_schemas, writer_schemas
+from sessionary.schemas.codec import (
+    CONFLUENT,
+    SINGLE_OBJECT,
+    Decoder,
+    Event,
+    Record,
+    encode_confluent,
+    encode_event,
+    encode_record,
+)
+from sessionary.schemas.codec.catalogue import current_schemas, schema_fingerprint, writer_schemas
 from sessionary.schemas.errors import DecodeError, EncodeError, Unavailable
 from sessionary.schemas.events import PAYLOADS, SessionCreated, SessionErrored, SessionStarted, StateUpdated
 from sessionary.schemas.records import Position, SessionState, Tick
@@ -228,6 +237,29 @@ def test_a_foreign_record_name_is_an_unknown_event_type() -> None:
     for namespace, reason in (("sessionary.events", "unknown_event_type"), ("shop", "unknown_schema")):
         schema = {"type": "record", "name": "Nonsense", "namespace": namespace, "fields": []}
         value, decoder = foreign(schema, b"")
+        with pytest.raises(DecodeError) as caught:
+            decoder.decode_event(value)
+        assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "event_type",
+    [
+        *("session_rolled_back", "txn_begun", "txn_committed", "txn_rolled_back"),
+        *("prompt_version_created", "prompt_metrics_recorded", "replay_performed"),
+    ],
+)
+def test_events_without_behaviour_are_no_event_types(event_type: str) -> None:
+    assert event_type not in PAYLOADS
+    schema = copy.deepcopy(current_schemas()["sessionary.events.SessionStarted"])
+    schema["name"] = event_type.title().replace("_", "")
+    started = example_event(PAYLOADS["session_started"])
+    event = started._replace(envelope=started.envelope._replace(event_type=event_type))
+    by_registry, decoder = written_by(schema, event)
+    for value, reason in (
+        (by_registry, "unknown_event_type"),
+        (SINGLE_OBJECT + schema_fingerprint(schema) + by_registry[5:], "unknown_schema"),
+    ):
         with pytest.raises(DecodeError) as caught:
             decoder.decode_event(value)
         assert caught.value.reason == reason

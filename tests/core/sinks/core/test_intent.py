@@ -64,7 +64,7 @@ def test_the_intent_is_committed_at_the_first_record_and_names_the_last() -> Non
     block = plan.take_block(0.0, 7)
     assert (block.first, block.last, block_offsets(block)) == (6, 9, [6, 8, 9])
     assert block.intent == Intent(9, 3, 7)
-    assert json.loads(block.intent.to_metadata()) == {"v": 1, "to": 9, "n": 3, "at": 7}
+    assert json.loads(block.intent.to_metadata()) == {"v": 1, "topic": None, "to": 9, "n": 3, "at": 7}
     assert block.insert_token("g.sink.audit", "t.audit", 2) == "g.sink.audit:t.audit:2:6-9"
     assert plan.waiting_records == 1
 
@@ -165,7 +165,9 @@ def test_a_record_that_comes_twice_is_taken_once() -> None:
     assert block_offsets(plan.take_block(0.0, 0)) == [2, 3]
 
 
-@pytest.mark.parametrize("metadata", [None, "", "x", "[]", "{}", '{"v":3,"to":5,"n":1,"at":0}', '{"v":1,"to":"a"}'])
+@pytest.mark.parametrize(
+    "metadata", [None, "", "x", "[]", "{}", '{"v":9,"topic":null,"to":5,"n":1,"at":0}', '{"v":1,"to":5,"n":1,"at":0}']
+)
 def test_metadata_that_is_not_ours_is_no_intent(metadata: str | None) -> None:
     assert parse_metadata(metadata) == (None, None)
     assert not PartitionPlan(LIMITS, 3, metadata).is_replaying
@@ -191,17 +193,10 @@ def test_a_topic_s_id_is_in_token_and_metadata_from_the_first_commit_on() -> Non
     assert parse_metadata(block.intent.to_metadata()) == ("id-1", Intent(1, 2, 7, "id-1"))
     idle = PartitionPlan(LIMITS, 5, "", "id-1")
     idle.reached_end(5)
-    assert idle.closing_commit() == 5, "the former version's commit has no id"
+    assert idle.closing_commit() == 5, "a commit without metadata has no id"
     assert parse_metadata(idle.closing_metadata) == ("id-1", None)
     idle.mark_closed(5)
     assert idle.closing_commit() is None
-
-
-def test_an_intent_of_the_former_version_is_finished_under_its_own_token() -> None:
-    former = json.dumps({"v": 1, "to": 2, "n": 2, "at": 7})
-    plan = with_records(PartitionPlan(LIMITS, 1, former, "id-1"), 1, 2, 3)
-    assert write_block(plan).insert_token("g", "t", 2) == "g:t:2:1-2"
-    assert plan.take_block(0.0, 7).insert_token("g", "t", 2) == "g:t:id-1:2:3-3"
 
 
 def make_idle(offset: int) -> RawRecord:

@@ -17,6 +17,7 @@ from tests.support.fake_kafka import FakeConsumer, make_message
 
 SETTINGS = SinkSettings()
 TOPIC = SETTINGS.topics.events
+NO_BLOCK = '{"v":1,"topic":null}'  # the metadata of a commit without a block, of a topic without an id
 Step = Callable[[], None]
 
 
@@ -127,4 +128,4 @@ class SinkRig:
         self.log_watch.ask_once()
 
 
-__all__ = ["SinkRig"]
+__all__ = ["NO_BLOCK", "SinkRig"]

@@ -90,24 +90,6 @@ def test_rows_keep_their_order_whatever_the_encoder_leaves(given_up: frozenset[i
     assert found[0][0] == 10 - len(bad)
 
 
-def test_a_block_of_the_former_release_is_made_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-    definition = SINKS["history"]._replace(find_encoder=lambda columns: asked.append(bool(columns)))
-    writer = BlockWriter(definition, SinkSettings(), SinkMetrics("history", "g"), Decoder())
-    monkeypatch.setattr(writer._inserter, "open", lambda: None)
-    monkeypatch.setattr(writer._inserter, "new_block", lambda *_, **__: history_block())
-    monkeypatch.setattr(writer._inserter, "insert_block", lambda *_, **__: None)
-    monkeypatch.setattr(writer._inserter, "count_rows", lambda *_: 1)
-    monkeypatch.setattr(writer._inserter, "count_blocks", lambda *_: 1)
-    records = [RawRecord("t", 1, 7, 5, b"k", agent_event(SessionActivity("llm")))]
-    block = RecordBlock(7, 7, records, None)
-    for topic_id, times in ((None, 0), ("id", 1)):
-        writer.write_block(1, block._replace(replay_of=Intent(7, 1, 0, topic_id)))
-        assert len(asked) == times
-    writer.write_block(1, block)
-    assert asked == [True, True]
-
-
 class _LossyTable:
     """A table that knows a token, but lost some of its rows."""
 

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError
 from sessionary.sinks.core.intent import Intent, RecordBlock
 from sessionary.sinks.errors import Fenced, OperatorError, Transient
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
-from tests.core.sinks.runtime.consumer_rig import SinkRig
+from tests.core.sinks.runtime.consumer_rig import NO_BLOCK, SinkRig
 
 _LONGER_THAN_ANY_PAUSE_S = 60.0
 
@@ -48,7 +48,7 @@ def test_the_intent_is_committed_before_the_insert_and_the_end_after_it(rig: Sin
 
     def check_block() -> None:
         assert rig.target.offsets == [[0, 1, 2]]
-        assert rig.kafka.commits == [*commits_at_insert, (0, 3, "")]
+        assert rig.kafka.commits == [*commits_at_insert, (0, 3, NO_BLOCK)]
 
     write = rig.target.write_block
 
@@ -77,7 +77,7 @@ def test_a_sink_that_stops_writes_what_it_has_collected_and_leaves(rig: SinkRig)
     rig.kafka.append_records(1, 2)
     rig.run_steps(lambda: rig.kafka.schedule_assignment(1), lambda: None)
     assert rig.target.offsets == [[0, 1]]
-    assert rig.kafka.commits[-1] == (1, 2, "")
+    assert rig.kafka.commits[-1] == (1, 2, NO_BLOCK)
     assert rig.kafka.calls[-1] == "close"
     assert rig.target.is_closed
 

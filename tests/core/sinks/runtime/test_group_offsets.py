@@ -1,7 +1,5 @@
 """What a sink does if the log is not the one that the group's offsets are of, or lacks them."""
 
-import json
-
 import pytest
 
 from sessionary.sinks.core.intent import Intent
@@ -76,7 +74,7 @@ def replaced_rig(accept_gaps: str = "") -> SinkRig:
     rig.kafka.append_records(0, 4)
     rig.kafka.offsets[0] = 2, Intent(3, 2, 7, "id-1").to_metadata()
     rig.kafka.append_records(1, 3)
-    rig.kafka.offsets[1] = 1, json.dumps({"v": 1, "to": 2, "n": 2, "at": 7})  # of the former version
+    rig.kafka.offsets[1] = 1, Intent(2, 2, 7).to_metadata()  # the topic had no id then
     return rig
 
 

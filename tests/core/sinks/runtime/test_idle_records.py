@@ -9,7 +9,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
 from sessionary.sinks.core.intent import Intent, Piece, RecordBlock
 from sessionary.sinks.errors import OperatorError, Transient
-from tests.core.sinks.runtime.consumer_rig import SinkRig
+from tests.core.sinks.runtime.consumer_rig import NO_BLOCK, SinkRig
 
 _LONGER_THAN_ANY_PAUSE_S = 60.0
 
@@ -41,7 +41,7 @@ def test_ticks_wait_a_minute_and_are_no_standstill_and_no_lag(rig: SinkRig) -> N
 
     def check_written() -> None:
         assert rig.target.offsets == [[0, 1, 2]]
-        assert rig.kafka.commits[-1] == (0, 3, "")
+        assert rig.kafka.commits[-1] == (0, 3, NO_BLOCK)
 
     rig.run_steps(
         lambda: rig.kafka.schedule_assignment(0),
@@ -74,7 +74,7 @@ def test_ticks_go_with_the_next_event_and_at_the_end(rig: SinkRig) -> None:
         lambda: None,
     )
     assert rig.target.offsets == [[0, 1, 2, 3], [4, 5]], "a sink that stops writes what waits"
-    assert rig.kafka.commits[-1] == (0, 6, "")
+    assert rig.kafka.commits[-1] == (0, 6, NO_BLOCK)
 
 
 def test_partitions_share_a_block_of_ticks_whose_intents_are_committed_together(rig: SinkRig) -> None:
@@ -100,7 +100,7 @@ def test_partitions_share_a_block_of_ticks_whose_intents_are_committed_together(
         (block,) = [block for _, block in rig.target.blocks[1:]]
         assert block.pieces == (Piece(0, 0, 1), Piece(1, 0, 0))
         assert [(record.partition, record.offset) for record in block.records] == [(0, 0), (0, 1), (1, 0)]
-        assert rig.kafka.commits[len(commits_at_insert) :] == [(0, 2, ""), (1, 1, "")]
+        assert rig.kafka.commits[len(commits_at_insert) :] == [(0, 2, NO_BLOCK), (1, 1, NO_BLOCK)]
 
     rig.run_steps(
         lambda: rig.kafka.schedule_assignment(0, 1, 2),
@@ -170,7 +170,7 @@ def test_a_shared_block_that_was_written_blocks_no_partition_if_its_commit_fails
     commit, refused = rig.kafka.commit, list[int]()
 
     def refuse_ends(offsets: list[TopicPartition], **options: Any) -> Any:
-        if not offsets[0].metadata:  # an intent has one
+        if offsets[0].metadata == NO_BLOCK:
             refused.append(offsets[0].offset)
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return commit(offsets=offsets, **options)
@@ -206,7 +206,7 @@ def test_who_owns_one_partition_of_a_shared_block_writes_all_of_it_again(rig: Si
     assert (replay.pieces, replay.replay_of, replay.intent) == (pieces, intent, None)
     assert [(record.partition, record.offset) for record in replay.records] == [(0, 4), (0, 5), (3, 7), (3, 8), (3, 9)]
     assert rig.target.offsets[1:] == [[6]]
-    assert rig.kafka.commits[-1] == (0, 7, "")
+    assert rig.kafka.commits[-1] == (0, 7, NO_BLOCK)
 
 
 def test_an_owner_of_several_partitions_of_a_shared_block_writes_it_again_once(rig: SinkRig) -> None:

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from sessionary.sinks.errors import Transient
-from tests.core.sinks.runtime.consumer_rig import SinkRig
+from tests.core.sinks.runtime.consumer_rig import NO_BLOCK, SinkRig
 from tests.support.waiting import wait_until
 
 
@@ -33,7 +33,7 @@ def test_a_consumer_that_reads_nothing_of_a_log_that_goes_on_is_replaced(rig: Si
     # The former one revokes its partitions when it closes: that has no effect any more.
     wait_until(lambda: former.calls[-1:] == ["close"], 60, "the former consumer to be closed")
     assert former.commits == []
-    assert renewed.commits[-1] == (0, 6, "")
+    assert renewed.commits[-1] == (0, 6, NO_BLOCK)
 
 
 def test_a_consumer_that_gets_no_assignment_is_replaced_after_20_s(rig: SinkRig) -> None:

@@ -112,8 +112,7 @@ class FrameQueue:
 
 
 def _before_first(segment: Segment) -> FramePosition:
-    start = 0 if segment.old else HEAD_BYTES
-    return FramePosition(segment, start, start)
+    return FramePosition(segment, HEAD_BYTES, HEAD_BYTES)
 
 
 __all__ = ["FrameQueue", "StoredFrame"]

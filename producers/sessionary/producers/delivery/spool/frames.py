@@ -1,6 +1,6 @@
 """The bytes of a segment: its head, its frames, and how frames are found behind damage.
 
-Format 2 (`.seg`), numbers big-endian:
+Numbers are big-endian:
 
     head    mark (8 bytes), number of the first frame, CRC-32 of these 12 bytes,
             number of the next frame, its complement, 8 bytes of zeros
@@ -10,20 +10,15 @@ Format 2 (`.seg`), numbers big-endian:
 A frame belongs to the segment if its number is at least the head's first one. A reader knows by
 the head how many frames there must be, and finds the next one behind damage by its mark.
 
-Format 1 (`.wal`, release 0.1.0) has no head: each frame is length, CRC-32 and body. A length of 0
-ends the file; behind it there may be frames of an earlier use.
-
 A body is the write time (ms since the epoch), the lengths of key and traceparent, key, traceparent,
 value.
 """
 
-import re
 import struct
 import zlib
 from mmap import mmap
 from typing import NamedTuple
 
-SUFFIXES = (".wal", ".seg")
 HEAD_BYTES = 32
 _MARK = b"sesspool"
 _FIRST = struct.Struct(">8sII")
@@ -32,12 +27,8 @@ _NEXT_AT = _FIRST.size
 _COMPLEMENT = (1 << 32) - 1
 FRAME_HEAD = struct.Struct(">4sIII")
 _FRAME_MARK = b"\xf7spf"
-_OLD_HEAD = struct.Struct(">II")
 _BODY = struct.Struct(">QHH")
 _FRAME_HEAD_BYTES, _BODY_BYTES = FRAME_HEAD.size, _BODY.size
-# In format 1, a longer run of zeros is a lost page, not the end mark.
-_END_ZEROS_MAX = 512
-_NOT_ZERO = re.compile(rb"[^\0]")
 
 
 class Frame(NamedTuple):
@@ -56,11 +47,11 @@ class SegmentScan(NamedTuple):
     end: int  # Behind the last one
     lost: int  # Number of frames that cannot be read; a lower bound if the head is damaged
     damage: str | None  # Where the damage begins, for people; None if there is none
-    next_number: int = 0
+    next_number: int
 
 
 def encode_frame(number: int, frame: Frame) -> bytes:
-    """Return the bytes of a frame in format 2."""
+    """Return the bytes of a frame."""
     written_ms, key, traceparent, value = frame
     trace = traceparent.encode() if traceparent else b""
     body = b"".join((_BODY.pack(written_ms, len(key), len(trace)), key, trace, value))
@@ -80,9 +71,9 @@ def write_next(data: mmap, number: int) -> None:
     _NEXT.pack_into(data, _NEXT_AT, number, number ^ _COMPLEMENT)
 
 
-def read_frame(data: mmap | bytes, offset: int, old: bool) -> tuple[int, Frame] | None:
+def read_frame(data: mmap | bytes, offset: int) -> tuple[int, Frame] | None:
     """Return the end and the content of the frame at `offset`; None if none is intact there."""
-    found = _old_frame(data, offset) if old else _frame(data, offset)
+    found = _frame(data, offset)
     if found is None:
         return None
     _, end, body = found
@@ -94,61 +85,21 @@ def read_frame(data: mmap | bytes, offset: int, old: bool) -> tuple[int, Frame] 
     return end, Frame(written_ms, body[_BODY_BYTES:cut], trace, body[cut + trace_length :])
 
 
-def frame_key(data: mmap | bytes, offset: int, old: bool) -> bytes:
+def frame_key(data: mmap | bytes, offset: int) -> bytes:
     """Return the key of the intact frame at `offset`."""
-    begin = offset + (_OLD_HEAD.size if old else FRAME_HEAD.size)
+    begin = offset + _FRAME_HEAD_BYTES
     _, length, _ = _BODY.unpack_from(data, begin)
     return data[begin + _BODY.size : begin + _BODY.size + length]
 
 
-def written_ms(data: mmap | bytes, offset: int, old: bool) -> int:
+def written_ms(data: mmap | bytes, offset: int) -> int:
     """Return the write time of the frame at `offset`, in ms since the epoch."""
-    at, _, _ = _BODY.unpack_from(data, offset + (_OLD_HEAD.size if old else FRAME_HEAD.size))
+    at, _, _ = _BODY.unpack_from(data, offset + _FRAME_HEAD_BYTES)
     return int(at)
 
 
-def scan_segment(data: mmap | bytes, old: bool) -> SegmentScan:
+def scan_segment(data: mmap | bytes) -> SegmentScan:
     """Return all readable frames of a file. Never raises for what the bytes are."""
-    return _scan_old(data) if old else _scan(data)
-
-
-def _frame(data: mmap | bytes, offset: int) -> tuple[int, int, bytes] | None:
-    """Return number, end and body of an intact frame of format 2."""
-    begin = offset + _FRAME_HEAD_BYTES
-    if begin > len(data):
-        return None
-    mark, number, length, crc = FRAME_HEAD.unpack_from(data, offset)
-    end = begin + length
-    if mark != _FRAME_MARK or length < _BODY_BYTES or end > len(data):
-        return None
-    body = data[begin:end]
-    return (number, end, body) if zlib.crc32(body, number) == crc else None
-
-
-def _old_frame(data: mmap | bytes, offset: int) -> tuple[int, int, bytes] | None:
-    if offset + _OLD_HEAD.size > len(data):
-        return None
-    length, crc = _OLD_HEAD.unpack_from(data, offset)
-    begin = offset + _OLD_HEAD.size
-    end = begin + length
-    if length < _BODY.size or end > len(data):
-        return None
-    body = data[begin:end]
-    return (0, end, body) if zlib.crc32(body) == crc else None
-
-
-def _read_head(data: mmap | bytes) -> tuple[int | None, int | None]:
-    """Return the numbers of the first and the next frame; None for one that is damaged."""
-    if len(data) < HEAD_BYTES:
-        return None, None
-    mark, first, crc = _FIRST.unpack_from(data)
-    following, complement = _NEXT.unpack_from(data, _NEXT_AT)
-    intact = mark == _MARK and zlib.crc32(data[: _FIRST.size - 4]) == crc
-    counted = following ^ complement == _COMPLEMENT
-    return (first if intact else None), (following if counted else None)
-
-
-def _scan(data: mmap | bytes) -> SegmentScan:
     first, following = _read_head(data)
     offsets: list[int] = []
     offset, lost, expected = HEAD_BYTES, 0, first
@@ -176,6 +127,30 @@ def _scan(data: mmap | bytes) -> SegmentScan:
     return SegmentScan(offsets, offset if offsets else HEAD_BYTES, lost, damage, expected or 0)
 
 
+def _frame(data: mmap | bytes, offset: int) -> tuple[int, int, bytes] | None:
+    """Return number, end and body of an intact frame."""
+    begin = offset + _FRAME_HEAD_BYTES
+    if begin > len(data):
+        return None
+    mark, number, length, crc = FRAME_HEAD.unpack_from(data, offset)
+    end = begin + length
+    if mark != _FRAME_MARK or length < _BODY_BYTES or end > len(data):
+        return None
+    body = data[begin:end]
+    return (number, end, body) if zlib.crc32(body, number) == crc else None
+
+
+def _read_head(data: mmap | bytes) -> tuple[int | None, int | None]:
+    """Return the numbers of the first and the next frame; None for one that is damaged."""
+    if len(data) < HEAD_BYTES:
+        return None, None
+    mark, first, crc = _FIRST.unpack_from(data)
+    following, complement = _NEXT.unpack_from(data, _NEXT_AT)
+    intact = mark == _MARK and zlib.crc32(data[: _FIRST.size - 4]) == crc
+    counted = following ^ complement == _COMPLEMENT
+    return (first if intact else None), (following if counted else None)
+
+
 def _find_frame(data: mmap | bytes, start: int, number_min: int) -> tuple[int, int] | None:
     """Return place and number of the next intact frame behind `start`."""
     place = data.find(_FRAME_MARK, start)
@@ -187,60 +162,9 @@ def _find_frame(data: mmap | bytes, start: int, number_min: int) -> tuple[int, i
     return None
 
 
-def _scan_old(data: mmap | bytes) -> SegmentScan:
-    offsets: list[int] = []
-    offset = end = lost = latest_ms = 0
-    damage: str | None = None
-    while True:
-        if _old_frame(data, offset) is None:
-            if _ends_here(data, offset):
-                break
-            place = _find_old_frame(data, offset, latest_ms)
-            if place is None and not data[offset : offset + _OLD_HEAD.size].strip(b"\0"):
-                break
-            lost += 1
-            damage = damage or f"damaged from byte {offset}" + (" on" if place is None else f" to {place}")
-            if place is None:
-                break
-            offset = place
-        found = _old_frame(data, offset)
-        assert found is not None
-        offsets.append(offset)
-        latest_ms = written_ms(data, offset, old=True)
-        offset = end = found[1]
-    return SegmentScan(offsets, end, lost, damage)
-
-
-def _ends_here(data: mmap | bytes, offset: int) -> bool:
-    """Return True at the end mark or the file's end, False at other bytes or a lost page."""
-    if offset + _OLD_HEAD.size > len(data):
-        return True
-    if data[offset : offset + _OLD_HEAD.size].strip(b"\0"):
-        return False
-    found = _NOT_ZERO.search(data, offset)
-    return found is None or found.start() - offset <= _END_ZEROS_MAX
-
-
-def _find_old_frame(data: mmap | bytes, start: int, from_ms: int) -> int | None:
-    """Return the place of the next intact frame of format 1 that is not from an earlier use."""
-    place = start + 1
-    while place + _OLD_HEAD.size <= len(data):
-        if not data[place : place + 4].strip(b"\0"):  # no length: a frame begins behind the zeros
-            found = _NOT_ZERO.search(data, place)
-            if found is None:
-                return None
-            place = max(place + 1, found.start() - 3)
-        elif _old_frame(data, place) is not None and written_ms(data, place, old=True) >= from_ms:
-            return place
-        else:
-            place += 1
-    return None
-
-
 __all__ = [
     "FRAME_HEAD",
     "HEAD_BYTES",
-    "SUFFIXES",
     "Frame",
     "SegmentScan",
     "encode_frame",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import try_lock
 from sessionary.producers.delivery.spool.frames import SegmentScan, scan_segment, written_ms
-from sessionary.producers.delivery.spool.orphans import owner_of, segment_owners, segment_paths
+from sessionary.producers.delivery.spool.orphans import owner_of, refuse_older_form, segment_owners, segment_paths
 from sessionary.producers.delivery.spool.segment import map_file
 
 _LOOKS_MAX = 3
@@ -42,14 +42,22 @@ def spool_folders(spool_dir: Path) -> list[Path]:
 
 
 def summarize_folder(folder: Path) -> list[SpoolSummary]:
-    """Return each process's spool in a folder. Reads every file. Raises `OSError`."""
+    """Return each process's spool in a folder. Reads every file.
+
+    Raises `OSError`, `SpoolUnusable` for segments of an older form.
+    """
+    refuse_older_form(folder)
     aside = [owner_of(path) for path in folder.glob("*.damaged")]
     owners = segment_owners(folder) | {owner_of(path) for path in folder.glob("*.lock")} | set(aside)
     return [_summarize_spool(folder, owner, aside.count(owner)) for owner in sorted(owners)]
 
 
 def verify_folder(folder: Path) -> Iterator[SegmentFinding]:
-    """Read every segment in a folder, and those that are set aside. Raises `OSError`."""
+    """Read every segment in a folder, and those that are set aside.
+
+    Raises `OSError`, `SpoolUnusable` for segments of an older form.
+    """
+    refuse_older_form(folder)
     for owner in sorted(segment_owners(folder)):
         alive = _is_alive(folder, owner)
         for path in segment_paths(folder, owner):
@@ -72,7 +80,7 @@ def _summarize_spool(folder: Path, owner: str, set_aside: int) -> SpoolSummary:
         events, lost, size = events + len(scan.offsets), lost + scan.lost, size + path.stat().st_size
         if scan.offsets and oldest_ms is None:
             mapped = map_file(path)
-            oldest_ms = written_ms(mapped, scan.offsets[0], path.suffix == ".wal")
+            oldest_ms = written_ms(mapped, scan.offsets[0])
             mapped.close()
     age_s = None if oldest_ms is None else max(time.time() - oldest_ms / 1e3, 0.0)
     return SpoolSummary(folder, owner, _is_alive(folder, owner), events, size, age_s, lost, set_aside)
@@ -90,15 +98,14 @@ def _is_alive(folder: Path, owner: str) -> bool:
 def _scan_file(path: Path) -> SegmentScan | None:
     """Read a file; None if it is gone. A living process may change it meanwhile: look again."""
     scan: SegmentScan | None = None
-    old = ".wal" in path.suffixes
     for _ in range(_LOOKS_MAX):
         try:
             mapped = map_file(path)
         except FileNotFoundError:
             return None
         except ValueError:  # it is empty
-            return scan_segment(b"", old)
-        scan = scan_segment(mapped, old)
+            return scan_segment(b"")
+        scan = scan_segment(mapped)
         mapped.close()
         if scan.damage is None:
             break

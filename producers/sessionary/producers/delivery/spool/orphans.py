@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked, try_lock
-from sessionary.producers.delivery.spool.frames import SUFFIXES, frame_key
+from sessionary.producers.delivery.spool.frames import frame_key
 from sessionary.producers.delivery.spool.segment import Segment, read_segment, set_aside
-from sessionary.producers.errors import SpoolDamaged
+from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
 
 _LEFT_S = 3_600.0  # A temporary lock file that is older was left by a process that was killed
 
@@ -25,7 +25,7 @@ class Claim(NamedTuple):
 
 def segment_paths(folder: Path, owner: str) -> list[Path]:
     """Return the segments of a process, oldest first."""
-    return sorted(path for suffix in SUFFIXES for path in folder.glob(f"{owner}.*{suffix}"))
+    return sorted(folder.glob(f"{owner}.*.seg"))
 
 
 def owner_of(path: Path) -> str:
@@ -35,7 +35,16 @@ def owner_of(path: Path) -> str:
 
 def segment_owners(folder: Path) -> set[str]:
     """Return the producer ids of all segments in a folder."""
-    return {owner_of(path) for suffix in SUFFIXES for path in folder.glob(f"*{suffix}")}
+    return {owner_of(path) for path in folder.glob("*.seg")}
+
+
+def refuse_older_form(folder: Path) -> None:
+    """Raise `SpoolUnusable` if the folder has segments of a form that is not read any more."""
+    if older := sorted(folder.glob("*.wal")):
+        raise SpoolUnusable(
+            f"SESSIONARY_SPOOL_DIR: {folder} has {older[0].name}, a segment of an older form that this version does "
+            "not read: deliver its events with the version that wrote it, or move it elsewhere"
+        )
 
 
 def claim_orphans(folder: Path, bytes_max: int) -> Claim:
@@ -75,7 +84,7 @@ def release_claim(claim: Claim) -> None:
 
 
 def _free_locks(folder: Path) -> Iterator[FileLock]:
-    """Lock what is free. Segments without a lock file get one: its reader of 0.1.0 deleted it."""
+    """Lock what is free. Segments whose lock file was deleted get one: nothing else finds them."""
     for path in sorted(folder.glob("*.lock"), key=_created_ns):
         if (lock := try_lock(path)) is not None:
             for temporary in folder.glob(f"{owner_of(path)}.*.seg.tmp"):  # it was killed meanwhile
@@ -93,18 +102,17 @@ def _read_orphan(path: Path, claim: Claim) -> None:
         segment, scan = read_segment(path)
     except FileNotFoundError:
         return
-    empty_old = path.suffix == ".wal" and scan.damage is None
     if scan.damage is not None:
         claim.damages.append(SpoolDamaged(path, scan.lost, scan.damage))
     if segment is None:
-        if empty_old or scan.damage is None:
+        if scan.damage is None:
             path.unlink(missing_ok=True)
         else:
             set_aside(path)
         return
     shared: dict[bytes, bytes] = {}
     for offset in segment.offsets:
-        key = frame_key(segment.map, offset, segment.old)
+        key = frame_key(segment.map, offset)
         segment.keys[offset] = shared.setdefault(key, key)
     claim.segments.append(segment)
 
@@ -123,4 +131,12 @@ def _created_ns(path: Path) -> int:
         return 0
 
 
-__all__ = ["Claim", "claim_orphans", "owner_of", "release_claim", "segment_owners", "segment_paths"]
+__all__ = [
+    "Claim",
+    "claim_orphans",
+    "owner_of",
+    "refuse_older_form",
+    "release_claim",
+    "segment_owners",
+    "segment_paths",
+]

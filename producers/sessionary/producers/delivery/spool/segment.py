@@ -47,7 +47,6 @@ class Segment:
         "map",
         "number",
         "offsets",
-        "old",
         "orphan",
         "outstanding",
         "path",
@@ -59,7 +58,6 @@ class Segment:
         """Hold a mapped file; `scan` is what a dead process left in it."""
         self.path = path
         self.map = mapped
-        self.old = path.suffix == ".wal"
         self.orphan = scan is not None  # of a dead process
         self.in_memory = False
         self.sealed = self.orphan
@@ -94,7 +92,7 @@ class Segment:
 
     def read_frame(self, offset: int) -> tuple[int, Frame | None]:
         """Return the end and the content of a frame; None if it is damaged by now."""
-        found = read_frame(self.map, offset, self.old)
+        found = read_frame(self.map, offset)
         if found is not None:
             return found
         self.damaged = True
@@ -103,7 +101,7 @@ class Segment:
 
     def written_ms(self, offset: int) -> int:
         """Return the write time of the frame at `offset`, in ms since the epoch."""
-        return written_ms(self.map, offset, self.old)
+        return written_ms(self.map, offset)
 
     def clear_frames(self) -> None:
         """Make the segment empty; all its frames are done."""
@@ -180,10 +178,9 @@ def map_file(path: Path) -> mmap.mmap:
 def read_segment(path: Path) -> tuple[Segment | None, SegmentScan]:
     """Open the file of a dead process; None if it has no readable frame. Raises `OSError`."""
     if not path.stat().st_size:
-        # Release 0.1.0 had such files for a moment; a newer one never does.
-        return None, scan_segment(b"", path.suffix == ".wal")
+        return None, scan_segment(b"")  # it was cut: a process names a file when it is complete
     mapped = map_file(path)
-    scan = scan_segment(mapped, path.suffix == ".wal")
+    scan = scan_segment(mapped)
     segment = Segment(path, mapped, scan)
     if not scan.offsets:
         segment.map.close()

@@ -2,7 +2,6 @@
 
     <producer id>.lock            locked while its client lives; a free one marks orphans
     <producer id>.<n>.seg         a segment, oldest first; removed once all its frames are done
-    <producer id>.<n>.wal         the same, of release 0.1.0
     <segment>.damaged             a segment with bytes that could not be read; for people
     <producer id>.expired         frames that were too old or cannot be sent, kept for inspection
 
@@ -16,7 +15,13 @@ from pathlib import Path
 from sessionary.producers.delivery.spool.file_lock import FileLock, create_locked
 from sessionary.producers.delivery.spool.frame_queue import FrameQueue, StoredFrame
 from sessionary.producers.delivery.spool.frames import Frame, encode_frame
-from sessionary.producers.delivery.spool.orphans import Claim, claim_orphans, owner_of, segment_owners
+from sessionary.producers.delivery.spool.orphans import (
+    Claim,
+    claim_orphans,
+    owner_of,
+    refuse_older_form,
+    segment_owners,
+)
 from sessionary.producers.delivery.spool.segment import FramePosition, Segment, create_segment, memory_segment
 from sessionary.producers.errors import SpoolDamaged, SpoolUnusable
 from sessionary.producers.ports import OnReceipt
@@ -62,6 +67,7 @@ class Spool:
         self.taken_over = 0  # Number of frames of dead processes
         self._more_orphans = False  # There were too many to take over at once
         lock: FileLock | None = None
+        refuse_older_form(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = create_locked(folder / f"{producer_id}.lock")

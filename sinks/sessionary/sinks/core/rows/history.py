@@ -30,8 +30,6 @@ HISTORY_COLUMNS: Final = (
     *("retention_class", "retain_until", "personal_until", "personal_expires", "src_topic", "value_size"),
     *FIGURE_COLUMNS,
 )
-_CLASS: Final = HISTORY_COLUMNS.index("retention_class")
-_PERSONAL_UNTIL: Final = HISTORY_COLUMNS.index("personal_until")
 # The processors' own records on the events topic.
 _RECORD_TYPES: Final[dict[type[Tick | RulesActivation | QuotaVerdict], str]] = {
     Tick: "tick",
@@ -92,18 +90,4 @@ def class_of_row(retention_class: str, event_type: str) -> str:
     return retention_class
 
 
-def former_history_row(raw: RawRecord, decoder: Decoder) -> TableRow:
-    """Return the row with the retention class of 0.1.0, which had none for idle records.
-
-    A class has a partition of the table, and ClickHouse knows an insert's token for each partition:
-    a block that a sink of 0.1.0 has inserted in part must go into the same ones. Raises as
-    `history_row`.
-    """
-    row = history_row(raw, decoder)
-    if row[_CLASS] != _IDLE_CLASS:
-        return row
-    name = "default" if row[_PERSONAL_UNTIL] is None else PERSONAL_TAG
-    return (*row[:_CLASS], name, *row[_CLASS + 1 :])
-
-
-__all__ = ["HISTORY_COLUMNS", "class_of_row", "former_history_row", "history_row"]
+__all__ = ["HISTORY_COLUMNS", "class_of_row", "history_row"]

@@ -324,9 +324,7 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
 }
 # What changes the session's content: by rules 2 only its members may, the owning service and those
 # of registered agents.
-CONTENT_CHANGES = frozenset(
-    {"snapshot_created", "state_updated", "checkpoint_saved", "txn_begun", "txn_committed", "txn_rolled_back"}
-)
+CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_saved"})
 # Who is a member is for the owning service, or an operator, to say.
 MEMBERSHIP = frozenset({"agent_registered"})
 

@@ -133,46 +133,6 @@ def test_a_frame_that_is_damaged_while_its_process_lives_is_known(tmp_path: Path
     assert [path.name.partition(".")[2] for path in tmp_path.iterdir()] == ["00000001.seg.damaged"]
 
 
-def old_file(folder: Path, count: int, earlier: int = 0) -> Path:
-    """Write a segment as release 0.1.0 does; `earlier` frames are of a use before."""
-    import struct
-    import zlib
-
-    def encoded(n: int) -> bytes:
-        body = frames.encode_frame(0, frame(n, 200))[frames.FRAME_HEAD.size :]
-        return struct.pack(">II", len(body), zlib.crc32(body)) + body
-
-    data = b"".join(encoded(n) for n in range(earlier))
-    now = b"".join(encoded(n + earlier) for n in range(count))
-    data = now + bytes(8) + data[len(now) + 8 :]
-    path = folder / "old.00000001.wal"
-    path.write_bytes(data + bytes(65_536 - len(data)))
-    (folder / "old.lock").touch()
-    return path
-
-
-@pytest.mark.parametrize("earlier", [0, 150])
-def test_a_segment_of_the_first_release_is_read(tmp_path: Path, earlier: int) -> None:
-    old_file(tmp_path, 100, earlier)
-    assert take_over(tmp_path) == (list(range(earlier, earlier + 100)), 0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_damage_to_a_segment_of_the_first_release_loses_only_its_frames(tmp_path: Path) -> None:
-    path = old_file(tmp_path, 100, 150)
-    write_at(path, 20, b"\xff")
-    write_at(path, 4_096, bytes(4_096))
-    found, lost = take_over(tmp_path)
-    assert lost == 2  # places: this format does not count its frames
-    assert found == sorted(set(found))
-    assert found[0] == 151
-    assert found[-1] == 249
-    assert len(found) > 75
-
-
 def test_a_frame_comes_back_as_it_was_written() -> None:
     one = Frame(1 << 40, b"k\xff", "00-trace", b"\0" * 100)
-    assert frames.read_frame(frames.encode_frame(7, one), 0, old=False) == (
-        frames.FRAME_HEAD.size + 12 + 2 + 8 + 100,
-        one,
-    )
+    assert frames.read_frame(frames.encode_frame(7, one), 0) == (frames.FRAME_HEAD.size + 12 + 2 + 8 + 100, one)

@@ -1,13 +1,15 @@
 """The spool file alone: what it keeps, gives back, takes over and throws away."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sessionary.producers import SettingsError
+from sessionary.producers import SettingsError, SpoolUnusable
 from sessionary.producers.delivery.spool import segment
 from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.inspection import summarize_folder, verify_folder
 from sessionary.producers.delivery.spool.segment import FramePosition
 from sessionary.producers.delivery.spool.spool import Spool
 from tests.core.producers.delivery.spool.spools import (
@@ -148,6 +150,23 @@ def test_a_folder_that_cannot_be_used_is_a_settings_error(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="SESSIONARY_SPOOL_DIR"):
         new_spool(tmp_path / "file" / "below")
+
+
+def test_a_folder_with_segments_of_an_older_form_is_refused_and_left_alone(tmp_path: Path) -> None:
+    older = tmp_path / "dead.00000001.wal"
+    older.write_bytes(b"events")
+    uses: list[Callable[[], object]] = [
+        lambda: new_spool(tmp_path),
+        lambda: summarize_folder(tmp_path),
+        lambda: list(verify_folder(tmp_path)),
+    ]
+    for use in uses:
+        with pytest.raises(
+            SpoolUnusable, match=r"dead\.00000001\.wal, a segment of an older form .* move it elsewhere"
+        ):
+            use()
+    assert list(tmp_path.iterdir()) == [older]
+    assert older.read_bytes() == b"events"
 
 
 def test_a_value_larger_than_a_segment_fits(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from sessionary.schemas.headers import UNREADABLE_HEADERS, event_headers
 from sessionary.schemas.records import RulesActivation, Tick
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import DataClass
-from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, former_history_row, history_row
+from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.errors import BadRow
 from tests.core.sinks.samples import DECODER, KEY, encoded_activity, message_with, raw_record
 from tests.support.broken_headers import BrokenMessage
@@ -45,24 +45,6 @@ def test_heartbeats_have_a_class_of_their_own_unless_a_law_names_one(
     assert (row["event_type"], row["retention_class"]) == ("heartbeat", retention_class)
     assert row["retain_until"] == NOW_US + days * DAY_US
     assert row["personal_until"] == (NOW_US + 30 * DAY_US if "personal" in classes else None)
-
-
-@pytest.mark.parametrize(
-    ("value", "retention_class"),
-    [
-        (encode_record(Tick("i1")), "default"),
-        (EventFactory().event_bytes("heartbeat", {"data_classes": ()}), "default"),
-        (EventFactory().event_bytes("heartbeat", {"data_classes": ("personal",)}), "gdpr_retention"),
-        (EventFactory().event_bytes("heartbeat", {"data_classes": ("financial",)}), "sox_audit"),
-        (encoded_activity("personal"), "gdpr_retention"),
-    ],
-)
-def test_rows_of_a_block_that_0_1_0_began_have_the_class_that_it_gave_them(value: bytes, retention_class: str) -> None:
-    raw = raw_record(value)
-    former, now = (
-        dict(zip(HISTORY_COLUMNS, build(raw, DECODER), strict=True)) for build in (former_history_row, history_row)
-    )
-    assert former == {**now, "retention_class": retention_class}
 
 
 def test_history_holds_the_records_with_which_rules_begin() -> None:

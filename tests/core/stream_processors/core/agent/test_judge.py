@@ -109,9 +109,6 @@ CONTENT_EVENTS = (
     "state_updated",
     "snapshot_created",
     "checkpoint_saved",
-    "txn_begun",
-    "txn_committed",
-    "txn_rolled_back",
 )
 
 
@@ -275,8 +272,8 @@ def test_a_hand_over_links_the_givers_snapshot_to_the_taker() -> None:
     assert rig.hand_over("r1", "r1") == "refused invalid_value"
 
 
-@pytest.mark.parametrize("event_type", ["agent_registered", "agent_task_updated", "context_synced", "txn_begun"])
-def test_a_replayed_event_of_agents_or_a_transaction_fills_no_gap(event_type: str) -> None:
+@pytest.mark.parametrize("event_type", ["agent_registered", "agent_task_updated", "context_synced"])
+def test_a_replayed_event_of_agents_fills_no_gap(event_type: str) -> None:
     rig = AgentRig()
     rig.register("r1")
     rig.owner.seq += 1

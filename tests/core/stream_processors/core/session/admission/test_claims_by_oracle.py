@@ -11,7 +11,7 @@ from tests.core.oracle_rig import FIRST_POSITION
 from tests.core.random_agents import RandomAgents
 from tests.core.stream_processors.core.test_partition import all_outputs, check_consistency, fold_again
 
-SEEDS, STEPS = 5, 500
+SEEDS, STEPS = 6, 500
 POSITION = FIRST_POSITION._replace(rules=NEWEST_RULES._replace(session_quotas=True, token_quotas=True))
 
 
