@@ -9,7 +9,6 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass
-from sessionary.sinks.clickhouse.migrate import shipped_migrations
 from sessionary.sinks.clickhouse.retention import apply_retention
 from sessionary.sinks.settings import RetentionSettings
 from tests.support.aged_rows import AgedRows
@@ -164,19 +163,6 @@ def test_runs_and_steps_are_kept_by_the_setting_and_tool_calls_for_a_month(engin
     assert engine.kept_offsets() == [0, 1, 2, 3, 4, 5, 6, 8], "history has them for longer"
 
 
-def test_a_migration_that_makes_the_time_of_runs_anew_leaves_the_setting_to_be_applied_again(engine: Engine) -> None:
-    wanted = engine.settings(retention_runs_days=60)
-    assert apply_retention(wanted) == ["runs is kept for 60 days, no longer for 90"]
-    (migration,) = [one for one in shipped_migrations() if one.name == "cheaper_runs"]
-    for statement in migration.statements(engine.clickhouse.clickhouse_database):
-        run_sql(engine.clickhouse, statement)
-    engine.insert(RUN_ROWS)
-    assert kept_of_runs(engine) == [0, 3, 4, 5, 8]
-    assert apply_retention(wanted) == ["runs is kept for 60 days, no longer for 90"]
-    assert kept_of_runs(engine) == [0, 3, 8]
-    assert apply_retention(wanted) == []
-
-
 @pytest.mark.parametrize("days", [29, 91])
 def test_runs_are_kept_for_30_to_90_days(days: int) -> None:
     with pytest.raises(ValidationError, match="retention_runs_days"):
@@ -188,5 +174,5 @@ def test_every_table_has_an_end_of_its_rows(engine: Engine) -> None:
         "SELECT name FROM system.tables WHERE database = '{db}' AND engine LIKE '%MergeTree' "
         "AND create_table_query NOT LIKE '%ORDER BY%TTL%' ORDER BY name"
     )
-    # A row of these is a migration, or a setting that was changed.
-    assert endless.split() == ["retention_days", "schema_migrations"]
+    # A row of these is a setting that was changed, a migration, or a view.
+    assert endless.split() == ["retention_days", "schema_migrations", "schema_views"]

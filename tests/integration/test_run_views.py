@@ -36,7 +36,6 @@ from sessionary.schemas.events import (
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import ErrorInfo
-from sessionary.sinks.clickhouse.migrate import shipped_migrations
 from tests.support.aged_rows import AgedRows
 from tests.support.clickhouse_rows import insert_block
 from tests.support.pipelines import run_sql
@@ -167,18 +166,6 @@ def test_a_block_that_the_table_had_and_the_view_had_not_is_finished_by_its_retr
         insert_block(clickhouse, "history", block, "t")
     assert runs.ask("SELECT count() AS n FROM history") == [(1,)]
     assert runs.ask("SELECT count() AS n FROM run_events") == [(1,)]
-
-
-def test_rows_of_before_the_migration_are_there_once_however_often_it_runs(
-    runs: Runs, clickhouse: ClickHouseSettings
-) -> None:
-    runs.send(STARTED, call_started("k"))
-    run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.run_events")
-    (migration,) = [one for one in shipped_migrations() if one.name == "run_events"]
-    for _ in range(2):
-        for statement in migration.statements(clickhouse.clickhouse_database):
-            run_sql(clickhouse, statement)
-    assert runs.ask("SELECT status, events FROM v_runs") == [("started", 2)]
 
 
 def test_each_attempt_at_a_step_is_a_row_and_one_without_an_end_was_interrupted(runs: Runs) -> None:

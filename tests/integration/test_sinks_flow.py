@@ -190,43 +190,7 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
     with sink_in_thread("audit", settings):
         wait_until(lambda: f"{blocked} 1.0" in scrape_metrics(settings), 30, "blocked")
         assert scrape_metrics(settings, "/healthz") == "blocked: not_migrated\n"
-        assert migrate.apply_migrations(clickhouse) == [
-            "0001_tables",
-            "0002_views",
-            "0003_usage",
-            "0004_cheaper_inserts",
-            "0005_fewer_merges",
-            "0006_rules",
-            "0007_acknowledgements",
-            "0008_missing_events",
-            "0009_integrity",
-            "0010_topic_ids",
-            "0011_retention",
-            "0012_kpis",
-            "0013_figures",
-            "0014_comments",
-            "0015_session_figures",
-            "0016_integrity_planning",
-            "0017_runs",
-            "0018_run_events",
-            "0019_run_views",
-            "0020_artifacts_and_attached_runs",
-            "0021_step_limits",
-            "0022_judged_numbers",
-            "0023_long_steps",
-            "0024_refused_deliveries",
-            "0025_refused_versions",
-            "0026_checkpoint_data",
-            "0027_session_turns",
-            "0028_quotas",
-            "0029_agents",
-            "0030_people",
-            "0031_migrations",
-            "0032_fenced_beats",
-            "0033_landed_ends",
-            "0034_waiting_sessions",
-            "0035_cheaper_runs",
-        ]
+        assert migrate.apply_migrations(clickhouse)[:1] == ["0001_tables"]
         assert migrate.apply_migrations(clickhouse) == []
         wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "every row, none skipped")
         wait_until(lambda: f"{blocked} 0.0" in scrape_metrics(settings), 10, "no longer blocked")

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from sessionary.sinks.clickhouse.migrate import shipped_migrations
+from sessionary.sinks.clickhouse.schema_files import shipped_schema
 from tests.style.project import ROOT, Module, product_modules
 
 # What reads the rows of all tenants, and why it may.
@@ -68,8 +68,8 @@ def test_every_statement_names_a_tenant_or_is_an_operators() -> None:
 
 
 def test_views_put_together_no_rows_of_two_tenants() -> None:
-    texts = {migration.name: "\n".join(migration.statements("db")) for migration in shipped_migrations()}
-    clauses = [(name, clause) for name, text in texts.items() for clause in _TOGETHER.findall(text)]
+    views = {view.name: "\n".join(view.statements("db")) for view in shipped_schema().views}
+    clauses = [(name, clause) for name, text in views.items() for clause in _TOGETHER.findall(text)]
     assert len(clauses) > 10
     assert [(name, clause) for name, clause in clauses if "tenant_id" not in clause] == []
 

@@ -19,9 +19,8 @@ _QUERY_S = 300.0
 class AgedRows:
     """Inserts rows as sinks do, with a log time of some days ago, and lets retention pass."""
 
-    def __init__(self, clickhouse: ClickHouseSettings, *, migrated: bool = True) -> None:
-        if migrated:
-            make_tables(clickhouse)
+    def __init__(self, clickhouse: ClickHouseSettings) -> None:
+        make_tables(clickhouse)
         self.clickhouse = clickhouse
         self.now_us = 1_000_000 * int(run_sql(clickhouse, "SELECT toUnixTimestamp(now())"))
         self._blocks = 0

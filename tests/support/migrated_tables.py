@@ -1,7 +1,7 @@
-"""The tables and views of this version in a new database, without a run of all migrations.
+"""The tables and views of this version in a new database, without a run of the migrations.
 
-A run of all migrations defines most views several times and takes seconds of the engine. The first
-database on a server is therefore migrated, and what it has then is made in all others.
+A run of the migrations takes seconds of the engine. The first database on a server is therefore
+migrated, and what it has then is made in all others.
 """
 
 import re

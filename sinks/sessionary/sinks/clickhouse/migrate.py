@@ -1,95 +1,156 @@
-"""Numbered SQL migrations, applied by an explicit command; sinks only check them.
+"""A database's tables and views, brought to this release by an explicit command.
 
-`migrations/NNNN_name.sql` holds statements that end with `;` at the end of a line and name the
-database as `{database}`. Every statement can run twice, so a migration that was interrupted is
-applied again from its start. The table `schema_migrations` keeps a checksum of each applied file;
-a file that changes afterwards is an error.
+Sinks only check the tables. `schema_migrations` has a checksum of each migration that was applied.
+A migration is applied once, and again from its start if it was interrupted. `schema_views` has each
+view that was made, with the hash of the server's definition: a view is made anew if its file, any
+view or table that it uses, or its definition differs. It is noted when all are made: if one fails,
+the next run makes them again. Views that others made are neither replaced nor dropped.
 """
 
-import hashlib
 import re
-from collections.abc import Callable, Sequence
-from importlib.resources import files
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.connection import connect, query_rows, run_statement
+from sessionary.sinks.clickhouse.schema_files import Migration, Schema, View, shipped_migrations, shipped_schema
 from sessionary.sinks.errors import OperatorError
 
-_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
-_TABLE = """CREATE TABLE IF NOT EXISTS {database}.schema_migrations
-(
-    version UInt32,
-    name String,
-    checksum String,
-    applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
-)
-ENGINE = ReplacingMergeTree ORDER BY version"""
+
+class MadeView(NamedTuple):
+    """A view that sessionary made; the hashes are empty while it is made."""
+
+    checksum: str
+    definition: str
+    release: str
+    is_dropped: bool
 
 
-class Migration(NamedTuple):
-    """One migration file."""
+class ViewPlan(NamedTuple):
+    """How the views of a database become those of a release: those to make, and those to drop."""
 
-    version: int
-    name: str
-    sql: str
-
-    @property
-    def checksum(self) -> str:
-        """SHA-256 of the file's text, hex."""
-        return hashlib.sha256(self.sql.encode()).hexdigest()
-
-    def statements(self, database: str) -> list[str]:
-        """Return the statements for `database`, in order."""
-        parts = re.split(r";[ \t]*(?:\n|$)", self.sql.replace("{database}", database))
-        return [part.strip() for part in parts if part.strip()]
+    make: tuple[View, ...]
+    drop: tuple[str, ...]
 
 
-def shipped_migrations() -> list[Migration]:
-    """Return this version's migrations in the order of their numbers; each number is used once."""
-    folder = files("sessionary.sinks.clickhouse").joinpath("migrations")
-    named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
-    return sorted(Migration(int(match[1]), match[2], path.read_text("utf-8")) for match, path in named if match)
-
-
-def pending_migrations(applied: Sequence[tuple[int, str]], shipped: Sequence[Migration]) -> list[Migration]:
-    """Return what is still to be applied; `applied` holds (version, checksum).
+def pending_migrations(
+    database: str, applied: Sequence[tuple[int, str]], shipped: Sequence[Migration]
+) -> list[Migration]:
+    """Return the migrations to be applied; `applied` holds (version, checksum).
 
     Versions that are not shipped come from a newer release and are ignored. Raises
-    `OperatorError` if an applied file has changed since.
+    `OperatorError` if the tables have an older form, or an applied file has changed since.
     """
     known = dict(applied)
     for migration in shipped:
-        if known.get(migration.version, migration.checksum) != migration.checksum:
+        if known.get(migration.version, migration.checksum) == migration.checksum:
+            continue
+        if migration.version == 1:
             raise OperatorError(
-                "migration_changed",
-                f"migration {migration.version:04d}_{migration.name} differs from the one that was applied",
+                "older_form",
+                f"the tables of database {database} are older than release 0.2.0, and nothing migrates them: "
+                "use another database, or drop this one; nothing was changed",
             )
+        raise OperatorError("migration_changed", f"migration {migration.label} differs from the one that was applied")
     return [migration for migration in shipped if migration.version not in known]
 
 
+def newer_release(applied: Sequence[tuple[int, str]], made: Mapping[str, MadeView], schema: Schema) -> str | None:
+    """Return which release has migrated the database if it is newer than `schema`'s, else None."""
+    newest = max((view.release for view in made.values()), key=_release_key, default=schema.release)
+    if _release_key(newest) > _release_key(schema.release):
+        return f"release {newest}"
+    own = {migration.version for migration in schema.migrations}
+    return "a newer release" if any(number not in own for number, _ in applied) else None
+
+
+def _release_key(release: str) -> tuple[int, ...]:
+    """Return the numbers that a release begins with; a candidate counts as its release."""
+    match = re.match(r"\d+(?:\.\d+)*", release)
+    return tuple(int(number) for number in match[0].split(".")) if match else ()
+
+
+def plan_views(
+    database: str, views: Sequence[View], made: Mapping[str, MadeView], found: Mapping[str, str]
+) -> ViewPlan:
+    """Return which views to make, in order, and which to drop.
+
+    `found` holds the hash of the definition of each table and view in the database. Raises
+    `OperatorError` if one that sessionary did not make has the name of a view.
+    """
+    ours = {name: view for name, view in made.items() if not view.is_dropped}
+    if foreign := sorted(view.name for view in views if view.name in found and view.name not in ours):
+        raise OperatorError(
+            "foreign_view",
+            f"sessionary did not make {', '.join(foreign)} of database {database}: "
+            "rename it, then run sessionary db migrate; nothing was changed",
+        )
+    return ViewPlan(
+        tuple(
+            view
+            for view in views
+            if view.name not in ours or ours[view.name][:2] != (view.checksum, found.get(view.name, ""))
+        ),
+        tuple(sorted(ours.keys() - {view.name for view in views})),
+    )
+
+
+def _rows_if_there(client: Client, sql: str) -> list[tuple[object, ...]]:
+    try:
+        return query_rows(client, sql)
+    except OperatorError as error:
+        if error.reason not in ("no_table", "no_database"):
+            raise
+        return []
+
+
 def _read_applied(client: Client, database: str) -> list[tuple[int, str]]:
-    rows = query_rows(client, f"SELECT version, checksum FROM {database}.schema_migrations FINAL ORDER BY version")
-    return [(int(version), str(checksum)) for version, checksum in rows]
+    rows = _rows_if_there(client, f"SELECT version, checksum FROM {database}.schema_migrations FINAL ORDER BY version")
+    return [(int(str(number)), str(checksum)) for number, checksum in rows]
+
+
+def _read_made(client: Client, database: str) -> dict[str, MadeView]:
+    sql = f"SELECT name, checksum, definition, release, is_dropped FROM {database}.schema_views FINAL"
+    return {
+        str(name): MadeView(str(checksum), str(definition), str(release), bool(is_dropped))
+        for name, checksum, definition, release, is_dropped in _rows_if_there(client, sql)
+    }
+
+
+def _read_definitions(client: Client, database: str) -> dict[str, str]:
+    """Return a hash of each table's and view's definition, without the database's name."""
+    rows = query_rows(
+        client,
+        f"SELECT name, lower(hex(SHA256(replaceAll(create_table_query, '{database}.', '')))) "
+        f"FROM system.tables WHERE database = '{database}'",
+    )
+    return {str(name): str(definition) for name, definition in rows}
 
 
 def apply_migrations(settings: ClickHouseSettings, progress: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Create the database, bring it to this version and return the names of applied migrations.
+    """Create the database, bring it to this release and return what changed.
 
-    Returns an empty list if the database is up to date. Calls `progress` with a line before each
-    migration. Blocks. Idempotent, but two processes must not run it at once. Raises `Transient`,
-    `OperatorError`.
+    Returns the names of migrations and views, none if the database is up to date. Calls `progress`
+    with a line before each step. Blocks. Idempotent, but two processes must not run it at once.
+    Raises `Transient`, `OperatorError`; a database that it refuses is not changed.
     """
-    database = settings.clickhouse_database
+    database, schema = settings.clickhouse_database, shipped_schema()
     client = connect(settings)
     try:
         run_statement(client, f"CREATE DATABASE IF NOT EXISTS {database}")
-        run_statement(client, _TABLE.format(database=database))
-        todo = pending_migrations(_read_applied(client, database), shipped_migrations())
+        applied, made = _read_applied(client, database), _read_made(client, database)
+        todo = pending_migrations(database, applied, schema.migrations)
+        if newer := newer_release(applied, made, schema):
+            raise OperatorError(
+                "newer_database",
+                f"{newer} has migrated database {database}, and this is release {schema.release}: "
+                "use the newer one; nothing was changed",
+            )
+        plan = plan_views(database, schema.views, made, _read_definitions(client, database))
         for migration in todo:
-            progress(f"applying {migration.version:04d}_{migration.name} to {database}")
+            progress(f"applying {migration.label} to {database}")
             for statement in migration.statements(database):
                 run_statement(client, statement)
             run_statement(
@@ -97,41 +158,79 @@ def apply_migrations(settings: ClickHouseSettings, progress: Callable[[str], Non
                 f"INSERT INTO {database}.schema_migrations (version, name, checksum) "
                 f"VALUES ({migration.version}, '{migration.name}', '{migration.checksum}')",
             )
+        _change_views(client, database, plan, schema.release, progress)
     finally:
         client.close()
-    return [f"{migration.version:04d}_{migration.name}" for migration in todo]
+    return [
+        *(migration.label for migration in todo),
+        *(view.name for view in plan.make),
+        *(f"{name} dropped" for name in plan.drop),
+    ]
+
+
+def _change_views(client: Client, database: str, plan: ViewPlan, release: str, progress: Callable[[str], None]) -> None:
+    # Noted before the first one is made: after a crash they are ours, and differ.
+    _note_views(client, database, {view.name: MadeView("", "", release, is_dropped=False) for view in plan.make})
+    for view in plan.make:
+        progress(f"making {view.name} of {database}")
+        for statement in view.statements(database):
+            run_statement(client, statement)
+    for name in plan.drop:
+        progress(f"dropping {name} of {database}, which this release does not have")
+        run_statement(client, f"DROP VIEW IF EXISTS {database}.{name}")
+    definitions = _read_definitions(client, database) if plan.make else {}
+    made = {view.name: MadeView(view.checksum, definitions[view.name], release, is_dropped=False) for view in plan.make}
+    _note_views(client, database, made | {name: MadeView("", "", release, is_dropped=True) for name in plan.drop})
+
+
+def _note_views(client: Client, database: str, views: Mapping[str, MadeView]) -> None:
+    if not views:
+        return
+    rows = ", ".join(
+        f"('{name}', '{view.checksum}', '{view.definition}', '{view.release}', {view.is_dropped})"
+        for name, view in views.items()
+    )
+    columns = "name, checksum, definition, release, is_dropped"
+    run_statement(client, f"INSERT INTO {database}.schema_views ({columns}) VALUES {rows}")
 
 
 def check_client_database(client: Client, database: str) -> None:
-    """Raise `OperatorError` if `database` lacks a migration, `Transient` on faults that pass."""
-    try:
-        todo = pending_migrations(_read_applied(client, database), shipped_migrations())
-    except OperatorError as error:
-        if error.reason not in ("no_table", "no_database"):
-            raise
-        todo = shipped_migrations()
-    if todo:
-        names = ", ".join(f"{migration.version:04d}_{migration.name}" for migration in todo)
+    """Raise `OperatorError` if `database` lacks a migration, `Transient` on faults that pass.
+
+    It looks at no view, because sinks need none. Migrations of a newer release are right.
+    """
+    if todo := pending_migrations(database, _read_applied(client, database), shipped_migrations()):
+        names = ", ".join(migration.label for migration in todo)
         raise OperatorError("not_migrated", f"database {database} lacks {names}; run: sessionary db migrate")
 
 
 def check_migrations(settings: ClickHouseSettings) -> None:
-    """Raise `OperatorError` if the database lacks a migration of this version.
+    """Raise `OperatorError` if the database lacks a migration, or its views differ.
 
-    Opens a connection of its own and blocks. Raises `Transient` on faults that pass.
+    Views that a newer release made are right. Opens a connection and blocks. Raises `Transient` on
+    faults that pass.
     """
+    database, schema = settings.clickhouse_database, shipped_schema()
     client = connect(settings)
     try:
-        check_client_database(client, settings.clickhouse_database)
+        check_client_database(client, database)
+        made = _read_made(client, database)
+        if newer_release(_read_applied(client, database), made, schema):
+            return
+        plan = plan_views(database, schema.views, made, _read_definitions(client, database))
     finally:
         client.close()
+    if names := ", ".join([*(view.name for view in plan.make), *plan.drop]):
+        raise OperatorError("not_migrated", f"views of database {database} differ: {names}; run: sessionary db migrate")
 
 
 __all__ = [
-    "Migration",
+    "MadeView",
+    "ViewPlan",
     "apply_migrations",
     "check_client_database",
     "check_migrations",
+    "newer_release",
     "pending_migrations",
-    "shipped_migrations",
+    "plan_views",
 ]

@@ -43,8 +43,9 @@ def apply_topics_command(
 def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Create the database, apply the missing migrations, and keep rows as long as the settings say.
 
-    Prints one row per migration and changed setting. You can run it again at any time: it changes
-    nothing if the database is up to date.
+    Makes the views anew that differ from those of this release. Prints one row per migration, view
+    and setting that it changed. You can run it again at any time: it changes nothing if the
+    database is up to date. It refuses a database that a newer release has migrated.
     """
     from sessionary.sinks.clickhouse.migrate import apply_migrations
     from sessionary.sinks.clickhouse.retention import apply_retention

@@ -115,7 +115,9 @@ def _check_migrations(settings: ClickHouseSettings) -> str:
     try:
         check_migrations(settings)
     except OperatorError as error:
-        raise _CheckError(str(error), "run: sessionary db migrate") from None
+        can_migrate = error.reason == "not_migrated"
+        advice = "run: sessionary db migrate" if can_migrate else "read the error: db migrate refuses this database"
+        raise _CheckError(str(error), advice) from None
     return f"database {settings.clickhouse_database} is up to date"
 
 

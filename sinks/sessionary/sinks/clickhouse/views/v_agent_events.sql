@@ -1,0 +1,64 @@
+-- An event of an agent that was delivered twice counts once, and one that was refused never.
+CREATE OR REPLACE VIEW {database}.v_agent_events AS
+SELECT
+    appended_at AS time, tenant_id, session_id, event_type,
+    if(event_type = 'context_synced', JSONExtractString(payload_json, 'to_agent_id'),
+        ifNull(JSONExtract(payload_json, 'agent_id', 'Nullable(String)'), toString(sender))) AS agent_id,
+    JSONExtract(payload_json, 'role', 'Nullable(String)') AS role,
+    ifNull(JSONExtract(payload_json, 'service_id', 'Nullable(String)'), toString(service)) AS service_id,
+    JSONExtract(payload_json, 'task', 'Nullable(String)') AS task,
+    CAST(JSONExtractBool(payload_json, 'completed'), 'Bool') AS is_completed,
+    JSONExtract(payload_json, 'from_snapshot_id', 'Nullable(String)') AS from_snapshot,
+    ifNull(JSONExtract(payload_json, 'to_snapshot_id', 'Nullable(String)'), toString(event_id)) AS to_snapshot,
+    JSONExtract(payload_json, 'shared_key', 'Nullable(String)') AS shared_key,
+    JSONExtract(payload_json, 'result_json', 'Nullable(String)') AS result,
+    JSONExtract(payload_json, 'artifact_id', 'Nullable(String)') AS artifact_id,
+    JSONExtract(payload_json, 'from_agent_id', 'Nullable(String)') AS from_agent_id,
+    JSONExtract(payload_json, 'sync_type', 'Nullable(String)') AS sync_type,
+    JSONExtract(payload_json, 'shared_json', 'Nullable(String)') AS context,
+    event_id, source_partition, source_offset
+FROM
+(
+    SELECT
+        *, agent_id AS sender, service_id AS service,
+        (source_partition, source_offset, appended_at) NOT IN
+            (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected) AS is_kept,
+        countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
+        (
+            SELECT
+                source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
+                toString(session_id)
+            FROM {database}.rejected
+            WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
+                'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+        ))
+            OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+    FROM {database}.history FINAL
+    WHERE event_type IN ('agent_registered', 'agent_task_updated', 'context_synced') AND decode_error = ''
+)
+WHERE is_kept AND deliveries_before = 0
+SETTINGS do_not_merge_across_partitions_select_final = 1;
+
+ALTER TABLE {database}.v_agent_events
+    MODIFY COMMENT 'each event about an agent of a session',
+    COMMENT COLUMN time 'log time of the event',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN event_type 'agent_registered, agent_task_updated or context_synced',
+    COMMENT COLUMN agent_id 'agent that it is about; of a hand-over, the taker',
+    COMMENT COLUMN role 'of a registration: the role',
+    COMMENT COLUMN service_id 'service of a registered agent, or the one that sent the event',
+    COMMENT COLUMN task 'task that the event names',
+    COMMENT COLUMN is_completed 'whether it completes the task',
+    COMMENT COLUMN from_snapshot 'snapshot that it follows, if it says one',
+    COMMENT COLUMN to_snapshot 'snapshot that it makes',
+    COMMENT COLUMN shared_key 'key under which a result is shared, if it says one',
+    COMMENT COLUMN result 'result as JSON; null if it has none, or once personal data has expired',
+    COMMENT COLUMN artifact_id 'artifact that has the result',
+    COMMENT COLUMN from_agent_id 'of a hand-over: the giver',
+    COMMENT COLUMN sync_type 'of a hand-over: why',
+    COMMENT COLUMN context 'of a hand-over: what is passed, as JSON',
+    COMMENT COLUMN event_id 'id of the event, given by its client',
+    COMMENT COLUMN source_partition 'partition of the events topic',
+    COMMENT COLUMN source_offset 'offset in that partition';

@@ -1,0 +1,23 @@
+CREATE OR REPLACE VIEW {database}.v_handovers AS
+SELECT
+    h.time AS time, h.tenant_id AS tenant_id, h.session_id AS session_id, ifNull(h.from_agent_id, '') AS from_agent_id,
+    h.agent_id AS to_agent_id, h.sync_type AS sync_type, ifNull(h.from_snapshot, s.to_snapshot) AS from_snapshot,
+    h.context AS context, h.event_id AS event_id, h.source_partition AS source_partition, h.source_offset AS source_offset
+FROM (SELECT *, ifNull(from_agent_id, '') AS giver FROM {database}.v_agent_events WHERE event_type = 'context_synced') AS h
+ASOF LEFT JOIN (SELECT * FROM {database}.v_agent_events WHERE event_type != 'context_synced') AS s
+    ON h.tenant_id = s.tenant_id AND h.session_id = s.session_id AND h.giver = s.agent_id
+        AND h.source_offset >= s.source_offset;
+
+ALTER TABLE {database}.v_handovers
+    MODIFY COMMENT 'each hand-over from an agent of a session to another one',
+    COMMENT COLUMN time 'log time of the event',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN from_agent_id 'the giver',
+    COMMENT COLUMN to_agent_id 'the taker',
+    COMMENT COLUMN sync_type 'why, for programs',
+    COMMENT COLUMN from_snapshot 'snapshot of the giver that the taker got',
+    COMMENT COLUMN context 'what was passed beside the shared results, as JSON; null if nothing was, or once personal data has expired',
+    COMMENT COLUMN event_id 'id of the event, given by its client',
+    COMMENT COLUMN source_partition 'partition of the events topic',
+    COMMENT COLUMN source_offset 'offset in that partition';

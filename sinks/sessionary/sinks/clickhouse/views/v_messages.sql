@@ -1,0 +1,49 @@
+-- The content is personal, and stays in history. A message that was sent again and filled a gap is a turn.
+CREATE OR REPLACE VIEW {database}.v_messages AS
+SELECT
+    appended_at AS time, tenant_id, session_id, run_id,
+    row_number() OVER (PARTITION BY tenant_id, session_id ORDER BY source_offset) AS turn,
+    JSONExtractString(payload_json, 'role') AS role, JSONExtract(payload_json, 'name', 'Nullable(String)') AS name,
+    JSONExtract(payload_json, 'artifact_id', 'Nullable(String)') AS artifact_id,
+    JSONExtract(payload_json, 'content', 'Nullable(String)') IS NOT NULL AS has_content,
+    agent_id, service_id, event_id, personal_expires > now() AS is_role_known, source_partition, source_offset
+FROM
+(
+    SELECT
+        *,
+        (source_partition, source_offset, appended_at) NOT IN
+            (SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC') FROM {database}.rejected) AS is_kept,
+        countIf(is_kept OR (source_partition, source_offset, appended_at, tenant_id, session_id) IN
+        (
+            SELECT
+                source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC'), toString(tenant_id),
+                toString(session_id)
+            FROM {database}.rejected
+            WHERE tenant_id IS NOT NULL AND session_id IS NOT NULL AND reason NOT IN ('unknown_session',
+                'wrong_partition', 'late_filler', 'producer_conflict', 'too_many_producers', 'session_archived')
+        ))
+            OVER (PARTITION BY tenant_id, session_id, producer_id, producer_seq ORDER BY source_offset
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS deliveries_before
+    FROM {database}.history FINAL
+    WHERE event_type = 'message_appended' AND decode_error = ''
+)
+WHERE is_kept AND deliveries_before = 0
+SETTINGS do_not_merge_across_partitions_select_final = 1;
+
+ALTER TABLE {database}.v_messages
+    MODIFY COMMENT 'each turn of a conversation, without its content',
+    COMMENT COLUMN time 'log time of the event',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN run_id 'run that the event names',
+    COMMENT COLUMN turn 'number of the turn among those of its session that were applied and are kept, in the order of the log, from 1, as the control API has it',
+    COMMENT COLUMN role 'who speaks; empty once personal data has expired',
+    COMMENT COLUMN name 'name of the speaker or tool',
+    COMMENT COLUMN artifact_id 'artifact that holds the content, if it is large',
+    COMMENT COLUMN has_content 'whether the event has a content; history has it',
+    COMMENT COLUMN agent_id 'agent that reported it',
+    COMMENT COLUMN service_id 'service that reported it',
+    COMMENT COLUMN event_id 'id of the event, given by its client',
+    COMMENT COLUMN is_role_known 'whether its personal data has not expired',
+    COMMENT COLUMN source_partition 'partition of the events topic',
+    COMMENT COLUMN source_offset 'offset in that partition';

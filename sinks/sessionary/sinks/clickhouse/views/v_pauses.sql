@@ -1,0 +1,43 @@
+-- The transition after a pause is its end: nothing else changes the state of a session that is held.
+CREATE OR REPLACE VIEW {database}.v_pauses AS
+SELECT
+    paused_at AS time, tenant_id, session_id, audit_seq, owner_service AS service_id, agent_id, reason_code, reason,
+    actor, snapshot_id, version, paused_at, ended_at, ended_state, ended_reason_code, ended_reason, ended_by,
+    dateDiff('millisecond', paused_at, ifNull(ended_at, now64(6, 'UTC'))) / 1e3 AS length_s
+FROM
+(
+    SELECT
+        tenant_id, session_id, audit_seq, transition, owner_service, agent_id, toString(reason_code) AS reason_code, reason,
+        actor, snapshot_id, version, ifNull(fired_at, appended_at) AS paused_at,
+        leadInFrame(toNullable(ifNull(fired_at, appended_at))) OVER w AS ended_at,
+        leadInFrame(toString(to_state)) OVER w AS ended_state,
+        leadInFrame(toString(reason_code)) OVER w AS ended_reason_code,
+        leadInFrame(reason) OVER w AS ended_reason,
+        leadInFrame(actor) OVER w AS ended_by
+    FROM {database}.audit FINAL
+    WHERE kind = 'transition'
+    WINDOW w AS (PARTITION BY tenant_id, session_id ORDER BY audit_seq ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+)
+WHERE transition = 'T04'
+SETTINGS do_not_merge_across_partitions_select_final = 1;
+
+ALTER TABLE {database}.v_pauses
+    MODIFY COMMENT 'each pause of a session, with its snapshot, who asked for it, and how it ended',
+    COMMENT COLUMN time 'the same as paused_at',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN audit_seq 'number in the session''s audit trail',
+    COMMENT COLUMN service_id 'service that owned the session',
+    COMMENT COLUMN agent_id 'agent that the event names',
+    COMMENT COLUMN reason_code 'manual, review or migration',
+    COMMENT COLUMN reason 'why, in words, or the question; empty once personal data has expired',
+    COMMENT COLUMN actor 'who asked for it, if it was not the agent itself',
+    COMMENT COLUMN snapshot_id 'snapshot of the state that it left; null by rules 1',
+    COMMENT COLUMN version 'version of the session''s state',
+    COMMENT COLUMN paused_at 'log time of the pause',
+    COMMENT COLUMN ended_at 'when it ended; null if it has not',
+    COMMENT COLUMN ended_state 'state after it: Active or Terminated; empty if it has not ended',
+    COMMENT COLUMN ended_reason_code 'resumed, approved, refused, expired, cancelled or timeout_cleanup; empty if it has not ended',
+    COMMENT COLUMN ended_reason 'the same in words; empty once personal data has expired',
+    COMMENT COLUMN ended_by 'who let it go on or called it off, if it was not the agent itself',
+    COMMENT COLUMN length_s 'seconds until it ended, or until now';

@@ -1,0 +1,31 @@
+CREATE OR REPLACE VIEW {database}.v_sessions AS
+SELECT * FROM {database}.v_sessions_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
+
+ALTER TABLE {database}.v_sessions
+    MODIFY COMMENT 'each session: state, owner, epoch, counts, events that are missing, duration, agents, services, turns',
+    COMMENT COLUMN time 'its latest record: event, transition or refusal',
+    COMMENT COLUMN tenant_id 'tenant of the session',
+    COMMENT COLUMN session_id 'id of the session',
+    COMMENT COLUMN user_id 'user for whom the agent works',
+    COMMENT COLUMN agent_id 'agent of its first audit record that names one',
+    COMMENT COLUMN service_id 'service that owned it last',
+    COMMENT COLUMN first_state 'its first state',
+    COMMENT COLUMN state 'its latest state',
+    COMMENT COLUMN reason 'why it is in its state, in words; empty once personal data has expired',
+    COMMENT COLUMN epoch 'number of the session''s owner: each one that takes over raises it',
+    COMMENT COLUMN version 'version of the session''s state',
+    COMMENT COLUMN opened_at 'its first audit record',
+    COMMENT COLUMN last_at 'last sign of life: its latest event that was not refused, heartbeats too; a clean-up is none',
+    COMMENT COLUMN ended_at 'when it ended',
+    COMMENT COLUMN duration_s 'seconds from its first audit record to its end, or to its latest sign of life or audit record',
+    COMMENT COLUMN transitions 'changes of state',
+    COMMENT COLUMN timeouts 'how often it timed out',
+    COMMENT COLUMN refusals 'refused events',
+    COMMENT COLUMN gaps 'gaps in the events of its producers',
+    COMMENT COLUMN missing_events 'events in gaps that no replay has brought',
+    COMMENT COLUMN context_bytes_max 'largest context in bytes that an agent reported',
+    COMMENT COLUMN events 'rows of history',
+    COMMENT COLUMN services 'services that sent events',
+    COMMENT COLUMN agents 'agents that sent events',
+    COMMENT COLUMN turns 'turns of its conversation',
+    COMMENT COLUMN tool_results 'tool calls that reported a result';

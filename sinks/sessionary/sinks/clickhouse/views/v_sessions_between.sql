@@ -1,0 +1,78 @@
+-- Sessions by the records of a time: of one that began before it or continues after it, the figures are those of its
+-- records within. A refused update of a session's content that is delivered again changes nothing, so its version and size
+-- are not the session's: it is known by the event's id, which the mark of an old refusal has no more. Turns and results of
+-- tools count on whichever service; an event that was delivered twice counts once, and one that was refused never.
+CREATE OR REPLACE VIEW {database}.v_sessions_between AS
+SELECT
+    greatest(a.recorded_at, h.recorded_at) AS time, a.tenant_id AS tenant_id, a.session_id AS session_id, a.user_id AS user_id, a.agent_id AS agent_id,
+    a.owner_service AS service_id, a.first_state AS first_state, a.state AS state, a.reason AS reason,
+    a.epoch AS epoch, greatest(a.version, ifNull(h.version, 0)) AS version,
+    a.opened_at AS opened_at, greatest(a.opened_at, a.active_at, h.active_at) AS last_at, a.ended_at AS ended_at,
+    dateDiff('microsecond', opened_at, ifNull(ended_at, greatest(last_at, a.recorded_at))) / 1e6 AS duration_s,
+    a.transitions AS transitions, a.timeouts AS timeouts, a.refusals AS refusals, a.gaps AS gaps,
+    a.missing_events AS missing_events,
+    a.context_bytes_max AS context_bytes_max, h.events AS events, h.services AS services, h.agents AS agents,
+    h.turns AS turns, h.tool_results AS tool_results
+FROM
+(
+    SELECT
+        tenant_id, session_id,
+        anyLast(user_id) AS user_id, argMin(agent_id, audit_seq) AS agent_id,
+        argMax(owner_service, audit_seq) AS owner_service,
+        argMinIf(toString(to_state), audit_seq, kind = 'transition') AS first_state,
+        argMaxIf(toString(to_state), audit_seq, kind = 'transition') AS state,
+        argMaxIf(reason, audit_seq, kind = 'transition') AS reason,
+        argMax(epoch, audit_seq) AS epoch, argMax(version, audit_seq) AS version,
+        min(appended_at) AS opened_at, max(appended_at) AS recorded_at,
+        maxIf(appended_at, kind = 'transition' AND isNull(fired_at)) AS active_at,
+        minOrNullIf(appended_at, kind = 'transition' AND to_state = 'Terminated') AS ended_at,
+        countIf(kind = 'transition') AS transitions,
+        countIf(kind = 'transition' AND to_state = 'Timeout') AS timeouts,
+        countIf(kind = 'refusal') AS refusals, countIf(kind = 'gap') AS gaps,
+        toInt64(sumIf(assumeNotNull(gap_last) - assumeNotNull(gap_first) + 1, kind = 'gap'))
+            - toInt64(countIf(kind = 'gap_filled')) AS missing_events,
+        max(context_bytes) AS context_bytes_max
+    FROM {database}.audit FINAL
+    WHERE audit_seq > 0 AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+    GROUP BY tenant_id, session_id
+) AS a
+LEFT JOIN
+(
+    SELECT
+        tenant_id, session_id, count() AS events,
+        max(time) AS recorded_at, maxIf(time, is_accepted AND event_type != 'resources_released') AS active_at,
+        maxIf(state_version, is_accepted AND NOT is_repeated_refusal) AS version,
+        arraySort(groupUniqArray(toString(service_id))) AS services, arraySort(groupUniqArray(agent_id)) AS agents,
+        uniqExactIf(event_id, is_accepted AND NOT is_repeated_refusal AND event_type = 'message_appended') AS turns,
+        uniqExactIf(event_id, is_accepted AND NOT is_repeated_refusal AND event_type = 'tool_call_succeeded') AS tool_results
+    FROM
+    (
+        SELECT
+            tenant_id, session_id, service_id, agent_id, event_id, event_type, state_version,
+            toDateTime64(appended_at, 6, 'UTC') AS time,
+            (source_partition, source_offset, appended_at) NOT IN
+            (
+                SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')
+                FROM {database}.rejected
+                WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+            ) AS is_accepted,
+            event_type IN ('state_updated', 'message_appended', 'tool_call_succeeded') AND (tenant_id, session_id, event_id) IN
+            (
+                SELECT toString(tenant_id), toString(session_id), toString(event_id)
+                FROM {database}.rejected
+                WHERE event_type IN ('state_updated', 'message_appended', 'tool_call_succeeded') AND event_id IS NOT NULL
+                    AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+                    AND reason NOT IN ('undecodable', 'unknown_schema', 'unknown_event_type', 'bad_key', 'key_mismatch',
+                    'foreign_tenant', 'wrong_partition', 'unknown_session', 'session_archived', 'late_filler',
+                    'too_many_producers', 'producer_conflict', 'bad_row', 'internal_error', 'skipped')
+            ) AS is_repeated_refusal
+        FROM {database}.history FINAL
+        WHERE session_id != '' AND decode_error = ''
+            AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
+    )
+    GROUP BY tenant_id, session_id
+) AS h ON h.tenant_id = a.tenant_id AND h.session_id = a.session_id
+SETTINGS do_not_merge_across_partitions_select_final = 1;
+
+ALTER TABLE {database}.v_sessions_between
+    MODIFY COMMENT 'v_sessions of a time';
