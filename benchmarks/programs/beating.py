@@ -39,7 +39,7 @@ def main() -> int:
             counters = client.counters
             beats = counters.heartbeats - before
             for session in sessions:
-                session.detach()
+                session.lifecycle.detach()
     figures = {
         "core_percent": cpu_s / elapsed_s * 100,
         "cpu_us": cpu_s / max(beats, 1) * 1e6,

@@ -68,7 +68,7 @@ def _move_session(client: SessionClient) -> tuple[str, float]:
     agent.start()
     time.sleep(_WORK_S)
     begun_ns = time.perf_counter_ns()
-    session.migrate(to=TARGET, ttl_s=_TTL_S)
+    session.migration.move(to=TARGET, ttl_s=_TTL_S)
     took_ms = (time.perf_counter_ns() - begun_ns) / 1e6
     agent.join()
     return session.session_id, took_ms

@@ -25,6 +25,7 @@ from confluent_kafka import Producer
 
 from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.producers.delivery.kafka_producer import producer_config
+from sessionary.producers.session.lifecycle import Lifecycle
 
 SCRIPT_EVENTS = 11
 AUDITED = {0: "session_created", 3: "session_started", 10: "session_terminated"}
@@ -56,9 +57,9 @@ class _ClientScript:
             self._session = self._client.create(user_id="u1", state={"step": 0})
         assert self._session is not None
         if n in (1, 2):
-            self._session.enter_phase("validating" if n == 1 else "connecting")
+            self._session.lifecycle.enter_phase("validating" if n == 1 else "connecting")
         elif n == 3:
-            self._session._mark_started({})
+            Lifecycle(self._session.core).mark_started({})
         elif n == SCRIPT_EVENTS - 1:
             self._session.complete()
         elif n > 3:

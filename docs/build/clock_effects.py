@@ -142,15 +142,15 @@ class _Scene:
 
     def send(self, *payloads: Payload) -> bool:
         """Send events past the client's own checks; return whether the last one was applied."""
-        self.session._emitter.epoch = self.row().epoch
+        self.session.core.emitter.epoch = self.row().epoch
         for payload in payloads:
-            self.session._emitter.emit(payload)
+            self.session.core.emitter.emit(payload)
         return self.memory.verdicts()[-1].outcome == "applied"
 
     def send_heartbeat(self) -> bool:
         self.memory.silence(self.session, silent=False)
         refused = len(self.memory.rejections())
-        self.session._emitter.emit_heartbeat()
+        self.session.core.emitter.emit_heartbeat()
         return len(self.memory.rejections()) == refused
 
     def payloads(self, name: str) -> Sequence[Payload]:

@@ -46,7 +46,7 @@ def work(agent_id: str, session_id: str) -> None:
     """Do the agent's task in a process of its own, and hand over to the next agent."""
     with SessionClient(tenant_id="acme", service_id=SERVICES[agent_id], agent_id=agent_id) as client:
         session = client.attach(session_id)
-        agent, do_task = session.agent(agent_id), TASKS[agent_id]
+        agent, do_task = session.agents.get(agent_id), TASKS[agent_id]
         agent.begin(do_task.__name__)
         view = agent.view()
         print(agent_id, "sees", list(view.visible_context), "depends on", view.dependencies)
@@ -54,7 +54,7 @@ def work(agent_id: str, session_id: str) -> None:
         note_progress(session, agent_id)
         if agent_id in NEXT:
             agent.handoff(NEXT[agent_id])
-        session.detach()  # leaving a `with` block would end the session for all
+        session.lifecycle.detach()  # leaving a `with` block would end the session for all
 
 
 def main() -> None:
@@ -65,12 +65,12 @@ def main() -> None:
     ):
         print("session", session.session_id)
         for agent_id, role in ROLES.items():
-            session.agent(agent_id, role, service_id=SERVICES[agent_id])
+            session.agents.get(agent_id, role, service_id=SERVICES[agent_id])
         for agent_id in ROLES:
             subprocess.run(
                 [sys.executable, "-m", "examples.agent_team.agents", agent_id, session.session_id], check=True
             )
-        report = session.agent("writer_1").view().visible_context["writer_1_create_report"]
+        report = session.agents.get("writer_1").view().visible_context["writer_1_create_report"]
         session.sync()  # adopt what the agents have changed
         print(*report, sep="\n")
         print("done:", ", ".join(session.state["done"]), "in version", session.version)

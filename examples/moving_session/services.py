@@ -41,21 +41,21 @@ def research(client: SessionClient) -> str:
     with client.session(user_id="ada", state={"item": "laptop", "count": 40}, limits=LIMITS) as session:
         say(f"session {session.session_id}")
         for service_id, agent_id in AGENTS.items():
-            session.agent(agent_id, ROLES[agent_id], service_id=service_id)
-        researcher = session.agent("researcher_1")
+            session.agents.get(agent_id, ROLES[agent_id], service_id=service_id)
+        researcher = session.agents.get("researcher_1")
         researcher.begin("compare_offers")
         researcher.finish({"Nord": 38_000, "Sued": 41_000})
         session.update_state({**session.state, "seller": "Nord", "price": 38_000})
         answer = session.ask(QUESTION, deadline=_ANSWER_TIME)
         say(f"{answer.reason_code} by {answer.by or 'the clock'} in epoch {session.epoch}")
         if not answer.approved:
-            session.cancel(f"not bought: {answer.reason_code}")
+            session.lifecycle.cancel(f"not bought: {answer.reason_code}")
             return session.session_id
         session.update_state({**session.state, "approved_by": answer.by})
         researcher.handoff("analyzer_1")
         worker = Thread(target=work_until_fenced, args=(session,))
         worker.start()
-        moved = session.migrate(to="payments", ttl_s=_MOVE_S, reason="the order is approved")
+        moved = session.migration.move(to="payments", ttl_s=_MOVE_S, reason="the order is approved")
         worker.join()
         say(f"moved to {moved.to_service} in epoch {moved.epoch}")
     return session.session_id
@@ -78,7 +78,7 @@ def payments(client: SessionClient) -> str:
     say("accepts sessions")
     session = arrived.get()
     say(f"session {session.session_id} arrived in epoch {session.epoch}")
-    analyzer = session.agent("analyzer_1")
+    analyzer = session.agents.get("analyzer_1")
     analyzer.begin("check_budget")
     prices = analyzer.view().visible_context["researcher_1_compare_offers"]
     analyzer.finish({"within_budget": min(prices.values()) < 40_000})
@@ -95,7 +95,7 @@ def shipping(client: SessionClient, session_id: str) -> str:
     if session.local_state == "Timeout":
         session.resume("payments is gone")
     say(f"claimed in epoch {session.epoch} with {session.state}")
-    writer = session.agent("writer_1")
+    writer = session.agents.get("writer_1")
     writer.begin("order_delivery")
     known = writer.view().visible_context
     writer.finish({"delivery": "Monday", "because_of": sorted(known)})

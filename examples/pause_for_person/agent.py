@@ -15,7 +15,7 @@ def ask_person(client: SessionClient, amount: int) -> None:
         session.info(f"a payment of {amount} needs a decision")
         session.pause("amount above 1,000", kind="review")
         session.sync()  # the processor knows of the pause
-        session.detach()  # else leaving the block would cancel the session
+        session.lifecycle.detach()  # else leaving the block would cancel the session
         print("session", session.session_id)
 
 
@@ -25,7 +25,7 @@ def take_answer(client: SessionClient, session_id: str, answer: str) -> None:
         state = session.resume(f"the person said {answer}")
         print("resumed with", state["amount"], "in epoch", session.epoch)
         if answer != "yes":
-            session.cancel("declined")
+            session.lifecycle.cancel("declined")
             return
         session.update_state({**state, "paid": True})
         session.complete("paid")

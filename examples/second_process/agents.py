@@ -27,7 +27,7 @@ def help_session(session_id: str) -> None:
         words = count_words(session.state["text"])
         session.update_state({**session.state, "words": words})
         session.sync()  # the processor has judged the update
-        session.detach()  # leaving a `with` block would end the session for both
+        session.lifecycle.detach()  # leaving a `with` block would end the session for both
 
 
 def main() -> None:

@@ -179,7 +179,7 @@ def test_threads_share_a_session_without_a_hole(outside: Outside) -> None:
 def test_a_receipt_names_the_place_in_the_log(outside: Outside) -> None:
     receipts: list[Receipt] = []
     s = outside.client.session(user_id="u")
-    event_id = s._emitter.emit(SessionActivity("a"), on_receipt=receipts.append)
+    event_id = s.core.emitter.emit(SessionActivity("a"), on_receipt=receipts.append)
     wait_until(lambda: receipts, 30, "the receipt")
     place = receipts[0].log_position(event_id)
     found = {event.envelope.event_id: (partition, offset) for partition, offset, event in outside.events()}

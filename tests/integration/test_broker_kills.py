@@ -96,4 +96,4 @@ def test_each_partition_goes_on_within_a_minute_of_the_answer_of_a_killed_broker
                 waits = measure_waits(kafka, last.answered_ms, last.limit_s + ASK_S)
                 assert max(waits.values()) <= last.limit_s, (waits, last)
         for session in sessions:
-            session.detach()
+            session.lifecycle.detach()

@@ -228,16 +228,16 @@ def test_a_producer_whose_partition_is_stuck_is_replaced_though_only_heartbeats_
         )
         with new_client(of) as client:
             sessions = [client.session(user_id="u") for _ in range(8)]
-            partitions = [partition_of(session._emitter.key.encoded(), 2) for session in sessions]
+            partitions = [partition_of(session.core.emitter.key.encoded(), 2) for session in sessions]
             while len(set(partitions)) < 2:  # of eight random keys all are on one in 128 runs
                 sessions.append(client.session(user_id="u"))
-                partitions.append(partition_of(sessions[-1]._emitter.key.encoded(), 2))
+                partitions.append(partition_of(sessions[-1].core.emitter.key.encoded(), 2))
             assert client.flush(180) == 0
             cluster.silence_broker(2)
             alive = sessions[partitions.index(0)]
             for session, partition in zip(sessions, partitions, strict=True):
                 if partition == 0 and session is not alive:
-                    session.detach()
+                    session.lifecycle.detach()
             transport = client._ports.transport
             assert isinstance(transport, DirectTransport)
 

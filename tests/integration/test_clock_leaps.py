@@ -137,7 +137,7 @@ def test_a_leap_of_ten_minutes_halts_before_a_deadline_fires_and_ends_in_no_fals
         wait_until(lambda: max(pipeline.clocks_ahead_s(), default=0.0) > 0, 30, "the stamps ahead to be folded")
         assert max(pipeline.clocks_ahead_s()) <= AHEAD_S_MAX
         silent = sessions.pop()
-        silent.detach()
+        silent.lifecycle.detach()
         pipeline.pass_seconds(AHEAD_S_MAX)
         wait_applied(kafka, "T06", 1)
     wait_applied(kafka, "T13", SESSIONS - 1)
@@ -193,7 +193,7 @@ def test_a_repaired_clock_lets_the_partitions_go_on_without_a_false_timeout(
             # One without a session moves no further, however long the others take.
             assert leapt_s - AHEAD_S_MAX < positions[partition].clock_ms / 1_000 < time.time() + AHEAD_S_MAX
         silent = sessions.pop()
-        silent.detach()
+        silent.lifecycle.detach()
         wait_applied(kafka, "T06", 1)
     wait_applied(kafka, "T13", SESSIONS - 1)
     assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]

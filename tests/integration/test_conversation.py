@@ -44,33 +44,33 @@ class TwoServices:
         """Have three turns and two tool calls, the second of each by the other service."""
         with self.first.create(user_id="ann", state={"month": "april"}).start() as session:
             session.message("user", "What will May bring?")
-            session.tool_message("read_revenue", read_revenue())
+            session.conversation.add_result("read_revenue", read_revenue())
             session.update_state({"month": "may"})
-            session.verify()
+            session.recorded.verify()
             self._forecast(session.session_id)
-            assert [(turn.role, turn.content, turn.service_id) for turn in session.conversation()] == TURNS
+            assert [(turn.role, turn.content, turn.service_id) for turn in session.conversation.read()] == TURNS
             self._mismatch(session.session_id)
             session.sync()
-            session.detach()
+            session.lifecycle.detach()
             return session.session_id
 
     def _forecast(self, session_id: str) -> None:
         with self.second.attach(session_id) as shared:
             shared.message("assistant", f"{forecast()}, says the forecast")
             shared.sync()
-            shared.detach()
+            shared.lifecycle.detach()
 
     def _mismatch(self, session_id: str) -> None:
         """Another object of the session that has not heard of an update does not agree."""
         stale, newer = self.first.attach(session_id), self.first.attach(session_id)
         newer.update_state({"month": "june"})
         with pytest.raises(StateMismatch) as found:
-            stale.verify()
+            stale.recorded.verify()
         assert (found.value.known[0], found.value.committed[0]) == (2, 3)
         stale.sync()
-        stale.verify()
-        stale.detach()
-        newer.detach()
+        stale.recorded.verify()
+        stale.lifecycle.detach()
+        newer.lifecycle.detach()
 
 
 def test_a_session_of_two_services_shows_all_turns_and_results_in_its_rows_and_in_clickhouse(

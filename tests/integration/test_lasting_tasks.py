@@ -141,7 +141,7 @@ def test_ten_tasks_outlive_their_client_and_restarts_of_everything(
         mine = session.start_task("model_training", {}, timeout_s=120)
         assert client.check_task_status(mine)["status"] == "started"
         assert workers.list_runs(3, user_id="ann", state="running") == dict.fromkeys(tasks, "running")
-        session.detach()
+        session.lifecycle.detach()
 
     workers.restart_all()
     workers.rig.open_gate()

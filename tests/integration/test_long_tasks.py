@@ -198,7 +198,7 @@ def test_the_page_of_a_task_answers_for_its_tenant(
     ) as client:
         session = client.session(user_id="u1")
         task_id = session.start_task("model_training", timeout_s=120)
-        key = session._emitter.key
+        key = session.core.emitter.key
         assert client.check_task_status(task_id)["status"] == "started"
 
     def ask(task: str) -> tuple[int, Any]:

@@ -86,7 +86,7 @@ def test_a_session_moves_to_another_service_and_works_on_there(
         session.message("user", "and the other shoe?")
         session.snapshot()
         head = session.sync().snapshot_id
-        done = session.migrate(to=TARGET, ttl_s=180.0, reason="rebalanced")
+        done = session.migration.move(to=TARGET, ttl_s=180.0, reason="rebalanced")
         assert (done.from_service, done.to_service, done.epoch) == ("billing", TARGET, 2)
         for verb in (lambda: session.activity("x"), session.sync, session.close):
             with pytest.raises(SessionFenced):
@@ -118,7 +118,7 @@ def test_a_migration_to_a_service_that_nobody_runs_is_aborted_and_the_session_go
     rig = MigrationRig(kafka, processes, tmp_path)
     with rig.source() as source, source.session(user_id="u", state={"steps": 0}) as session:
         with pytest.raises(MigrationAborted) as raised:
-            session.migrate(to=TARGET, ttl_s=1.0)
+            session.migration.move(to=TARGET, ttl_s=1.0)
         assert raised.value.reason_code == "target_silent"
         assert session.update_state({"steps": 1}) == 2
         view = session.sync()
@@ -142,7 +142,7 @@ def test_a_target_that_dies_before_it_accepts_is_followed_by_the_next_one(
 
         with ThreadPoolExecutor(1) as pool:
             replaced = pool.submit(replace_target)
-            done = session.migrate(to=TARGET, ttl_s=300.0)
+            done = session.migration.move(to=TARGET, ttl_s=300.0)
         second = replaced.result()
         assert done.epoch == 2
         wait_until(lambda: lines_of(second, "arrived"), 60, "the session to work on")
@@ -162,7 +162,7 @@ def test_the_owner_works_until_the_session_is_held_and_never_after_the_target(
             session = source.session(user_id="u", state={"steps": 0})
             with ThreadPoolExecutor(1) as pool:
                 work = pool.submit(work_until_fenced, session)
-                session.migrate(to=TARGET, ttl_s=180.0)
+                session.migration.move(to=TARGET, ttl_s=180.0)
                 assert work.result() > 0
             moved.add(session.session_id)
             wait_until(lambda count=number + 1: len(lines_of(target, "arrived")) == count, 60, "its work there")  # type: ignore[misc]

@@ -63,7 +63,7 @@ def test_a_lagging_processor_causes_no_false_timeout(
         processor.signal(signal.SIGCONT)
         wait_until(pipeline.is_ready, 60, "the processor to own its partitions again")
         silent = client.create(user_id="u", limits=brief_limits(BUDGET_MS)).start()
-        silent.detach()
+        silent.lifecycle.detach()
         wait_applied(kafka, "T06", 1)
     wait_applied(kafka, "T13", SESSIONS)
     assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
@@ -113,7 +113,7 @@ def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes:
         silent = sessions.pop()
         broker.kill()
         killed_at = time.monotonic()
-        silent.detach()
+        silent.lifecycle.detach()
         for session in sessions:
             session.activity("llm", "during the outage")
         wait_until(lambda: time.monotonic() - killed_at > 1.5 * BUDGET_MS / 1000, 120, "the budget to pass")

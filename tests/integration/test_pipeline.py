@@ -45,7 +45,7 @@ def work(client: SessionClient, turns: int = 4) -> str:
 
 def fall_silent(client: SessionClient) -> str:
     session = client.create(user_id="u2", state={}, limits=brief_limits()).start()
-    session.detach()  # at once: on a busy machine what it does later may be too late
+    session.lifecycle.detach()  # at once: on a busy machine what it does later may be too late
     return session.session_id
 
 

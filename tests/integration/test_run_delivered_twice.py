@@ -85,7 +85,7 @@ def test_a_run_that_is_delivered_twice_is_seen_once(
     pipeline.wait_landed()
     before = [pipeline.sql(sql) for sql in SEEN]
     assert all(before)
-    key = session._emitter.key.encoded()
+    key = session.core.emitter.key.encoded()
     stored = [record for record in read_topic(kafka, kafka.topics.events) if record.key == key]
     rows = "SELECT count() FROM {db}.history FINAL WHERE session_id != ''"
     assert pipeline.sql(rows) == [[f"{len(stored)}"]]

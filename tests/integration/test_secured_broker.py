@@ -226,7 +226,7 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
         wait_until(lambda: session.session_id in cleaned, 60, "the clean-up request")
         client.accept_migrations(arrived.append)
         moving = shop.session(user_id="u1", state={"n": 7})
-        assert moving.migrate(to="billing", ttl_s=120.0).epoch == 2
+        assert moving.migration.move(to="billing", ttl_s=120.0).epoch == 2
         wait_until(lambda: [each.state for each in arrived] == [{"n": 7}], 60, "the session to arrive")
         assert _refusal_of(agent, plain.topics.events) is None  # written, and then refused by the processor
     for table in ("rejected", "batches"):

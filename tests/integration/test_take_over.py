@@ -65,7 +65,7 @@ def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
         with pytest.raises(Refused) as raised:
             third.attach(session.session_id, take_over=True)
         assert raised.value.reason == "owner_alive"
-        taken.detach()  # as if the process had died
+        taken.lifecycle.detach()  # as if the process had died
 
         given: list[Session] = []
 

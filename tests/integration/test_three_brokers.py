@@ -184,7 +184,7 @@ def test_a_leader_that_falls_silent_times_out_no_live_session(
         sessions.remove(silent)
         leader = wait_until(lambda: max(brokers.leader(place), 0), START_S, "a leader")
         brokers.signal(leader, signal.SIGSTOP)
-        silent.detach()
+        silent.lifecycle.detach()
         wait_until(lambda: brokers.leader(place) not in (leader, -1), START_S, "another leader")
         # It times out after the quiet time; the others would too, if their heartbeats were late.
         wait_applied(kafka, "T06", 1, timeout_s=2 * START_S)

@@ -64,7 +64,7 @@ def test_refusals_time_outs_take_overs_and_a_foreign_token_reach_the_callbacks(
         assert sum(isinstance(error, SessionLost) for error in errors) == 1
 
         silent = client.session(user_id="u", limits=brief_limits(9_000, grace_ms=600_000))
-        silent.detach()  # no heartbeat
+        silent.lifecycle.detach()  # no heartbeat
         wait_until(lambda: bool(timed_out), 60, "the time-out to be told")
         assert [(told.session_id, told.reason_code) for told in timed_out] == [(silent.session_id, "inactive")]
         assert (silent.local_state, silent.lost) == ("Timeout", False)

@@ -47,7 +47,7 @@ with SessionClient(tenant_id="acme", service_id="billing", agent_id="a") as clie
         sys.stdin.readline()
         print(send_message("hello"), flush=True)
         sys.stdin.readline()
-    session.detach()
+    session.lifecycle.detach()
 """
 
 
@@ -74,7 +74,7 @@ def test_of_two_processes_that_start_the_same_call_at_once_one_executes_it(
                     one.stdin.flush()
                 if say == "go\n":
                     assert [read_line(one) for one in both] == ["message 1"] * 2
-        session.detach()
+        session.lifecycle.detach()
     assert len((tmp_path / "effects").read_text().split()) == 1
     payloads = [event.payload for event in read_events(kafka) if isinstance(event, codec.Event)]
     assert sum(isinstance(payload, ToolCallSucceeded) for payload in payloads) == 1

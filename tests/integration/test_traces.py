@@ -29,7 +29,7 @@ with SessionClient(tenant_id=sys.argv[1], service_id="billing", agent_id="a1") a
         session = client.create(user_id="u1", state={}).start()
         session.activity("llm")
     client.flush(120)
-    session.detach()
+    session.lifecycle.detach()
 """
 # One request of a user: look the session up, call a tool, update the session, answer.
 _REQUEST = """

@@ -142,7 +142,7 @@ def test_a_call_of_a_run_that_outlived_its_session_is_resolved_too(rig: UnknownR
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
         session = client.session(user_id="u", limits=brief_limits(15_000))
         key = rig.leave_unknown(session, orders)
-        session.detach()
+        session.lifecycle.detach()
         wait_until(lambda: rig.pipeline.ask(session.session_id)["state"] == "Terminated", 30, "the session to end")
         code, said = rig.resolve(session, key, "failed")
         assert (code, said.get("verdict")) == (0, "applied"), said

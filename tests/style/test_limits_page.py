@@ -113,7 +113,7 @@ def test_a_refused_event_moves_no_clock() -> None:
         session.pause()
         memory.advance(5)
         before = memory.find_row(session.session_id)
-        session._emitter.emit(SessionActivity("work"))
+        session.core.emitter.emit(SessionActivity("work"))
         after = memory.find_row(session.session_id)
         assert memory.refusals()
         assert [column.clock.due_ms(after) for column in CLOCKS] == [column.clock.due_ms(before) for column in CLOCKS]

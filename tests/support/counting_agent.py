@@ -16,7 +16,7 @@ def main() -> None:
     late = 0
     with SessionClient(tenant_id="acme", service_id="counting", agent_id=agent_id) as client:
         session = client.attach(session_id)
-        session.agent(agent_id, "writer")
+        session.agents.get(agent_id, "writer")
         for _ in range(times):
             while True:
                 try:
@@ -25,7 +25,7 @@ def main() -> None:
                 except VersionConflict:  # `session.state` is the newest content now
                     late += 1
         seen = next(view for view in client.follow(session) if view.version >= last_version)
-        session.detach()
+        session.lifecycle.detach()
     sys.stdout.write(json.dumps({"late": late, "version": seen.version, "content": json.loads(seen.state_json)}) + "\n")
 
 

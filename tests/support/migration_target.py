@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from sessionary.producers import Session, SessionClient
-from sessionary.producers.session.collaboration.migration import MigratingSession
+from sessionary.producers.session.migration import Migration
 
 
 def _print_line(kind: str, session: Session, **more: Any) -> None:
@@ -21,8 +21,8 @@ def _print_line(kind: str, session: Session, **more: Any) -> None:
     sys.stdout.flush()
 
 
-def _hang(session: Any, *_: object) -> None:
-    _print_line("held", session)
+def _hang(migration: Any, *_: object) -> None:
+    _print_line("held", Session(migration._core))
     threading.Event().wait()
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     arrived: queue.SimpleQueue[Session] = queue.SimpleQueue()
     service, *options = sys.argv[1:]
     if "--hang" in options:
-        MigratingSession._accept_migration = _hang  # type: ignore[method-assign, assignment]
+        Migration.accept = _hang  # type: ignore[method-assign, assignment]
     with SessionClient(tenant_id="acme", service_id=service, agent_id=f"{service}-1") as client:
         client.accept_migrations(arrived.put)
         while True:
@@ -40,7 +40,7 @@ def main() -> None:
             kept.append(session)
             state = session.state
             session.activity("arrived")
-            head, turns = session.sync().snapshot_id, [turn.turn for turn in session.conversation()]
+            head, turns = session.sync().snapshot_id, [turn.turn for turn in session.conversation.read()]
             session.update_state({**state, "steps": state["steps"] + 1})
             _print_line("arrived", session, before=state, head=head, turns=turns, at_s=time.time())
 

@@ -102,10 +102,18 @@ from sessionary.producers.ports import (
     Verdict,
 )
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
-from sessionary.producers.session.collaboration.errors import MigrationAborted
-from sessionary.producers.session.collaboration.migration import MigrationResult
+from sessionary.producers.session.errors import MigrationAborted
 from sessionary.producers.session.heartbeat import BeatsWith
-from sessionary.producers.session.life import Session, Step
+from sessionary.producers.session.lifecycle import Step
+from sessionary.producers.session.migration import MigrationResult
+from sessionary.producers.session.session import (
+    Session,
+    SessionAgents,
+    SessionConversation,
+    SessionLifecycle,
+    SessionMigration,
+    SessionRecorded,
+)
 from sessionary.schemas.events import Payload
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
@@ -130,7 +138,16 @@ if TYPE_CHECKING:
     from sessionary.producers.async_client import AsyncSessionClient
     from sessionary.producers.following.async_follower import AsyncSessionFollower
     from sessionary.producers.lifetime.async_migration_verbs import AsyncOnMigrated
-    from sessionary.producers.session.async_session import AsyncSession, AsyncStep, current_session
+    from sessionary.producers.session.async_opening import AsyncStep
+    from sessionary.producers.session.async_session import (
+        AsyncSession,
+        AsyncSessionAgents,
+        AsyncSessionConversation,
+        AsyncSessionLifecycle,
+        AsyncSessionMigration,
+        AsyncSessionRecorded,
+    )
+    from sessionary.producers.session.current import current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
 # Most clients need none of them, or they need asyncio or pydantic, which take long to load.
@@ -139,12 +156,17 @@ _LOADED_AT_USE = {
     "AsyncAgent": "agents.async_agent",
     "AsyncOnMigrated": "lifetime.async_migration_verbs",
     "AsyncSession": "session.async_session",
+    "AsyncSessionAgents": "session.async_session",
+    "AsyncSessionConversation": "session.async_session",
+    "AsyncSessionLifecycle": "session.async_session",
+    "AsyncSessionMigration": "session.async_session",
+    "AsyncSessionRecorded": "session.async_session",
     "AsyncSessionClient": "async_client",
     "AsyncSessionFollower": "following.async_follower",
-    "AsyncStep": "session.async_session",
+    "AsyncStep": "session.async_opening",
     "DeliveryPolicy": "settings",
     "ProducerSettings": "settings",
-    "current_session": "session.async_session",
+    "current_session": "session.current",
 }
 
 
@@ -171,8 +193,13 @@ __all__ = [
     "AsyncAgent",
     "AsyncOnMigrated",
     "AsyncSession",
+    "AsyncSessionAgents",
     "AsyncSessionClient",
+    "AsyncSessionConversation",
     "AsyncSessionFollower",
+    "AsyncSessionLifecycle",
+    "AsyncSessionMigration",
+    "AsyncSessionRecorded",
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
@@ -234,13 +261,18 @@ __all__ = [
     "RunNotFound",
     "RunOver",
     "Session",
+    "SessionAgents",
     "SessionClient",
+    "SessionConversation",
     "SessionEnded",
     "SessionFenced",
     "SessionFollower",
     "SessionGoesOn",
     "SessionHeld",
+    "SessionLifecycle",
     "SessionLost",
+    "SessionMigration",
+    "SessionRecorded",
     "SessionTimedOut",
     "SessionView",
     "SessionaryError",

@@ -16,9 +16,12 @@ from sessionary.producers.lifetime.async_migration_verbs import AsyncMigrationVe
 from sessionary.producers.lifetime.async_questions import AsyncQuestions
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
-from sessionary.producers.session.async_session import AsyncSession, AsyncStep
+from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async
+from sessionary.producers.session.async_session import AsyncSession
+from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
-from sessionary.producers.session.life import Session
+from sessionary.producers.session.opening import attach_flow
+from sessionary.producers.session.session import Session
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
 
@@ -174,7 +177,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             ClientClosed: The client is closed.
         """
 
-        def open_session() -> Session:
+        def open_it() -> SessionCore:
             return self._client.create(
                 user_id=user_id,
                 state=state,
@@ -185,9 +188,12 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
                 parent=parent,
                 restored_from_snapshot_id=restored_from_snapshot_id,
                 **marks,
-            )
+            ).core
 
-        return await AsyncSession(open_session, may_block=self.may_block, beats_with=beats_with)._open()
+        is_alive = lifeline_of(beats_with)
+        core = await open_core(open_it, may_block=self.may_block)
+        core.beats.bind(is_alive)
+        return AsyncSession(core)
 
     def session(
         self,
@@ -224,7 +230,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             The session, not created yet. Entering it raises as `create` and `Session.start` do.
         """
 
-        def open_session() -> Session:
+        def open_it() -> SessionCore:
             return self._client.create(
                 user_id=user_id,
                 state=state,
@@ -233,19 +239,10 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
                 session_id=session_id,
                 parent=parent,
                 **marks,
-            )
+            ).core
 
         envelope_fields(marks)  # an unknown name is an error here, not in `async with`
-        return AsyncSession(
-            open_session,
-            may_block=self.may_block,
-            starts=True,
-            validate=validate,
-            connect=connect,
-            beats_with=beats_with,
-            quota_wait_s=quota_wait_s,
-            marks=marks,
-        )
+        return AsyncSession(Opening(open_it, self.may_block, beats_with, validate, connect, quota_wait_s, marks))
 
     async def attach(
         self,
@@ -300,19 +297,9 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             ClientClosed: The client is closed.
         """
         envelope_fields(marks)  # raises for an unknown name before anything is asked
-        attached = self._client._open_attached(session_id, user_id, may_beat=not take_over)
-        session = AsyncSession(lambda: attached, may_block=self.may_block)
-        session._use_session(attached, lifeline_of(beats_with))
-        try:
-            view = await session.sync()
-            if take_over:
-                await session._take_over(marks)
-            elif view.owner_service != self._client._identity.service_id:
-                session.detach()
-        except BaseException:
-            attached._abandon_session()
-            raise
-        return session
+        is_alive = lifeline_of(beats_with)
+        core = self._client._open_attached(session_id, user_id, is_alive, may_beat=not take_over)
+        return AsyncSession(await run_session_flow_async(core, attach_flow(core, take_over, marks)))
 
     def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
         """Return a client of another tenant that uses this one's producer, spool and heartbeats.

@@ -17,8 +17,11 @@ from sessionary.producers.lifetime.library_place import open_library
 from sessionary.producers.lifetime.tenant_clients import TenantClients
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
 from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.session.core import SessionCore, run_session_flow
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
-from sessionary.producers.session.life import Session, Step
+from sessionary.producers.session.lifecycle import Lifecycle, Step
+from sessionary.producers.session.opening import attach_flow, new_core
+from sessionary.producers.session.session import Session
 from sessionary.schemas.fast_replace import speed_up
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
@@ -175,6 +178,22 @@ class SessionClient(FollowQuestions, TenantClients):
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
+        given = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
+        return Session(self._create_core(*given, restored_from_snapshot_id, beats_with, marks))
+
+    def _create_core(
+        self,
+        user_id: str,
+        state: Mapping[str, Json] | None,
+        limits: Limits | None,
+        data_classes: Sequence[DataClass],
+        session_id: str | None,
+        state_schema_version: int,
+        parent: "str | Session | AsyncSession | None",
+        restored_from_snapshot_id: str | None,
+        beats_with: BeatsWith,
+        marks: Marks,
+    ) -> SessionCore:
         if session_id is None:
             time_ordered = self._settings.session_id_version == 7
             key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
@@ -184,7 +203,7 @@ class SessionClient(FollowQuestions, TenantClients):
         fields = envelope_fields(marks)
         emitter = self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None)
         try:
-            session = Session(
+            core = new_core(
                 emitter,
                 self._services,
                 limits=limits,
@@ -192,12 +211,12 @@ class SessionClient(FollowQuestions, TenantClients):
                 state_schema_version=state_schema_version,
                 is_alive=is_alive,
             )
-            session._register_session(parent_id, restored_from_snapshot_id, fields)
+            Lifecycle(core).register(parent_id, restored_from_snapshot_id, fields)
         except BaseException:
             if not emitter.last_seq:  # neither this call nor another object sent anything in the session
                 emitter.forget_sequence()
             raise
-        return session
+        return core
 
     def session(
         self,
@@ -304,13 +323,8 @@ class SessionClient(FollowQuestions, TenantClients):
             ClientClosed: The client is closed.
         """
         envelope_fields(marks)  # raises for an unknown name before anything is asked
-        session = self._open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
-        view = session.sync()
-        if take_over:
-            session._await_take_over(session._ask_take_over(marks))
-        elif view.owner_service != self._identity.service_id:
-            session.detach()
-        return session
+        core = self._open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
+        return Session(run_session_flow(core, attach_flow(core, take_over, marks)))
 
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
@@ -373,22 +387,22 @@ class SessionClient(FollowQuestions, TenantClients):
 
     def _open_attached(
         self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None, *, may_beat: bool
-    ) -> Session:
+    ) -> SessionCore:
         """Return a session that exists, before anything is read of it.
 
         One that may not beat sends no heartbeat before it asks for a verdict.
         """
         key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        session = Session(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
+        core = new_core(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
         if not may_beat:
-            session.detach()
-        return session
+            core.detach()
+        return core
 
     def _id_of(self, parent: "str | Session | AsyncSession | None") -> str | None:
         """Return a parent's session id. Raises `Invalid`."""
         if parent is None or isinstance(parent, str):
             return None if parent is None else checked_session_id(parent, "parent session id")
-        key = (parent if isinstance(parent, Session) else parent.sync_session)._emitter.key
+        key = parent.core.emitter.key
         if key.tenant_id != self._tenant_id:
             raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {self._tenant_id}")
         return key.session_id

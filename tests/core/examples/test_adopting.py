@@ -170,7 +170,7 @@ def test_a_handler_that_was_stateless_sees_the_turns_before(reader: Reader) -> N
         [("user", "hello")],
         [("user", "hello"), ("assistant", "answer 1"), ("user", "and now?")],
     ]
-    assert len(begun.conversation()) == 4
+    assert len(begun.conversation.read()) == 4
 
 
 def test_the_sheets_name_the_checkpoints_of_the_examples() -> None:

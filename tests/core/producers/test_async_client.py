@@ -116,17 +116,17 @@ def test_every_verb_sends_what_its_counterpart_sends() -> None:
         parent.progress(1, 2, "half")
         parent.usage(model="m", tokens_in=3, tool_cost_usd_micros=4)
         parent.snapshot()
-        parent.enter_phase("updating")
+        parent.lifecycle.enter_phase("updating")
         assert (parent.epoch, parent.version, parent.context_bytes, parent.state) == (1, 1, 5, {})
         assert parent.sync().state == "Active"
         parent.error(TimeoutError("x"))
         parent.recover("plan")
-        parent.cancel("stop")
-        client.create(user_id="u", session_id=IDS[1], parent=IDS[0]).fail_start("invalid_config", "no")
-        client.session(user_id="u", session_id=IDS[2]).force_close("now")
+        parent.lifecycle.cancel("stop")
+        client.create(user_id="u", session_id=IDS[1], parent=IDS[0]).lifecycle.fail_start("invalid_config", "no")
+        client.session(user_id="u", session_id=IDS[2]).lifecycle.force_close("now")
         client.session(user_id="u", session_id=IDS[3]).complete("done")
         left = client.session(user_id="u", session_id=IDS[4])
-        left.detach()
+        left.lifecycle.detach()
         left.close()
 
     async def async_life(client: AsyncSessionClient) -> None:
@@ -137,20 +137,20 @@ def test_every_verb_sends_what_its_counterpart_sends() -> None:
         await parent.progress(1, 2, "half")
         await parent.usage(model="m", tokens_in=3, tool_cost_usd_micros=4)
         await parent.snapshot()
-        await parent.enter_phase("updating")
+        await parent.lifecycle.enter_phase("updating")
         assert (parent.epoch, parent.version, parent.context_bytes, parent.state) == (1, 1, 5, {})
         assert (await parent.sync()).state == "Active"
         await parent.error(TimeoutError("x"))
         await parent.recover("plan")
-        await parent.cancel("stop")
+        await parent.lifecycle.cancel("stop")
         failing = await client.create(user_id="u", session_id=IDS[1], parent=IDS[0])
-        await failing.fail_start("invalid_config", "no")
+        await failing.lifecycle.fail_start("invalid_config", "no")
         async with client.session(user_id="u", session_id=IDS[2]) as forced:
-            await forced.force_close("now")
+            await forced.lifecycle.force_close("now")
         async with client.session(user_id="u", session_id=IDS[3]) as completed:
             await completed.complete("done")
         async with client.session(user_id="u", session_id=IDS[4]) as left:
-            left.detach()
+            left.lifecycle.detach()
             await left.close()
 
     sync_client, expected = memory_client()

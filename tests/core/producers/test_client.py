@@ -47,7 +47,7 @@ def test_an_attached_session_keeps_the_sessions_data_classes() -> None:
         attached.activity("x")
         assert memory.events()[-1].envelope.data_classes == ("personal",)
         third = client.attach(session.session_id)
-        third._emitter.add_data_classes(("medical",))
+        third.core.emitter.add_data_classes(("medical",))
         third.activity("x")
         for one in (attached, session):
             one.sync()

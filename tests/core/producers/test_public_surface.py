@@ -19,8 +19,13 @@ from sessionary.producers import (
     AsyncAgent,
     AsyncOnMigrated,
     AsyncSession,
+    AsyncSessionAgents,
     AsyncSessionClient,
+    AsyncSessionConversation,
     AsyncSessionFollower,
+    AsyncSessionLifecycle,
+    AsyncSessionMigration,
+    AsyncSessionRecorded,
     AsyncStep,
     Backlog,
     Counters,
@@ -29,8 +34,13 @@ from sessionary.producers import (
     ProducerSettings,
     Refused,
     Session,
+    SessionAgents,
     SessionClient,
+    SessionConversation,
     SessionFollower,
+    SessionLifecycle,
+    SessionMigration,
+    SessionRecorded,
     SessionView,
     Step,
     Verdict,
@@ -41,11 +51,23 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
-    *("message", "tool_message", "conversation", "execution", "list_artifacts", "verify"),
-    *("agent", "agents", "handoff"),
-    *("llm", "run", "resume_run", "start_task", "marks", "bind"),
-    *("start", "fail_start", "enter_phase", "pause", "ask", "resume", "error", "recover", "sync"),
-    *("complete", "cancel", "force_close", "close", "detach", "migrate"),
+    *("message", "llm", "run", "resume_run", "start_task", "marks", "bind"),
+    *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "close"),
+    *("lifecycle", "conversation", "agents", "migration", "recorded"),
+    "core",
+}
+# The groups of a session's verbs, in both faces.
+GROUPS = {
+    "lifecycle": (SessionLifecycle, AsyncSessionLifecycle),
+    "conversation": (SessionConversation, AsyncSessionConversation),
+    "agents": (SessionAgents, AsyncSessionAgents),
+    "migration": (SessionMigration, AsyncSessionMigration),
+    "recorded": (SessionRecorded, AsyncSessionRecorded),
+}
+GROUP_VERBS = {
+    *("lifecycle.fail_start", "lifecycle.enter_phase", "lifecycle.cancel", "lifecycle.force_close", "lifecycle.detach"),
+    *("conversation.read", "conversation.add_result", "agents.get", "agents.list", "agents.handoff"),
+    *("migration.move", "recorded.execution", "recorded.artifacts", "recorded.verify"),
 }
 CLIENT = {
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
@@ -53,7 +75,7 @@ CLIENT = {
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
     *("conversation", "follow", "accept_migrations", "claim"),
 }
-FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient), (Agent, AsyncAgent)]
+FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient), (Agent, AsyncAgent), *GROUPS.values()]
 # What the name of a type is in the other face.
 COUNTERPARTS = {
     Agent: AsyncAgent,
@@ -62,6 +84,7 @@ COUNTERPARTS = {
     SessionClient: AsyncSessionClient,
     SessionFollower: AsyncSessionFollower,
     Step: AsyncStep,
+    **dict(GROUPS.values()),
 }
 # These send nothing and wait for nothing, so they are plain functions in both.
 PLAIN = {
@@ -88,6 +111,10 @@ def test_a_session_and_a_client_offer_what_is_documented_and_nothing_else() -> N
     client, _ = memory_client()
     with client, client.session(user_id="u") as session:
         assert public_names(session) == SESSION
+        assert {f"{group}.{name}" for group, (face, _) in GROUPS.items() for name in public_names(face)} == {
+            *GROUP_VERBS,
+            *(f"{group}.core" for group in GROUPS),
+        }
         assert public_names(client) == CLIENT
 
 
@@ -147,7 +174,7 @@ def differences(sync: Callable[..., Any], other: Callable[..., Any], *, awaitabl
 
 def face_differences(sync: type, other: type) -> list[str]:
     found = differences(getattr(sync, "__init__"), other.__init__, awaitable=False) if sync is SessionClient else []  # type: ignore[misc]  # noqa: B009
-    for name in sorted(public_names(sync)):
+    for name in sorted(public_names(sync) - {"core"}):
         one, two = inspect.getattr_static(sync, name), inspect.getattr_static(other, name, None)
         if isinstance(one, property):
             if not isinstance(two, property) or (one.fset is None) != (two.fset is None):
@@ -192,8 +219,10 @@ def annotated_names(owner: type) -> Iterator[str]:
         for node in body:
             if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
                 yield from names_in(node.annotation)
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (
-                not node.name.startswith("_") or (node.name == "__init__" and owner in (SessionClient, Refused))
+            if (
+                isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and node.name != "core"
+                and (not node.name.startswith("_") or (node.name == "__init__" and owner in (SessionClient, Refused)))
             ):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 for annotation in (*(argument.annotation for argument in arguments), node.returns):
@@ -225,12 +254,7 @@ STANDARD = {*vars(typing), *dir(builtins)} | {
 @pytest.mark.parametrize(
     "owner",
     [
-        Session,
-        AsyncSession,
-        SessionClient,
-        AsyncSessionClient,
-        Agent,
-        AsyncAgent,
+        *(each for faces in FACES for each in faces),
         SessionView,
         Verdict,
         Backlog,
@@ -252,9 +276,9 @@ def test_a_user_can_name_every_type_of_the_settings_and_the_in_memory_client() -
         assert set(annotated_names(owner)) - STANDARD - private <= offered
 
 
-@pytest.mark.parametrize("owner", [Session, AsyncSession, SessionClient, AsyncSessionClient])
+@pytest.mark.parametrize("owner", [each for faces in FACES for each in faces])
 def test_every_public_docstring_stands_alone(owner: type) -> None:
-    for name in sorted(public_names(owner)):
+    for name in sorted(public_names(owner) - {"core"}):
         text = inspect.getdoc(inspect.getattr_static(owner, name)) or ""
         assert len(text) > 15, name
         first_word = text.split()[0]

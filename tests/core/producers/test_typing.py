@@ -68,7 +68,7 @@ def work(client: SessionClient) -> None:
         session.start_task(3)  # wrong
         said: str = session.message("user", "hello", name="ada", step_id="s")
         session.message("user", 3)  # wrong
-        turns: list[str] = [turn.role for turn in session.conversation(3)]
+        turns: list[str] = [turn.role for turn in session.conversation.read(3)]
         print(sent, task_id, said, turns)
         found: list[str] = session.bind(look_up)("x")
         session.bind(look_up)(3)  # wrong

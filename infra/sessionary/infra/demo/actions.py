@@ -58,7 +58,7 @@ def perform_action(session: Session, action: Action) -> None:
         case "start":
             session.start()
         case "fail_start":
-            session.fail_start("invalid_config", "the model's name is not configured")
+            session.lifecycle.fail_start("invalid_config", "the model's name is not configured")
         case "model_call":
             _model_call(session, action)
         case "tool_call":
@@ -71,7 +71,7 @@ def perform_action(session: Session, action: Action) -> None:
         case "illegal":
             session.emit(illegal_event(cast("IllegalEvent", action.name)))
         case "silence":
-            session.detach()
+            session.lifecycle.detach()
         case _:
             _change_state(session, action)
 
@@ -87,13 +87,13 @@ def _change_state(session: Session, action: Action) -> None:
         case "recover":
             _retry_verdict(session.recover)
         case "give_up":
-            session.force_close("no repair in sight")
+            session.lifecycle.force_close("no repair in sight")
         case "complete":
             session.complete()
         case "close":
             session.close()
         case "cancel":
-            session.cancel("called off")
+            session.lifecycle.cancel("called off")
         case _:
             raise AssertionError(f"no verb of a session is called {action.verb}")
 

@@ -1,72 +1,103 @@
-"""One agent of a session for asyncio: the verbs of `Agent`, which says more."""
+"""One agent of a session: its tasks, what it shares, what it sees."""
 
 import asyncio
 from typing import Unpack
 
-from sessionary.producers.agents.agent import Agent, AgentView
+from sessionary.producers.agents.work import AgentView, AgentWork
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.ports import Json
 
 
 class AsyncAgent:
-    """One agent of a session, for asyncio. Made by `AsyncSession.agent`.
+    """One agent of a session. Made by `AsyncSession.agents.get`.
 
-    Has the verbs of `Agent`, with the same arguments and errors. They wait in a thread: a verb that
-    is cancelled may still be carried out.
+    Its verbs wait in a thread for the processor, so that what one agent has told, the others see.
     """
 
-    def __init__(self, agent: Agent) -> None:
-        self.sync_agent = agent
+    def __init__(self, work: AgentWork) -> None:
+        self._work = work
 
     @property
     def agent_id(self) -> str:
         """The agent's id, unique in its session."""
-        return self.sync_agent.agent_id
+        return self._work.member.agent_id
 
     @property
     def role(self) -> str:
         """What the agent does, and so what it sees."""
-        return self.sync_agent.role
+        return self._work.member.role
 
     @property
     def service_id(self) -> str:
         """The agent's service, which is a member of the session."""
-        return self.sync_agent.service_id
+        return self._work.member.service_id
 
     @property
     def snapshot_id(self) -> str:
         """The last snapshot of the agent's state, as far as this object knows it."""
-        return self.sync_agent.snapshot_id
+        return self._work.snapshot_id
 
     async def begin(self, task: str, **marks: Unpack[Marks]) -> str:
         """Begin a task; the agent's current one, if there is another, counts as completed.
 
-        Returns and raises as `Agent.begin` does.
+        Beginning the current task again is no error: an agent that died does not know.
+
+        Returns:
+            The id of the new snapshot of the agent's state.
+
+        Raises:
+            TaskDone: The agent completed this task before.
+            Refused: The processor refuses it; `broken_chain`: another process changed the tasks of
+                this agent meanwhile. This object knows the newest snapshot then.
+            Unavailable: The broker or the processor has not answered within `verdict_timeout_s`.
+
+        Otherwise raises as `AsyncSession.emit` does.
         """
-        return await asyncio.to_thread(self.sync_agent.begin, task, **marks)
+        return await asyncio.to_thread(self._work.update, task, None, marks, completed=False)
 
     async def share(self, result: Json, **marks: Unpack[Marks]) -> str:
-        """Share a result of the current task, which goes on. Returns and raises as `begin` does."""
-        return await asyncio.to_thread(self.sync_agent.share, result, **marks)
+        """Share a result of the current task, which goes on; a later one takes its place.
+
+        Returns and raises as `finish` does.
+        """
+        return await asyncio.to_thread(self._work.update, None, result, marks, completed=False)
 
     async def finish(self, result: Json = None, *, task: str | None = None, **marks: Unpack[Marks]) -> str:
-        """Complete a task, by default the current one, and share its result.
+        """Complete a task, and share its result under the agent's id, `_` and the task.
 
-        Returns and raises as `Agent.finish` does.
+        Args:
+            result: What the others may see, a JSON value; None: nothing is shared. One of more than
+                16 Ki characters is stored as an artifact first.
+            task: The task; by default the current one.
+            marks: As in `AsyncSession.emit`.
+
+        Returns and raises as `begin` does; `Invalid` also if the agent has no current task.
         """
-        return await asyncio.to_thread(self.sync_agent.finish, result, task=task, **marks)
+        return await asyncio.to_thread(self._work.update, task, result, marks, completed=True)
 
     async def handoff(self, to: "str | AsyncAgent", *, context: Json = None, sync_type: str = "handoff") -> None:
-        """Hand over to another agent, or to the one of an id. Raises as `Agent.handoff` does."""
-        taker = to if isinstance(to, str) else to.agent_id
-        await asyncio.to_thread(self.sync_agent.handoff, taker, context=context, sync_type=sync_type)
+        """Hand over to another agent: the taker's record refers to this agent's last snapshot.
+
+        Args:
+            to: The taker, or its id.
+            context: What is passed beside the shared results; it stays in the session's history.
+            sync_type: Why, for programs.
+
+        Raises as `begin` does; `Refused` with `unknown_agent` if the taker is not registered.
+        """
+        await asyncio.to_thread(self._work.hand_over, to, context, sync_type)
 
     async def view(self, *, load_artifacts: bool = True) -> AgentView:
         """Return the agent's record, what it sees of the others, and on whom it depends.
 
-        Waits and raises as `Agent.view` does.
+        A researcher sees nothing, an analyzer what researchers share, a writer and any other role
+        everything; the authors' roles decide. Waits and raises as `AsyncSession.sync` does.
+
+        Args:
+            load_artifacts: Load large results from the library. If not, the JSON of reference and
+                summary is in their place.
         """
-        return await asyncio.to_thread(self.sync_agent.view, load_artifacts=load_artifacts)
+        return await asyncio.to_thread(self._work.view, load_artifacts=load_artifacts)
 
 
-__all__ = ["AsyncAgent"]
+__all__ = ["AgentView", "AsyncAgent"]

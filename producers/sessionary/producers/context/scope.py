@@ -41,12 +41,25 @@ class CallReporter(NamedTuple):
     on_error: OnError
 
 
+class AnyCore(Protocol):
+    """The `SessionCore` of a session."""
+
+    def call_reporter(self) -> CallReporter:
+        """Return how calls of models and tools are reported in the session."""
+        ...
+
+    def recorder(self) -> Any:  # a `Recorder` of `durable`, which is above this folder
+        """Return how work is recorded in the session."""
+        ...
+
+
 class AnySession(Protocol):
     """A `Session` or an `AsyncSession`."""
 
-    def _call_reporter(self) -> CallReporter: ...
-
-    def _recorder(self) -> Any: ...  # a `Recorder` of `durable`, which is above this folder
+    @property
+    def core(self) -> AnyCore:
+        """The inside of the session. Raises `RuntimeError` if an `AsyncSession` is not open yet."""
+        ...
 
 
 class SessionBlock:

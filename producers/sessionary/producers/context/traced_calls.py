@@ -42,7 +42,7 @@ def traced(kind: str, *, name: str | None = None, side_effect: bool = False) -> 
             if session is None:
                 return None
             try:
-                reporter = session._call_reporter()
+                reporter = session.core.call_reporter()
             except RuntimeError:  # an `AsyncSession` that is not open yet
                 return None
             is_tool = kind == "tool"

@@ -14,6 +14,12 @@ class Do(NamedTuple):
     work: Callable[[], Any]
 
 
+class Send(NamedTuple):
+    """Work of the client that hands events over; with asyncio done in place, if it never blocks."""
+
+    work: Callable[[], Any]
+
+
 class Call(NamedTuple):
     """A function of the user; with asyncio it may return an awaitable.
 
@@ -30,9 +36,11 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Effect = Do | Call | Wait
+Effect = Do | Send | Call | Wait
 Flow = Generator[Effect, Any, T]
 Pause = Callable[[float], None]
+SendAsync = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Does what `Send` has for a coroutine."""
 
 
 def run_flow(flow: Flow[T], pause: Pause | None) -> T:
@@ -52,7 +60,7 @@ def run_flow(flow: Flow[T], pause: Pause | None) -> T:
 
 
 def _perform(effect: Effect, pause: Pause | None) -> Any:
-    if isinstance(effect, Do):
+    if isinstance(effect, Do | Send):
         return effect.work()
     if isinstance(effect, Call):
         return effect.function()
@@ -66,13 +74,16 @@ def _perform(effect: Effect, pause: Pause | None) -> Any:
     return None
 
 
-async def run_flow_async(flow: Flow[T], pause: Pause | None) -> T:
-    """Run a flow without blocking the event loop. Raises what the flow raises."""
+async def run_flow_async(flow: Flow[T], pause: Pause | None, send: SendAsync | None = None) -> T:
+    """Run a flow without blocking the event loop; `send`: of events, None: as other work.
+
+    Raises what the flow raises.
+    """
     try:
         effect = next(flow)
         while True:
             try:
-                found = await _perform_async(effect, pause)
+                found = await _perform_async(effect, pause, send)
             except BaseException as error:  # noqa: BLE001 - the flow decides, as the work's caller
                 effect = flow.throw(error)
             else:
@@ -82,10 +93,12 @@ async def run_flow_async(flow: Flow[T], pause: Pause | None) -> T:
         return result
 
 
-async def _perform_async(effect: Effect, pause: Pause | None) -> Any:
+async def _perform_async(effect: Effect, pause: Pause | None, send: SendAsync | None) -> Any:
     import asyncio  # loaded already, as this runs
 
-    if isinstance(effect, Do):
+    if isinstance(effect, Send) and send is not None:
+        return await send(effect.work)
+    if isinstance(effect, Do | Send):
         return await asyncio.to_thread(effect.work)
     if isinstance(effect, Call):
         found = effect.function()
@@ -110,4 +123,4 @@ async def _await_in_time(work: Awaitable[Any], late: ModelTimeout | None) -> Any
         raise
 
 
-__all__ = ["Call", "Do", "Effect", "Flow", "Pause", "Wait", "run_flow", "run_flow_async"]
+__all__ = ["Call", "Do", "Effect", "Flow", "Pause", "Send", "SendAsync", "Wait", "run_flow", "run_flow_async"]

@@ -227,7 +227,7 @@ def _current_recorder() -> Recorder | None:
         recorder = None if place is None else place.recorder
     else:
         try:
-            recorder = session._recorder()
+            recorder = session.core.recorder()
         except RuntimeError:  # an `AsyncSession` that is not open yet
             return None
     return recorder if isinstance(recorder, Recorder) and recorder.reads is not None else None

@@ -7,7 +7,7 @@ makes a verb raise: what an agent reports later is sent, refused, and kept on th
 import random
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
 from typing import NamedTuple, Protocol
@@ -34,30 +34,34 @@ class WatchedHandle(Protocol):
         """Whether the processor refuses what the session sends."""
         ...
 
-    def _beat_interval_s(self) -> float | None:
+    def beat_interval_s(self) -> float | None:
         """Return how often the session beats; None if it does not."""
         ...
 
-    def _describe_session(self) -> tuple[str, int, str | None, int]:
+    def describe_session(self) -> tuple[str, int, str | None, int]:
         """Return state, epoch, the producer id if this client holds the session, and its agents."""
         ...
 
-    def _leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerError | None:
+    def leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerError | None:
         """Take a new producer id if another process uses ours; return what is to be told."""
         ...
 
-    def _adopt_change(self, change: ChangedSession) -> ProducerError | None:
+    def adopt_change(self, change: ChangedSession) -> ProducerError | None:
         """Take what a poll found; return what is to be told, if it is news."""
         ...
 
-    def _go_on(self, change: ChangedSession) -> SessionGoesOn | None:
+    def go_on(self, change: ChangedSession) -> SessionGoesOn | None:
         """Adopt an epoch that an operator or a clock has given; return what is to be told."""
         ...
 
 
+FindHandle = Callable[[], WatchedHandle | None]
+"""Finds a session that is held weakly; None once nothing refers to it."""
+
+
 class _Watched(NamedTuple):
     sent: SentEvents
-    handle: "weakref.ref[WatchedHandle]"
+    handle: FindHandle
 
 
 class _Asked(NamedTuple):
@@ -100,13 +104,13 @@ class SessionWatch:
             with self._wake:
                 self._start_thread(random.uniform(0, min(_FIRST_S, interval_s)))
 
-    def watch_session(self, handle: WatchedHandle, emitter: Emitter) -> SentEvents | None:
+    def watch_session(self, handle: FindHandle, emitter: Emitter) -> SentEvents | None:
         """Watch a session. Return where its events are to be kept; None if there are no polls."""
         if self._polls is None:
             return None
         sent = SentEvents(emitter)
         with self._wake:
-            self._new.append(_Watched(sent, weakref.ref(handle)))
+            self._new.append(_Watched(sent, handle))
             if self._thread is None and self._timer is None:
                 self._asked_s = time.monotonic()
                 self._start_thread(None)
@@ -211,7 +215,7 @@ class SessionWatch:
         kept: list[_Watched] = []
         for watched in self._watched:
             handle = watched.handle()
-            told = handle._describe_session() if handle is not None else ("Terminated", 1, None, 0)
+            told = handle.describe_session() if handle is not None else ("Terminated", 1, None, 0)
             state, epoch, holder, agents = told
             has_ended = state == "Terminated" and (not watched.sent or watched.sent.are_all_lost())
             if has_ended or (handle is not None and handle.lost):
@@ -240,7 +244,7 @@ class SessionWatch:
 
     def _note_all_beats(self) -> None:
         handles = [watched.handle() for watched in self._watched]
-        beats_s = [handle._beat_interval_s() for handle in handles if handle is not None]
+        beats_s = [handle.beat_interval_s() for handle in handles if handle is not None]
         with self._wake:
             self._schedule.forget_beats()
             for interval_s in beats_s:
@@ -256,7 +260,7 @@ class SessionWatch:
             is_judged = place is not None and changes.positions.get(place[0], -1) > place[1]
             if (change := changed.get(known.session_id)) is not None:
                 handle = watched.handle()
-                if handle is not None and (shared := handle._leave_shared_id(known.producer_id, change.producer_seq)):
+                if handle is not None and (shared := handle.leave_shared_id(known.producer_id, change.producer_seq)):
                     self.notices.tell(shared)
                 for finding in _find_news(watched, so_far, change, is_judged=is_judged):
                     self.notices.tell(finding)
@@ -279,7 +283,7 @@ def _find_news(watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, 
         news += [] if refused is None else [refused]
     finding: Finding | None = None
     if handle is not None:
-        finding = handle._adopt_change(change) or handle._go_on(change)
+        finding = handle.adopt_change(change) or handle.go_on(change)
     return news if finding is None else [*news, finding]
 
 

@@ -8,8 +8,8 @@ from sessionary.producers.lifetime.migration_verbs import MigrationVerbs
 from sessionary.producers.migration.acceptor import CONCURRENCY
 from sessionary.producers.migration.async_hand_over import hand_over_to_loop
 from sessionary.producers.session.async_session import AsyncSession
+from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.heartbeat import BeatsWith
-from sessionary.producers.session.life import Session
 
 AsyncOnMigrated = Callable[[AsyncSession], Awaitable[object]]
 """A coroutine function that takes a session that has arrived. The program keeps it."""
@@ -38,10 +38,8 @@ class AsyncMigrationVerbs:
         """
         client = self._client
 
-        def pass_on(session: Session) -> Awaitable[object]:
-            arrived = AsyncSession(lambda: session, may_block=client._ports.transport.may_block)
-            arrived._use_session(session, None)
-            return function(arrived)
+        def pass_on(core: SessionCore) -> Awaitable[object]:
+            return function(AsyncSession(core))
 
         client._take_migrations(hand_over_to_loop(pass_on, client._on_error), concurrency)
 

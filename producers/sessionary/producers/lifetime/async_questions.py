@@ -9,7 +9,7 @@ from sessionary.producers.ports import Json, TaskView
 from sessionary.producers.run_ports import MessageView
 from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.conversation import LAST_DEFAULT
-from sessionary.producers.session.life import Session
+from sessionary.producers.session.session import Session
 
 
 class AsyncQuestions:

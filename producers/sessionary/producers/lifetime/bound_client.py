@@ -27,7 +27,7 @@ from sessionary.producers.migration.hand_over import HandOver
 from sessionary.producers.ports import CleanupConsumer, Counters, MigrationConsumer, Ports
 from sessionary.producers.process.guards import guard_callback
 from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
-from sessionary.producers.session.handle import SharedServices
+from sessionary.producers.session.core import SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats
 from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.schemas.ids import SessionKey

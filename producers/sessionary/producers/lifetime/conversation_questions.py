@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from sessionary.producers.lifetime.task_questions import TaskQuestions
 from sessionary.producers.run_ports import MessageView
-from sessionary.producers.session.conversation import LAST_DEFAULT, check_last, load_contents
-from sessionary.producers.session.life import Session
+from sessionary.producers.session.conversation import LAST_DEFAULT, Turns, check_last, load_contents
+from sessionary.producers.session.session import Session
 from sessionary.schemas.ids import checked_session_id
 
 if TYPE_CHECKING:  # asyncio takes long to load
@@ -32,8 +32,7 @@ class ConversationQuestions(TaskQuestions):
         Raises as `Session.conversation` does, and `Invalid` for an id that is not a UUID.
         """
         if not isinstance(session, str):
-            known = session if isinstance(session, Session) else session.sync_session
-            return known.conversation(last, load_artifacts=load_artifacts)
+            return Turns(session.core).read(last, load_artifacts)
         session_id = checked_session_id(session)
         check_last(last)
         self._reopen_in_child()

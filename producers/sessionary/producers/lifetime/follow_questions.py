@@ -6,7 +6,7 @@ from sessionary.producers.errors import SettingsError
 from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.lifetime.conversation_questions import ConversationQuestions
 from sessionary.producers.run_ports import LogPosition
-from sessionary.producers.session.life import Session
+from sessionary.producers.session.session import Session
 from sessionary.schemas.ids import checked_session_id
 
 if TYPE_CHECKING:  # asyncio takes long to load
@@ -60,7 +60,7 @@ class FollowQuestions(ConversationQuestions):
         def find_after() -> LogPosition | None:
             if known is None:
                 return None
-            emitter = (known if isinstance(known, Session) else known.sync_session)._emitter
+            emitter = known.core.emitter
             emitter.check_process()
             return emitter.wait_position(first_s)
 

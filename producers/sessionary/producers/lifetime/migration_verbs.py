@@ -7,8 +7,9 @@ from sessionary.producers.errors import Invalid, ProducerError
 from sessionary.producers.lifetime.bound_client import ProcessBoundClient
 from sessionary.producers.migration.acceptor import CONCURRENCY, MigrationAcceptor
 from sessionary.producers.migration.hand_over import HandOver, OnMigrated, hand_over_in_place
+from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.heartbeat import BeatsWith, IsAlive
-from sessionary.producers.session.life import Session
+from sessionary.producers.session.session import Session
 
 
 class MigrationVerbs(ProcessBoundClient):
@@ -85,7 +86,7 @@ class MigrationVerbs(ProcessBoundClient):
 
     def _open_attached(
         self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None, *, may_beat: bool
-    ) -> Session:
+    ) -> SessionCore:
         raise NotImplementedError
 
     def _take_migrations(self, hand_over: HandOver, concurrency: int) -> None:

@@ -16,7 +16,8 @@ from typing import Final, Literal, Protocol
 from sessionary.producers.errors import QueueFull, Refused, SessionaryError, SessionLost
 from sessionary.producers.migration.hand_over import HandOver
 from sessionary.producers.ports import OnError, OnReceipt, Receipt, SessionView
-from sessionary.producers.session.life import Session
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.migration import Migration
 from sessionary.schemas.records import MigrationRequest
 
 CONCURRENCY = 16
@@ -35,7 +36,7 @@ Judged = Literal["ready", "behind", "over"]
 class AcceptingClient(Protocol):
     """What the acceptor needs of its client."""
 
-    def _open_attached(self, session_id: str, user_id: str | None, *, may_beat: bool) -> Session:
+    def _open_attached(self, session_id: str, user_id: str | None, *, may_beat: bool) -> SessionCore:
         """Return a session that exists, before anything is read of it."""
         ...
 
@@ -129,18 +130,18 @@ class MigrationAcceptor:
             self._changed.wait_for(lambda: not self._at_work, timeout_s)
 
     def _work(self, request: MigrationRequest) -> None:
-        session, receipt = None, _DONE
+        core, receipt = None, _DONE
         try:
-            session = self._answer(request)
+            core = self._answer(request)
         except Exception as error:  # noqa: BLE001 - the thread has no caller; the request is asked for again
             if not self._stopped:
                 self._on_error(error)
             if time.time_ns() // 1_000 < request.expires_at + _OVER_US:
                 receipt = Receipt(None, None, str(error))
-        self._end_answer(request, receipt, is_free=session is None)
+        self._end_answer(request, receipt, is_free=core is None)
         self._start_waiting()
-        if session is not None:
-            self._hand_over(session, self._release)
+        if core is not None:
+            self._hand_over(core, self._release)
 
     def _end_answer(self, request: MigrationRequest, receipt: Receipt, *, is_free: bool) -> None:
         """Tell the answer to a request; `is_free`: its thread has nothing more to do."""
@@ -157,58 +158,58 @@ class MigrationAcceptor:
             self._busy -= 1
         self._start_waiting()
 
-    def _answer(self, request: MigrationRequest) -> Session | None:
+    def _answer(self, request: MigrationRequest) -> SessionCore | None:
         """Answer a request; return the session if it is this process's from now on.
 
         Raises `Unavailable` and what else the control API or Kafka have to say.
         """
         for _ in range(_TRIES):
-            session = self._client._open_attached(request.session_id, request.user_id, may_beat=False)
-            session._emitter.add_data_classes(request.data_classes)
+            core = self._client._open_attached(request.session_id, request.user_id, may_beat=False)
+            core.emitter.add_data_classes(request.data_classes)
             try:
-                view = self._read_session(session, request)
+                view = self._read_session(core, request)
             except SessionLost:
                 return None
             if view is None:
                 return None
             if view.migration is not None and view.migration.step == "completed":
                 self._unclear.discard(request.migration_id)
-                session._hold_migrated()
-                return session
+                Migration(core).hold()
+                return core
             if request.step == "offered":
-                after = session._tell_loaded(request.migration_id)
+                after = Migration(core).tell_loaded(request.migration_id)
                 if after.verdict is None or after.verdict.reason not in _MOVED:
                     return None
-            elif (reason := self._accept(session, request, view)) is None:
-                return session
+            elif (reason := self._accept(core, request, view)) is None:
+                return core
             elif reason not in _MOVED:
                 return None
         return None
 
-    def _accept(self, session: Session, request: MigrationRequest, view: SessionView) -> str | None:
+    def _accept(self, core: SessionCore, request: MigrationRequest, view: SessionView) -> str | None:
         """Accept a session with the state of `view`; return why that was refused, or None."""
         migration_id = request.migration_id
         self._unclear.add(migration_id)
         try:
-            session._accept_migration(migration_id, view)
+            Migration(core).accept(migration_id, view)
         except Refused as refused:
             self._unclear.discard(migration_id)
-            session._abandon_session()
+            core.abandon()
             return refused.reason
         except SessionaryError:
-            session._abandon_session()  # it may be granted: then the request comes again, and finds it so
+            core.abandon()  # it may be granted: then the request comes again, and finds it so
             raise
         self._unclear.discard(migration_id)
         return None
 
-    def _read_session(self, session: Session, request: MigrationRequest) -> SessionView | None:
+    def _read_session(self, core: SessionCore, request: MigrationRequest) -> SessionView | None:
         """Read the session as the request knows it, or newer; None if the migration is over."""
-        pause: Callable[[float], None] = session._waits.pause or time.sleep
+        pause: Callable[[float], None] = core.waits.pause or time.sleep
         for look in range(_LOOKS):
             if look:
                 pause(_LOOK_S)
-            view = session.sync()
-            if (judged := self._judge_view(view, request, session._emitter.producer_id)) != "behind":
+            view = core.sync(core.view.departures)
+            if (judged := self._judge_view(view, request, core.emitter.producer_id)) != "behind":
                 return view if judged == "ready" else None
         return None
 

@@ -1,18 +1,27 @@
 """One session as its agent uses it: `Session`, and `AsyncSession` for asyncio.
 
-Each of the first six adds verbs to the one before:
+In the order in which one reads them:
 
-    handle            the local view of a session; sends events, waits for verdicts
-    work              verbs for the work in a session: activity, usage, content, snapshots
-    views             what it reads of the processor: execution, artifacts, whether its state agrees
-    conversation      the conversation: its turns are sent, and read from the last
-    life              verbs of a session's life: start, pause, resume, end; class `Session`
-    async_work        properties and verbs for the work, for asyncio
-    async_conversation  the verbs of views, conversation and agents for asyncio
-    async_session     verbs of a session's life for asyncio; class `AsyncSession`
-    collaboration/    verbs that involve others: agents, people, other services
-    late_verdict      ends a session although a verdict is awaited
-    pending_verdict   the event whose verdict a session waits for
-    state_json        a session's content as JSON, and snapshots of it
-    heartbeat         when a session beats, and one timer thread for all sessions
+    session         `Session`: all public verbs, each a line, in one class and five groups
+    async_session   `AsyncSession`, made of that text by `generation.async_faces`
+    async_opening   the part of `AsyncSession` that is written by hand
+    current         the session whose block the current code runs in
+    view            the local view: state, epoch, version, content; under one lock
+    core            the core: view, heartbeats, how events are sent and answers adopted
+    opening         how a core is made, and an existing session opened
+    lifecycle       start, pause, resume, error, end
+    verdicts        waiting for a verdict; ending a session although one is awaited
+    updates         updates of the content, and snapshots
+    runs            runs, and tasks for workers
+    conversation    turns are sent, and read from the last
+    questions       questions to people, and their answers
+    agents          the agents that share the session
+    migration       the steps of source and target
+    recorded        reads the processor's records: execution, artifacts, state
+    polled          adopts what polls find
+    beats           when one session beats
+    heartbeat       one timer thread for all sessions
+    pending_verdict  the event whose verdict a session waits for
+    state_json      content as JSON, and snapshots of it
+    errors          a migration that did not come about
 """

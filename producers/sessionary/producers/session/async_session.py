@@ -1,34 +1,306 @@
-"""The verbs of a session's life for asyncio."""
+"""One session as an agent uses it: all public verbs, in one class and five named groups.
+
+Each verb is a line: the work is done by the collaborators in this folder, which hold the session's
+core. `async_session` is made of this text by `generation.async_faces`, so that a signature or a
+docstring is never another one there.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
-from types import TracebackType
-from typing import Literal, Self, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import Self, Unpack
 
-from sessionary.producers.context.marks import Marks
-from sessionary.producers.context.scope import SessionBlock, active_session, enter_block, leave_block
-from sessionary.producers.durable.flow import run_flow_async
+from sessionary.producers.agents.async_agent import AsyncAgent
+from sessionary.producers.context.marks import NO_FIELDS, BlockMarks, Marks, block_fields, envelope_fields, epoch_us
+from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.scope import P, T, added_marks, bind_function
+from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
-from sessionary.producers.process.off_loop import open_or_leave
-from sessionary.producers.session.async_conversation import AsyncSessionAgents
-from sessionary.producers.session.collaboration.migration import TTL_S_DEFAULT, MigrationResult
-from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
-from sessionary.producers.session.life import Session
-from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, StartFailureReason
+from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
+from sessionary.producers.session.agents import AgentGroup
+from sessionary.producers.session.async_opening import (
+    AsyncStep,
+    OpenedLater,
+    end_anyway,
+    hand_over,
+    run_session_flow_async,
+)
+from sessionary.producers.session.conversation import LAST_DEFAULT, Turns
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.lifecycle import Lifecycle
+from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
+from sessionary.producers.session.questions import Questions
+from sessionary.producers.session.recorded import RecordedReads
+from sessionary.producers.session.runs import Runs
+from sessionary.producers.session.state_json import parsed_state
+from sessionary.producers.session.updates import Updates
+from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
+from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
 
-AsyncStep = Callable[[], Awaitable[object]]
-"""A step of a session's start, a coroutine function; what it raises ends the session."""
+
+class AsyncSessionLifecycle:
+    """The rarer verbs of a session's life, as `session.lifecycle`."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    async def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End a session that was created and could not be started.
+
+        Raises as `AsyncSession.emit` does.
+
+        Args:
+            reason: `invalid_config` or `connection_failed`.
+            message: Details, for people.
+            marks: As in `AsyncSession.emit`.
+        """
+        await end_anyway(self.core, Lifecycle(self.core).fail_start, reason, message, marks)
+
+    async def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
+        """Set the session's phase, an attribute beside its state.
+
+        The other verbs send the phases that they need themselves. Only the owning service may
+        change the phase; the processor refuses a phase that is out of order. Raises as
+        `AsyncSession.emit` does.
+        """
+        await hand_over(self.core, Lifecycle(self.core).enter_phase, phase, marks)
+
+    async def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session because its work was called off. Raises as `AsyncSession.emit` does."""
+        await end_anyway(self.core, Lifecycle(self.core).cancel, message, marks)
+
+    async def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session at once, with the most severe reason that is legal in its state.
+
+        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Like
+        `AsyncSession.close`, it works while a verdict is awaited. Raises as `AsyncSession.emit`
+        does.
+        """
+        await end_anyway(self.core, Lifecycle(self.core).force_close, message, marks)
+
+    def detach(self) -> None:
+        """Stop the heartbeats without ending the session, as if the agent had died.
+
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
+        `ClientClosed` in a forked child whose parent made the session.
+        """
+        self.core.detach()
 
 
-class AsyncSession(AsyncSessionAgents):
-    """One session, for asyncio. Made by `AsyncSessionClient`; an async context manager.
+class AsyncSessionConversation:
+    """A session's conversation, as `session.conversation`; `session.message` appends a turn."""
 
-    Has the verbs of `Session`, with the same arguments and errors. None blocks the event loop:
-    verbs hand their events over in place, which takes microseconds, and wait in a thread if they
-    wait for Kafka, for the processor or for a store. Under delivery policy `block` they do all in a
-    thread. Only the last event of an `async with` block is always sent in place, so that a
-    cancelled task ends its session.
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    async def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
+        """Return the last turns of the conversation in order, whichever process sent them.
+
+        Waits as `sync` does until the processor has judged what this client sent; refused turns are
+        not among them. A session that is judged by rules 1 keeps none.
+
+        Args:
+            last: How many turns, from 0 to 200.
+            load_artifacts: Load large texts from the library. If not, `content` is the JSON of
+                reference and summary.
+
+        Raises:
+            Invalid: `last` is out of bounds.
+            SettingsError: A text is an artifact, and the client has no library.
+            ArtifactMissing: The library has no such text any more; or as it raises otherwise.
+
+        Otherwise raises as `sync` does.
+        """
+        return await asyncio.to_thread(Turns(self.core).read, last, load_artifacts)
+
+    async def add_result(self, tool_name: str, result: Json, **marks: Unpack[Marks]) -> str:
+        """Append a tool's result to the conversation, as a turn of the role `tool`.
+
+        A text is the turn's content as it is, any other value its JSON. The call itself is recorded
+        by `@tool`. Returns and raises as `AsyncSession.message` does.
+        """
+        return await run_session_flow_async(self.core, Turns(self.core).append_result(tool_name, result, marks))
+
+
+class AsyncSessionAgents:
+    """The agents that share a session, as `session.agents`. The verbs wait for the processor."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    async def get(
+        self, agent_id: str, role: str | None = None, *, service_id: str | None = None, **marks: Unpack[Marks]
+    ) -> AsyncAgent:
+        """Return an agent of the session, registered if it is not yet.
+
+        Adopts what the processor has, as `AsyncSession.sync` does.
+
+            researcher = await session.agents.get("researcher_1", "researcher")
+
+        Only the service that owns the session registers agents, at most 64. An agent's service is a
+        member of the session: it may update the content, take snapshots and save checkpoints.
+
+        Args:
+            agent_id: The agent's id, a name that is unique in its session.
+            role: What the agent does: `researcher`, `analyzer`, `writer` or any other; see
+                `Agent.view`. None: the agent is registered already.
+            service_id: The agent's service; by default this client's.
+            marks: As in `AsyncSession.emit`.
+
+        Raises:
+            Invalid: The agent is not registered and no role is given, or it is registered with
+                another role or service.
+            Refused: The processor refuses it: `not_member` to another service than the owning one,
+                `too_many_agents`.
+            RulesTooOld: The session is judged by rules that know no agents.
+
+        Otherwise raises as `AsyncSession.sync` and `AsyncSession.emit` do.
+        """
+        return AsyncAgent(await asyncio.to_thread(AgentGroup(self.core).get, agent_id, role, service_id, marks))
+
+    async def list(self) -> Sequence[AgentRecord]:
+        """Return the session's agents in the order of their registration, without results.
+
+        Waits and raises as `AsyncSession.sync` does.
+        """
+        return await asyncio.to_thread(AgentGroup(self.core).list)
+
+    async def handoff(
+        self,
+        *,
+        to: str | AsyncAgent,
+        from_agent: str | AsyncAgent,
+        context: Json = None,
+        sync_type: str = "handoff",
+        **marks: Unpack[Marks],
+    ) -> None:
+        """Hand over from an agent to another: the taker's record refers to the giver's snapshot.
+
+        Args:
+            to: The taker, or its id.
+            from_agent: The giver, or its id.
+            context: What is passed beside the shared results; it stays in the session's history.
+            sync_type: Why, for programs.
+            marks: As in `AsyncSession.emit`.
+
+        Raises as `Agent.begin` does; `Refused` with `unknown_agent` if one is not registered.
+        """
+        await asyncio.to_thread(AgentGroup(self.core).hand_over, from_agent, to, context, sync_type, marks)
+
+
+class AsyncSessionMigration:
+    """How a session moves to another service, as `session.migration`."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    async def move(
+        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
+    ) -> MigrationResult:
+        """Move the session to another service, and wait until it is there.
+
+        A client of that service takes it by `accept_migrations`. The session goes on here until the
+        target has loaded it; then the processor holds it, and refuses what this object sends, until
+        the target has accepted the same state. Then this object has left the session: it beats no
+        more, and its verbs raise `SessionFenced`. This service is asked to clean up, with the
+        reason `migrated`.
+
+        Args:
+            to: The service that is to own the session.
+            ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
+            reason: Why, for people.
+            marks: As in `AsyncSession.emit`.
+
+        Returns:
+            What was completed.
+
+        Raises:
+            MigrationAborted: The session stays, and goes on here; `reason_code` says why.
+            Refused: The offer was refused, for example with `migration_open` or `not_owner`.
+            RulesTooOld: The session is judged by rules 1, which know no migration.
+            Unavailable: It is not told how it ended, or whether it began. `AsyncSession.sync` tells
+                it later.
+            SessionLost: The session was archived meanwhile.
+            Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+
+        Otherwise raises as `AsyncSession.emit` does.
+        """
+        return await run_session_flow_async(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
+
+
+class AsyncSessionRecorded:
+    """Reads the processor's records of a session, as `session.recorded`; adopts nothing."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    async def execution(self) -> ExecutionView:
+        """Return the session's open runs, their steps and tool calls.
+
+        The session's content is in `state`, what was said in `session.conversation`. Waits and
+        raises as `AsyncSession.sync` does.
+        """
+        return await asyncio.to_thread(RecordedReads(self.core).execution)
+
+    async def artifacts(self, run_id: str | None = None) -> Sequence[ArtifactView]:
+        """Return the artifacts of a run in the order of their creation; none of an unknown run.
+
+        `run_id`: None for those that belong to no run. Waits and raises as `AsyncSession.sync`
+        does.
+        """
+        return await asyncio.to_thread(RecordedReads(self.core).artifacts, run_id)
+
+    async def verify(self) -> None:
+        """Compare version and hash of the state that this object knows with the processor's.
+
+        Waits as `AsyncSession.sync` does until the processor has judged what
+        this client sent.
+
+        Raises:
+            StateMismatch: They differ: another process updated the state, or an update of this
+                object was refused or lost.
+
+        Otherwise raises as `AsyncSession.sync` does.
+        """
+        await asyncio.to_thread(RecordedReads(self.core).verify)
+
+
+class AsyncSession(OpenedLater):
+    """One session. Made by `AsyncSessionClient`.
+
+    It is an async context manager. None of its verbs blocks the event loop.
+
+    Every verb may be cancelled, for example by `asyncio.timeout`. What it had handed over stays
+    sent, before all that is sent later; what it had not is never sent. Only verbs that end the
+    session end it all the same. A cancelled `resume` or `recover` may still be granted: call it
+    again to go on waiting.
+
+    Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
+    wait for the processor.
+
+    While the session is Active, or a verb waits for the verdict that makes it so, the client sends
+    heartbeats for it, whichever threads use it, until
+
+    - the session ends, pauses, fails or is detached, or the `async with` block is left;
+    - this object is garbage-collected, or the client is closed;
+    - the process exits. A forked child does not beat for its parent's sessions;
+    - with `beats_with="thread"` or `"task"`: the thread that created or attached it has died, or
+      the asyncio task is done.
+
+    Heartbeats say that the process lives; limits on idle time and duration, that work goes on.
 
     Leaving the `async with` block ends the session with the event that is legal in its state:
 
@@ -36,42 +308,422 @@ class AsyncSession(AsyncSessionAgents):
     |---|---|---|---|
     | the end of the block | `closed` | `cancelled` | `unrecoverable` |
     | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
-    | cancellation, `KeyboardInterrupt` | `abnormal_termination` | `cancelled` | `forced` |
+    | cancellation, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
 
     A session that was detached, or that the processor has timed out, is left as it is. In the block
     the session is the current one: see `current_session`.
 
-    Every verb may be cancelled, for example by `asyncio.timeout`. What it had handed over stays
-    sent, before all that is sent later; what it had not is never sent. Only verbs that end the
-    session end it all the same. A cancelled `resume` or `recover` may still be granted: call it
-    again to go on waiting. If the block is left instead, the session ends too: the client waits for
-    the verdict on another thread, and ends it once more if that was granted.
+    The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
+    `agents`, `migration` and `recorded`.
 
-    Heartbeats go on and stop as those of `Session` do; `beats_with="task"` ties them to the task
-    that entered the block, or that awaited `create` or `attach`.
+    Attributes:
+        core: The inside of the session, for sessionary's own modules.
     """
 
-    def __init__(
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        return self.core.session_id
+
+    @property
+    def local_state(self) -> str:
+        """The session's state as far as this object knows it.
+
+        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date. A
+        session that the processor holds for its migration counts as Active.
+        """
+        return self.core.view.local_state
+
+    @property
+    def epoch(self) -> int:
+        """The ownership epoch: 1, and one more after each resume, recovery and take-over."""
+        return self.core.emitter.epoch
+
+    @property
+    def version(self) -> int:
+        """The version of `state`, from 1."""
+        return self.core.view.version
+
+    @property
+    def state(self) -> dict[str, Json]:
+        """A copy of the session's content as far as this object knows it."""
+        return parsed_state(self.core.view.state_json)
+
+    @property
+    def lost(self) -> bool:
+        """True if the processor refuses what this object sends, as far as this object knows.
+
+        It was timed out for good, ended or taken over by others, or its creation was refused. Verbs
+        go on as before: what they send is kept on the rejected topic. If the setting `control_url`
+        is set, this is known within some seconds (`poll_interval_s`), else after a `sync`.
+        """
+        return self.core.view.lost
+
+    @property
+    def context_bytes(self) -> int | None:
+        """Size of the agent's context in bytes, sent with each further event; None if unknown."""
+        return self.core.emitter.context_bytes
+
+    @context_bytes.setter
+    def context_bytes(self, value: int | None) -> None:
+        self.core.emitter.context_bytes = value
+
+    @property
+    def lifecycle(self) -> AsyncSessionLifecycle:
+        """The rarer verbs of its life: phases, a start that failed, ends of other kinds."""
+        return AsyncSessionLifecycle(self.core)
+
+    @property
+    def conversation(self) -> AsyncSessionConversation:
+        """Its conversation: the last turns, and results of tools."""
+        return AsyncSessionConversation(self.core)
+
+    @property
+    def agents(self) -> AsyncSessionAgents:
+        """The agents that share it."""
+        return AsyncSessionAgents(self.core)
+
+    @property
+    def migration(self) -> AsyncSessionMigration:
+        """How it moves to another service."""
+        return AsyncSessionMigration(self.core)
+
+    @property
+    def recorded(self) -> AsyncSessionRecorded:
+        """What the processor has of it: runs, artifacts, its state."""
+        return AsyncSessionRecorded(self.core)
+
+    # Work
+
+    async def emit(
         self,
-        open_session: Callable[[], Session],
+        payload: Payload,
         *,
-        may_block: bool,
-        starts: bool = False,
-        validate: AsyncStep | None = None,
-        connect: AsyncStep | None = None,
-        beats_with: BeatsWith = "process",
+        occurred_at: datetime | None = None,
+        **marks: Unpack[Marks],
+    ) -> str:
+        """Send an event of any class in `sessionary.schemas.events`.
+
+        Does not change `local_state`: prefer the other verbs for events of the session's life.
+
+        Args:
+            payload: The event.
+            occurred_at: When it happened; must have a timezone. None means now.
+            marks: What else the envelope says, as in `Marks`; every verb takes them.
+
+        Returns:
+            The event's id, a UUID.
+
+        Raises:
+            Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
+                a name of more than 256 characters), the event is larger than 1 MiB, or
+                `occurred_at` has no timezone.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            NotAllowed: The session's state, or its owner, does not allow the event. What another
+                process may have made possible is sent.
+            SessionEnded: This object has ended the session.
+            SessionFenced: Another process took the session over, and `sync` has found out.
+            VerdictPending: A verdict is awaited.
+            ClientClosed: The client is closed.
+        """
+        return await hand_over(
+            self.core,
+            self.core.send_event,
+            payload,
+            envelope_fields(marks, None if occurred_at is None else epoch_us(occurred_at)),
+        )
+
+    async def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
+        """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
+
+        Returns the event's id. Raises as `emit` does.
+        """
+        return await hand_over(
+            self.core, self.core.send_event, SessionActivity(kind, text), envelope_fields(marks) if marks else NO_FIELDS
+        )
+
+    async def info(self, text: str, **marks: Unpack[Marks]) -> str:
+        """Report a text for people, as an activity of kind `info`.
+
+        Returns the event's id. Raises as `emit` does.
+        """
+        return await hand_over(
+            self.core,
+            self.core.send_event,
+            SessionActivity("info", text),
+            envelope_fields(marks) if marks else NO_FIELDS,
+        )
+
+    async def progress(
+        self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
+    ) -> str:
+        """Report progress of the current work: `progress` out of `total`, in any unit.
+
+        Returns the event's id. Raises as `emit` does.
+        """
+        return await hand_over(
+            self.core,
+            self.core.send_event,
+            ProgressReported(float(progress), total, message),
+            envelope_fields(marks) if marks else NO_FIELDS,
+        )
+
+    async def usage(
+        self,
+        *,
+        model: str | None = None,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        model_cost_usd_micros: int = 0,
+        tool_cost_usd_micros: int = 0,
+        is_timeout_retry: bool = False,
+        retry_of: str | None = None,
+        **marks: Unpack[Marks],
+    ) -> str:
+        """Report tokens and cost of one call of a model or a tool.
+
+        Args:
+            model: Name of the model.
+            tokens_in: Tokens of the prompt.
+            tokens_out: Tokens of the answer.
+            model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
+            tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
+            is_timeout_retry: True if the call repeats one that timed out.
+            retry_of: Id of the usage event that this call repeats.
+            marks: As in `emit`.
+
+        Returns:
+            The event's id. Raises as `emit` does.
+        """
+        return await hand_over(
+            self.core,
+            self.core.send_event,
+            UsageRecorded(
+                model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
+            ),
+            envelope_fields(marks) if marks else NO_FIELDS,
+        )
+
+    async def message(self, role: str, content: str, *, name: str | None = None, **marks: Unpack[Marks]) -> str:
+        """Append a turn to the conversation. The processor numbers the turns as it accepts them.
+
+            await session.message("user", "What was our revenue in May?")
+
+        The last 200 turns can be read (`session.conversation`). A text of more than 16 Ki
+        characters is stored as an artifact first, for which the verb waits.
+
+        Args:
+            role: Who speaks, in the agent's own words: `user`, `assistant` …
+            content: The text.
+            name: Name of the person or agent that speaks, if there are several.
+            marks: As in `emit`.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            Invalid: `content` is no text; or it has more than 16 Ki characters, and the client has
+                no library of artifacts.
+            Unavailable: The library does not take a large text. Nothing was sent.
+
+        Otherwise raises as `emit` does.
+        """
+        return await run_session_flow_async(self.core, Turns(self.core).append(role, content, name, marks))
+
+    async def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+        """Replace the session's content, and wait until Kafka has the update.
+
+        The processor refuses an update that is based on a version which is no longer the last one.
+        Without agents the verb does not wait for that; `sync` shows what the processor has. In a
+        session with agents, as far as this object knows, it waits for the verdict, whatever `wait`
+        says, so that no agent's update is lost unnoticed.
+
+        Args:
+            state: The new content, a JSON object of at most about 1 MiB.
+            wait: Return once the broker has acknowledged the update, so that an answer that is
+                given after it cannot be ahead of the recorded content. False: as `emit`, at once.
+            marks: As in `emit`.
+
+        Returns:
+            The version of the new content; the old one if the session is not Active.
+
+        Raises:
+            VersionConflict: In a session with agents: another one updated the content first. The
+                error has it, and `state` has it too: make the change there, and update again.
+            Refused: In a session with agents: the processor refused it for another reason.
+            Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
+                or is too large.
+            Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
+                it is lost; with agents also if the processor has not answered. If it is not lost it
+                is still sent: do not repeat it, but `sync`.
+
+        Otherwise raises as `emit` does.
+        """
+        return await run_session_flow_async(self.core, Updates(self.core).update(state, wait, marks))
+
+    async def snapshot(self, **marks: Unpack[Marks]) -> str:
+        """Record a snapshot of the content.
+
+        Returns the snapshot's id. Raises as `emit` does.
+        """
+        return await hand_over(self.core, Updates(self.core).snapshot, marks)
+
+    def llm(self, model: str, **marks: Unpack[Marks]) -> ModelCall:
+        """Return a call of a model, for use in `async with`: it reports duration, usage and error.
+
+            async with session.llm("large") as call:
+                answer = await ask_model(prompt)
+                call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
+
+        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`;
+        they have one step id. A call that raises has a usage only if tokens or cost were set.
+        Entering and leaving raise as `emit` does, but never hide what the block raised.
+
+        Args:
+            model: Name of the model.
+            marks: As in `emit`.
+        """
+        return ModelCall(self.core.call_reporter(), model, envelope_fields(marks))
+
+    def run(
+        self,
+        task_type: str,
+        *,
+        mode: RunMode = "attached",
+        expected_ms: int | None = None,
+        input: Json = None,
+        plan: Json = None,
+        resume: bool = False,
         quota_wait_s: float | None = None,
-        marks: Marks | None = None,
-    ) -> None:
-        """`marks`: of the events of the start, which entering `async with` sends if it `starts`."""
-        super().__init__(may_block=may_block)
-        self._open_session = open_session
-        self._beats_with: BeatsWith = beats_with
-        self._starts = starts
-        self._validate = validate
-        self._connect, self._quota_wait_s = connect, quota_wait_s
-        self._marks: Marks = marks or {}
-        self._block: SessionBlock | None = None  # while in `async with`
+        **marks: Unpack[Marks],
+    ) -> Run:
+        """Return a run of a task, to be used in `async with`: events in the block belong to it.
+
+            async with session.run("report", input={"month": "2026-10"}) as run:
+                run.report_progress(0.5)
+                run.result = {"pages": 12}
+
+        Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
+        `run_cancelled`. Entering (`QuotaExceeded` if the tenant's quota rejects it) and leaving
+        raise as `emit` does, but never hide what the block raised.
+
+        Args:
+            task_type: What kind of task it is.
+            mode: An `attached` run lives with its session: it is paused if the session times out,
+                fails if it ends, and may take `attached_run_ms`; one that is silent sends a
+                heartbeat every five seconds. A `detached` one goes on while the session is held or
+                has timed out, and the session is not archived before the run ends.
+            expected_ms: How long it is expected to take; `Invalid` if that is more than it may.
+            input: What the run is given, as JSON can hold it.
+            plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
+            resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
+            marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
+        """
+        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, marks)
+
+    def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
+        """Return a run of this session that has begun before, for use in `async with`: it goes on.
+
+            async with session.resume_run("report-7") as run:
+                facts = await run.step("collect", collect_facts)  # not run again if it succeeded
+
+        Entering reads the run, its steps and its tool calls. Calls that may have taken effect are
+        resolved by asking their tools. Then a run that is paused or has failed is resumed.
+
+        Args:
+            run_id: The run's id.
+            marks: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+                although it has failed for good.
+
+        Entering the block raises:
+            RunNotFound: There is no such run.
+            RunOver: It has failed for good, or was cancelled.
+            ToolCallUnresolved: A tool call may have taken effect; a person must decide.
+            Refused: The processor does not let it go on; else as `sync` and `emit`.
+        """
+        return Runs(self.core).resume_run(run_id, marks)
+
+    async def start_task(
+        self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]
+    ) -> str:
+        """Ask the workers of this session's service to carry out a task; return the task's id.
+
+            task_id = await session.start_task("model_training", {"model": "m1", "epochs": 10})
+
+        The task is a detached run: it goes on without this client and its session. Its id is all
+        that `AsyncSessionClient.check_task_status` and its kin need. With quotas it may have to
+        wait.
+
+        Args:
+            task_type: Name of the function, as the workers know it.
+            input: What it is given, as JSON can hold it.
+            timeout_s: How long Kafka may take to acknowledge the request.
+            marks: As in `emit`, but for `run_id`.
+
+        Raises:
+            Unavailable: Kafka has not acknowledged the request. It stays queued as other events do.
+            DeliveryFailed: The request is lost.
+        """
+        return await run_session_flow_async(self.core, Runs(self.core).start_task(task_type, input, timeout_s, marks))
+
+    async def ask(self, question: str, deadline: timedelta | float | None = None, **marks: Unpack[Marks]) -> Answer:
+        """Pause the session with a question to a person, and wait for the answer.
+
+            answer = await session.ask("Send the invoice?", deadline=timedelta(hours=4))
+            if answer.approved:
+                send_invoice()
+
+        An operator answers by `sessionary approve` or `refuse`, or by the control API. If none
+        does in time, the question expires, which is a refusal. The session is Active again
+        whichever it is, in the next epoch; it sends no heartbeats meanwhile. If a process ends
+        while it waits, another one may `attach` to the session and ask the same question: it takes
+        the session over, and waits for the answer to the open one.
+
+        Args:
+            question: What is asked, for people.
+            deadline: For so long it may be answered, in seconds or as a `timedelta`. It takes the
+                place of the limit `hold_ms`, which is the default.
+            marks: As in `emit`.
+
+        Returns:
+            The answer: `approved`, `reason_code` (`approved`, `refused` or `expired`), `by` whom,
+            and the `text` that he gave.
+
+        Raises:
+            Refused: The processor refused the pause, for example because others hold the session.
+            NotAllowed: The session waits for the answer to another question.
+            RulesTooOld: The rules in force know no questions.
+            SessionEnded: The session ended, for example because an operator called it off.
+            SessionFenced: Another process took the session over meanwhile.
+            Unavailable: The control API has not answered since the deadline. Ask again.
+
+        Otherwise raises as `emit` and `sync` do.
+        """
+        return await run_session_flow_async(self.core, Questions(self.core).ask(question, deadline, marks))
+
+    def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
+        """Return a block in which this session's events carry marks, unless a verb is given others.
+
+            with session.marks(run_id="run-7"):
+                await session.activity("llm")
+
+        Tasks and threads that begin in the block inherit them.
+
+        Args:
+            marks: The marks, as in `BlockMarks`.
+        """
+        return added_marks(self.session_id, block_fields(marks))
+
+    def bind(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function` with this session as the current one, and with the marks of this call.
+
+        For a plain function that other code will call, in a context that inherits nothing: a
+        callback, or a thread pool that is none of `concurrent.futures`.
+        """
+        return bind_function(self, function)
+
+    # Life
 
     async def start(
         self,
@@ -94,32 +746,16 @@ class AsyncSession(AsyncSessionAgents):
             marks: As in `emit`; of all events of the start.
 
         Returns:
-            This session. Raises as `Session.start` does.
+            This session.
+
+        Raises:
+            QuotaExceeded: The quota rejected it, or it waited for so long. It has ended.
+            SessionEnded: It ended while it waited.
+
+        Otherwise raises as `emit` and, with quotas, `sync` do.
         """
-        session = self.sync_session
-        await run_flow_async(session._wait_admitted(quota_wait_s), session._waits.pause)
-        await self._take_start_step("validating", "invalid_config", validate, marks)
-        await self._take_start_step("connecting", "connection_failed", connect, marks)
-        await self._run_verb(self.sync_session._mark_started, marks)
+        await run_session_flow_async(self.core, Lifecycle(self.core).start(validate, connect, quota_wait_s, marks))
         return self
-
-    async def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
-        """End a session that was created and could not be started. Raises as `emit` does.
-
-        Args:
-            reason: `invalid_config` or `connection_failed`.
-            message: Details, for people.
-            marks: As in `emit`.
-        """
-        await self._run_end(self.sync_session.fail_start, reason, message, **marks)
-
-    async def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
-        """Set the session's phase, an attribute beside its state. Raises as `emit` does.
-
-        The other verbs send the phases that they need themselves. Only the owning service may
-        change the phase; the processor refuses a phase that is out of order.
-        """
-        await self._run_verb(self.sync_session.enter_phase, phase, **marks)
 
     async def pause(self, reason: str | None = None, kind: PauseKind = "manual", **marks: Unpack[Marks]) -> str:
         """Pause an Active session, with a snapshot of its content. `resume` continues it.
@@ -134,25 +770,10 @@ class AsyncSession(AsyncSessionAgents):
         Returns:
             The snapshot's id. Raises as `emit` does.
         """
-        return await self._run_verb(self.sync_session.pause, reason, kind, **marks)
-
-    async def ask(self, question: str, deadline: timedelta | float | None = None, **marks: Unpack[Marks]) -> Answer:
-        """Pause the session with a question to a person, and wait for the answer.
-
-        Args:
-            question: What is asked, for people.
-            deadline: For so long it may be answered, in seconds or as a `timedelta`; default: the
-                limit `hold_ms`. Then it is refused.
-            marks: As in `emit`.
-
-        Returns:
-            The answer. Raises as `Session.ask` does, which says more.
-        """
-        session = self.sync_session
-        return await run_flow_async(session._ask_person(question, deadline, marks), session._waits.pause)
+        return await hand_over(self.core, Lifecycle(self.core).pause, reason, kind, marks)
 
     async def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
-        """Make a Paused or timed-out session Active again. Waits for the processor's verdict.
+        """Make a Paused or timed-out session Active again. Waits until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
         again to go on waiting: nothing is sent twice.
@@ -173,32 +794,7 @@ class AsyncSession(AsyncSessionAgents):
 
         Otherwise raises as `emit` does.
         """
-        # Sent before anything is awaited. Under policy `block` a thread sends it, which a cancelled
-        # call does not stop; after the end of the block it raises there, as the session has ended.
-        pending = await self._run_verb(self.sync_session._ask_resume, resume_plan, marks)
-        return await asyncio.to_thread(self.sync_session._await_content, pending)
-
-    async def migrate(
-        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
-    ) -> MigrationResult:
-        """Move the session to another service, and wait until it is there.
-
-        A client of that service takes it by `accept_migrations`. Then this object has left the
-        session: it beats no more, and its verbs raise `SessionFenced`. A call that is cancelled
-        calls nothing off: `sync` tells later where the session is.
-
-        Args:
-            to: The service that is to own the session.
-            ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
-            reason: Why, for people.
-            marks: As in `emit`.
-
-        Returns what was completed. Raises as `Session.migrate` does.
-        """
-        session = self.sync_session
-        await asyncio.to_thread(session._learn_rules)
-        offered = await self._run_verb(session._offer, to, ttl_s, reason, marks)
-        return await run_flow_async(session._migration_flow(offered), session._waits.pause)
+        return await run_session_flow_async(self.core, Lifecycle(self.core).resume(resume_plan, marks))
 
     async def error(
         self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]
@@ -213,10 +809,10 @@ class AsyncSession(AsyncSessionAgents):
                 Has no effect on an `ErrorInfo`.
             marks: As in `emit`.
         """
-        await self._run_verb(self.sync_session.error, error, retryable=retryable, **marks)
+        await hand_over(self.core, Lifecycle(self.core).error, error, retryable, marks)
 
     async def recover(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
-        """Return from state Error to Active. Waits for the processor's verdict.
+        """Return from state Error to Active. Waits until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
         again to go on waiting: nothing is sent twice.
@@ -227,41 +823,7 @@ class AsyncSession(AsyncSessionAgents):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        pending = await self._run_verb(self.sync_session._ask_recovery, resume_plan, marks)
-        return await asyncio.to_thread(self.sync_session._await_content, pending)
-
-    async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
-        """End the session because its work is done. Raises as `emit` does."""
-        await self._run_end(self.sync_session.complete, message, **marks)
-
-    async def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
-        """End the session because its work was called off. Raises as `emit` does."""
-        await self._run_end(self.sync_session.cancel, message, **marks)
-
-    async def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
-        """End the session at once, with the most severe reason that is legal in its state.
-
-        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Raises as `emit`
-        does.
-        """
-        await self._run_end(self.sync_session.force_close, message, **marks)
-
-    async def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
-        """End the session with the event that is legal in its state.
-
-        Does nothing if the session has ended, or if the processor has timed it out. Raises as
-        `emit` does.
-        """
-        await self._run_end(self.sync_session.close, message, **marks)
-
-    def detach(self) -> None:
-        """Stop the heartbeats without ending the session, as if the agent had died.
-
-        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
-        `ClientClosed` in a forked child whose parent made the session. Not a coroutine: it sends
-        nothing.
-        """
-        self.sync_session.detach()
+        return await run_session_flow_async(self.core, Lifecycle(self.core).recover(resume_plan, marks))
 
     async def sync(self) -> SessionView:
         """Read the session from the processor, and adopt its state, epoch, version and content.
@@ -281,85 +843,27 @@ class AsyncSession(AsyncSessionAgents):
             AuthenticationFailed: The control API rejects our token.
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
         """
-        session = self.sync_session
-        return await asyncio.to_thread(session._sync_unless_left, session._departures)
+        return await asyncio.to_thread(self.core.sync, self.core.view.departures)
 
-    async def __aenter__(self) -> Self:
-        await self._open()
-        self._block = enter_block(self)
-        return self
+    async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session because its work is done. Raises as `emit` does."""
+        await end_anyway(self.core, Lifecycle(self.core).complete, message, marks)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        # In place even under policy `block`: a cancelled task must still send its last event.
-        try:
-            return self.sync_session.__exit__(kind, error, trace)
-        finally:
-            if self._block is not None:
-                leave_block(self._block)
+    async def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session with the event that is legal in its state.
 
-    # For the client
-
-    async def _open(self) -> Self:
-        """Create the session, and start it if asked, without making it the current one."""
-        if self._session is None:
-            is_alive = lifeline_of(self._beats_with)
-            session = await self._open_in_thread() if self._may_block else self._open_session()
-            self._use_session(session, is_alive)
-            if self._starts:
-                try:
-                    await self.start(
-                        validate=self._validate,
-                        connect=self._connect,
-                        quota_wait_s=self._quota_wait_s,
-                        **self._marks,
-                    )
-                except BaseException as error:
-                    session.__exit__(type(error), error, None)  # nothing else ends it: the block is not entered
-                    raise
-        return self
-
-    # Inside
-
-    def _use_session(self, session: Session, is_alive: IsAlive | None) -> None:
-        session._bind_heartbeats(is_alive)
-        self._session = session
-
-    async def _open_in_thread(self) -> Session:
-        """Open the session in a thread; if the caller is cancelled, end what the thread opens."""
-
-        def leave(session: Session, error: BaseException) -> None:
-            session.__exit__(type(error), error, None)
-
-        return await open_or_leave(self._open_session, leave)
-
-    async def _take_over(self, marks: Marks) -> None:
-        """Take an attached session over, as `AsyncSessionClient.attach` describes it."""
-        pending = await self._run_verb(self.sync_session._ask_take_over, marks)
-        await asyncio.to_thread(self.sync_session._await_take_over, pending)
-
-    async def _take_start_step(
-        self, phase: Phase, failure: StartFailureReason, step: AsyncStep | None, marks: Marks
-    ) -> None:
-        await self._run_verb(self.sync_session.enter_phase, phase, **marks)
-        if step is None:
-            return
-        try:
-            await step()
-        except BaseException as error:
-            self.sync_session._abort_start(failure, error, marks)  # in place, as in `__aexit__`
-            raise
+        Does nothing if the session has ended, or if the processor has timed it out. Works also
+        while a verdict is awaited. Until that is known the session beats, and if it is granted,
+        another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
+        """
+        await end_anyway(self.core, Lifecycle(self.core).close, message, marks)
 
 
-def current_session() -> Session | AsyncSession | None:
-    """Return the session whose `with` block the current code runs in; None outside any.
-
-    Tasks, and threads and calls of thread pools that begin in the block, inherit it; those that
-    live longer no longer see it once the block was left. In another process it is None.
-    """
-    found = active_session()
-    return found if isinstance(found, Session | AsyncSession) else None
-
-
-__all__ = ["AsyncSession", "AsyncStep", "current_session"]
+__all__ = [
+    "AsyncSession",
+    "AsyncSessionAgents",
+    "AsyncSessionConversation",
+    "AsyncSessionLifecycle",
+    "AsyncSessionMigration",
+    "AsyncSessionRecorded",
+]

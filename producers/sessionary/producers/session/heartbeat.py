@@ -13,17 +13,12 @@ import weakref
 from collections.abc import Callable
 from threading import Condition, Thread
 from types import MethodType
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from sessionary.producers.errors import Invalid
-from sessionary.producers.judgement.judged_handle import JudgedHandle
-from sessionary.producers.ports import HeartbeatTimer
 from sessionary.producers.process.guards import join_thread
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms, with_defaults
 from sessionary.schemas.types import Limits
-
-if TYPE_CHECKING:
-    from sessionary.producers.session.pending_verdict import PendingVerdict
 
 BeatsWith = Literal["process", "thread", "task"]
 """What must be alive for a session's heartbeats: the process, or the creating thread or task."""
@@ -33,7 +28,6 @@ IsAlive = Callable[[], bool]
 # Heartbeats that are due within this time, and this part of their interval, go out together: each
 # wake-up of the timer costs more than a heartbeat.
 _TOGETHER_S, _TOGETHER_PART = 0.2, 0.02
-_RUN_RULES = 2  # the first ones that know runs
 _ENDED_MIN = 64  # entries of ended sessions that the queue may hold besides as many as live ones
 # First heartbeats are spread over the interval by the golden ratio, so that the sessions of a
 # process that starts thousands at once do not beat at once.
@@ -262,109 +256,7 @@ class Heartbeats:
                 heapq.heappush(self._due, due)
 
 
-class BeatingHandle(JudgedHandle):
-    """The part of a session that sends its heartbeats.
-
-    While a verb waits for its verdict, the session may be Active in the log: the processor may be
-    late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
-    verb is refused, these heartbeats are refused too, and keep no session alive. A session that was
-    left before its verdict beats on until it can be ended: else a clock might end it first.
-
-    Hold the lock for `_may_beat` and what starts and stops heartbeats.
-    """
-
-    _limits: Limits
-    _pending: "PendingVerdict | None"
-
-    def _begin_beating(self, timer: HeartbeatTimer, wanted_s: float, is_alive: IsAlive | None) -> None:
-        """Choose the timer, and the interval that the client wants; no heartbeat is due yet."""
-        self._timer, self._wanted_s = timer, wanted_s
-        self._is_alive = is_alive
-        self._is_queued = False  # it waits for its tenant's quota, and beats so that it is not given up
-        self._heartbeat_token: int | None = None
-        self._followed: PendingVerdict | None = None  # a verdict that ends the session once more, if it is granted
-
-    def _send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
-
-        Return False if no further heartbeat is due. Never blocks.
-        """
-        # Never wait for a busy session: its events are signs of life themselves.
-        emitter = self._emitter
-        if not emitter.lock.acquire(blocking=False):
-            return True
-        try:
-            if not self._may_beat():
-                self._heartbeat_token = None
-                return False
-            awaited = self._pending or self._followed
-            if awaited is None:
-                emitter.emit_heartbeat()
-            elif awaited.is_in_log:
-                emitter.emit_heartbeat(epoch=emitter.epoch + 1)
-            return True
-        finally:
-            emitter.lock.release()
-
-    def _send_run_beat(self, run_id: str, elapsed_s: float) -> None:
-        """Send a heartbeat of an attached run, if one of the session may be sent. Never blocks."""
-        if not self._lock.acquire_now():
-            return
-        try:
-            if self._pending is None and self._followed is None and self._may_beat():
-                self._emitter.emit_heartbeat(run_id, elapsed_s if self._rules >= _RUN_RULES else None)
-        finally:
-            self._lock.release()
-
-    def _may_beat(self) -> bool:
-        """Return whether the session may be Active, and what its heartbeats end with is alive."""
-        awaited = self._pending or self._followed
-        may_be_active = self._local_state == "Active" if awaited is None else awaited.leads_to_active
-        may_be_active = may_be_active or self._is_queued
-        is_left = self._detached and self._followed is None
-        alive = self._emitter.gate.open and (self._is_alive is None or self._is_alive())
-        return may_be_active and not is_left and alive
-
-    def _bind_heartbeats(self, is_alive: IsAlive | None) -> None:
-        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
-        self._is_alive = is_alive
-
-    def _start_heartbeats(self) -> None:
-        if self._heartbeat_token is not None or (self._detached and self._followed is None):
-            return
-        interval_s = heartbeat_interval_s(self._limits, self._wanted_s)
-        self._heartbeat_token = self._timer.start_heartbeat(self._send_heartbeat, interval_s, self._emitter.key_bytes)
-        if self._sent_events is not None:
-            self._watch.note_beats(interval_s)
-
-    def _beat_interval_s(self) -> float | None:
-        """Return how often the session beats; None if it does not. Takes no lock."""
-        return None if self._heartbeat_token is None else heartbeat_interval_s(self._limits, self._wanted_s)
-
-    def _beat_until_followed(self, pending: "PendingVerdict") -> None:
-        """Beat on, although the session was left: a verdict on it is followed."""
-        self._followed = pending
-        self._start_heartbeats()
-
-    def _end_following(self, pending: "PendingVerdict") -> None:
-        """Beat no more for a verdict that was followed."""
-        if self._followed is pending:
-            self._stop_heartbeats()
-
-    def _leave_heartbeats(self) -> None:
-        """Stop the heartbeats of a session that was left, unless a verdict on it is followed."""
-        if self._followed is None:
-            self._stop_heartbeats()
-
-    def _stop_heartbeats(self) -> None:
-        self._followed = None
-        if self._heartbeat_token is not None:
-            self._timer.stop_heartbeat(self._heartbeat_token)
-            self._heartbeat_token = None
-
-
 __all__ = [
-    "BeatingHandle",
     "BeatsWith",
     "Heartbeats",
     "IsAlive",

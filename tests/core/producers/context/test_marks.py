@@ -28,6 +28,7 @@ from sessionary.producers import (
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import LlmDecision
 from sessionary.schemas.headers import TRACEPARENT
+from tests.core.producers.test_public_surface import GROUPS
 
 SPAN = NonRecordingSpan(SpanContext(0xA, 0xB, is_remote=False, trace_flags=TraceFlags(1)))
 SPAN_TRACE = f"00-{0xA:032x}-{0xB:016x}-01"
@@ -56,7 +57,7 @@ def recover_after_error(session: Session, marks: Marks) -> None:
 
 def migrate(session: Session, marks: Marks) -> None:
     with suppress(MigrationAborted):
-        session.migrate(to="elsewhere", ttl_s=1, **marks)
+        session.migration.move(to="elsewhere", ttl_s=1, **marks)
 
 
 def call_model(session: Session, marks: Marks) -> None:
@@ -71,14 +72,14 @@ def run_task(session: Session, marks: Marks) -> None:
 
 def register_agent(session: Session, marks: Marks) -> None:
     with session.run("report", **marks):  # these verbs wait, and are refused if their run is unknown
-        session.agent("a", "writer", **marks)
+        session.agents.get("a", "writer", **marks)
 
 
 def hand_over(session: Session, marks: Marks) -> None:
     with session.run("report", **marks):
         for agent_id in ("a", "b"):
-            session.agent(agent_id, "writer", **marks).finish("x" * 20_000, task="work", **marks)
-        session.handoff(to="b", from_agent="a", **marks)
+            session.agents.get(agent_id, "writer", **marks).finish("x" * 20_000, task="work", **marks)
+        session.agents.handoff(to="b", from_agent="a", **marks)
 
 
 # What each verb that takes marks does in an Active session; the last two in an Idle one.
@@ -91,28 +92,28 @@ VERBS: dict[str, Callable[[Session, Marks], object]] = {
     "update_state": lambda s, m: s.update_state({"n": 1}, **m),
     "snapshot": lambda s, m: s.snapshot(**m),
     "message": lambda s, m: s.message("user", "x" * 20_000, **m),
-    "agent": register_agent,
-    "handoff": hand_over,
-    "tool_message": lambda s, m: s.tool_message("search", ["x"], **m),
+    "agents.get": register_agent,
+    "agents.handoff": hand_over,
+    "conversation.add_result": lambda s, m: s.conversation.add_result("search", ["x"], **m),
     "llm": call_model,
     "run": run_task,
     "resume_run": resume_failed_run,
     "start_task": lambda s, m: s.start_task("train", **m),
-    "enter_phase": lambda s, m: s.enter_phase("updating", **m),
+    "lifecycle.enter_phase": lambda s, m: s.lifecycle.enter_phase("updating", **m),
     "pause": lambda s, m: s.pause(**m),
     "ask": lambda s, m: s.ask("may I?", deadline=1, **m),
     "resume": lambda s, m: (s.pause(**m), s.resume(**m)),
-    "migrate": migrate,
+    "migration.move": migrate,
     "error": lambda s, m: s.error(TimeoutError(), **m),
     "recover": recover_after_error,
     "complete": lambda s, m: s.complete(**m),
-    "cancel": lambda s, m: s.cancel(**m),
-    "force_close": lambda s, m: s.force_close(**m),
+    "lifecycle.cancel": lambda s, m: s.lifecycle.cancel(**m),
+    "lifecycle.force_close": lambda s, m: s.lifecycle.force_close(**m),
     "close": lambda s, m: s.close(**m),
     "start": lambda s, m: s.start(connect=lambda: None, **m),
-    "fail_start": lambda s, m: s.fail_start("invalid_config", **m),
+    "lifecycle.fail_start": lambda s, m: s.lifecycle.fail_start("invalid_config", **m),
 }
-IDLE = {"start", "fail_start"}
+IDLE = {"start", "lifecycle.fail_start"}
 # What a verb says itself: the task that it asks for; that the call's start caused its end.
 OWN_MARKS = {"start_task": "run_id", "llm": "causation_id"}
 
@@ -128,7 +129,9 @@ def marked_verbs(owner: type) -> set[str]:
 
 
 def test_each_verb_that_takes_marks_is_among_these() -> None:
-    assert marked_verbs(Session) == marked_verbs(AsyncSession) == VERBS.keys()
+    for face, flat in enumerate((Session, AsyncSession)):
+        grouped = {f"{group}.{name}" for group, faces in GROUPS.items() for name in marked_verbs(faces[face])}
+        assert marked_verbs(flat) | grouped == VERBS.keys()
     assert marked_verbs(SessionClient) == marked_verbs(AsyncSessionClient) == {"create", "session", "attach", "claim"}
 
 

@@ -116,7 +116,7 @@ def test_a_detached_run_and_one_of_an_agent_that_is_gone_do_not_beat() -> None:
         with session.run("train", mode="detached"):
             memory.advance(20)
         with session.run("train"):
-            session.detach()
+            session.lifecycle.detach()
             memory.advance(20)
     assert beats_of(memory) == []
 

@@ -151,7 +151,7 @@ def test_tasks_and_their_threads_inherit_the_session_of_asyncio() -> None:
             await asyncio.gather(work(), work(), work())
             created = await client.create(user_id="u")
             assert current_session() is None
-            await created.fail_start("invalid_config")
+            await created.lifecycle.fail_start("invalid_config")
 
     asyncio.run(main())
 

@@ -166,7 +166,7 @@ def test_turns_are_told_in_order_and_only_the_last_ones(client: SessionClient, r
     with client.session(user_id="u") as session:
         session.message("user", "Hello")
         with session.run("report", run_id="r/1"):
-            session.tool_message("look", {"n": 1})
+            session.conversation.add_result("look", {"n": 1})
         session.emit(MessageAppended("assistant", artifact_id="a-1"))
         first, second, third = reads.fetch_messages(session.session_id, 200, None, TIMEOUT_S)
         assert list(reads.fetch_messages(session.session_id, 2, None, TIMEOUT_S)) == [second, third]

@@ -53,7 +53,7 @@ def test_block_waits_bounded_then_raises_and_takes_no_number(closed_address: str
         before = made.counters.sent
         with pytest.raises(QueueFull):
             s.activity("x", "y" * 1_000)
-        assert made.counters.sent == before == s._emitter.last_seq
+        assert made.counters.sent == before == s.core.emitter.last_seq
         assert made.counters.dropped == 0
 
 
@@ -64,7 +64,7 @@ def test_drop_counts_and_takes_the_number(closed_address: str, tmp_path: Path) -
         for _ in range(300):
             s.activity("x", "y" * 1_000)
         counters = made.counters
-        assert counters.sent == s._emitter.last_seq == 304
+        assert counters.sent == s.core.emitter.last_seq == 304
         assert 0 < counters.dropped < 304
 
 
@@ -212,10 +212,10 @@ def test_a_heartbeat_finds_out_that_the_producer_is_lost(faked: tuple[SessionCli
     s = client.session(user_id="u")
     kafka.deliver()
     kafka.fatal = True
-    s._send_heartbeat()
+    s.core.beats.send_heartbeat()
     assert client.counters.heartbeats_dropped == 1
     kafka.on_poll()
-    s._send_heartbeat()
+    s.core.beats.send_heartbeat()
     assert (len(kafka.queued), client.counters.heartbeats) == (2, 1)
 
 
@@ -344,11 +344,11 @@ def test_heartbeats_do_not_put_off_a_new_producer(
     transport = client._ports.transport
     assert isinstance(transport, DirectTransport)
     kafka.fatal = True
-    s._send_heartbeat()
+    s.core.beats.send_heartbeat()
     replace_at_s = transport._replace_at_s
     assert replace_at_s is not None
     monkeypatch.setattr(direct_transport, "_REPLACE_PAUSE_S", 60.0)
-    s._send_heartbeat()
+    s.core.beats.send_heartbeat()
     assert transport._replace_at_s == replace_at_s
     assert len(kafka.reported) == 1
 

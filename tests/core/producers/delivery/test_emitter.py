@@ -42,7 +42,7 @@ def test_every_event_of_a_session_takes_the_next_number_and_heartbeats_none() ->
             first.activity("a")
             second.info("b")
         for session in (first, second):
-            session._send_heartbeat()
+            session.core.beats.send_heartbeat()
             session.close()
         for session in (first, second):
             events = memory.events(session.session_id)
@@ -67,17 +67,17 @@ def test_a_heartbeat_from_a_template_says_what_the_session_says_now() -> None:
 
         def beat_now() -> tuple[Envelope, Payload, list[tuple[str, bytes]]]:
             sent: list[OutRecord] = []
-            session._emitter._transport = Recorder(sent.append)  # type: ignore[assignment]
-            session._emitter.emit_heartbeat()
-            session._emitter._transport = memory
+            session.core.emitter._transport = Recorder(sent.append)  # type: ignore[assignment]
+            session.core.emitter.emit_heartbeat()
+            session.core.emitter._transport = memory
             (record,) = sent
             event = Decoder().decode_event(record.value)
             assert isinstance(event, Event)
             assert (record.event_id, record.producer_seq) == (event.envelope.event_id, 0)
-            assert event.payload == Heartbeat(session._emitter.last_seq)
+            assert event.payload == Heartbeat(session.core.emitter.last_seq)
             assert event.envelope.epoch == session.epoch
             assert event.envelope.context_bytes == session.context_bytes
-            assert event.envelope.producer_id == session._emitter.producer_id
+            assert event.envelope.producer_id == session.core.emitter.producer_id
             return event.envelope, event.payload, record.headers
 
         check_beats()
@@ -88,7 +88,7 @@ def test_a_heartbeat_from_a_template_says_what_the_session_says_now() -> None:
         session.pause()
         session.resume()
         check_beats()
-        session._emitter.renew_producer()
+        session.core.emitter.renew_producer()
         check_beats()
 
 
@@ -250,7 +250,7 @@ def test_an_ended_session_that_is_attached_again_goes_on_as_a_new_producer() -> 
         ended = client.session(user_id="u")
         ended.close()
         again = client.attach(ended.session_id)
-        again._emitter.emit(SessionActivity("late"))
+        again.core.emitter.emit(SessionActivity("late"))
         live = client.session(user_id="u")
         kept = client.attach(live.session_id)
         kept.activity("x")

@@ -195,10 +195,10 @@ def test_a_run_goes_on_after_its_process_died_with_an_empty_list_of_messages() -
     with client, client.session(user_id="u") as session:
         die_in(session, Work(write=KeyboardInterrupt()).do)
         again = Work()
-        assert session.conversation() == []
+        assert session.conversation.read() == []
         with session.resume_run("r") as run:
             assert again.do(run) == 1_000
-        assert session.conversation() == []
+        assert session.conversation.read() == []
     assert again.done == ["write", "publish"]
     assert RunResumed not in kinds(payloads(memory))
     retried = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.attempt > 1]

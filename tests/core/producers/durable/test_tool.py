@@ -219,7 +219,7 @@ def test_a_call_in_progress_elsewhere_is_not_made() -> None:
         with other.attach(session_id) as same, pytest.raises(ToolCallInProgress) as raised:
             inner(value)
         found.append(raised.value)
-        same.detach()
+        same.lifecycle.detach()
         return 1
 
     with client, other, client.session(user_id="u") as session:

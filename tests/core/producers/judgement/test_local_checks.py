@@ -121,7 +121,7 @@ def test_a_cyclic_state_is_an_error() -> None:
         (lambda s: s.usage(tokens_in="many"), "tokens_in is 'many', a str; allowed: int"),
         (lambda s: s.activity(5), "kind is 5, an int; allowed: str"),
         (lambda s: s.pause(kind="tea"), "kind is 'tea'; allowed: manual, migration, review"),
-        (lambda s: s.enter_phase("tea"), "phase is 'tea'; allowed: creating, validating"),
+        (lambda s: s.lifecycle.enter_phase("tea"), "phase is 'tea'; allowed: creating, validating"),
         (
             lambda s: s.usage(retry_of=7),
             "retry_of is 7, an int; allowed: None, str",
@@ -176,7 +176,7 @@ def active(session: Session) -> None:
         (errored, lambda s: s.update_state({"n": 2}), "state_updated is not possible in Error"),
         (errored, lambda s: s.complete(), "allowed: forced, recovery_failed, unrecoverable"),
         (active, lambda s: s.start(), "session_phase_changed with phase 'validating' is not possible in Active"),
-        (active, lambda s: s.fail_start("invalid_config"), "session_start_failed is not possible in Active"),
+        (active, lambda s: s.lifecycle.fail_start("invalid_config"), "session_start_failed is not possible in Active"),
     ],
 )
 @pytest.mark.parametrize("rules", [1, 2])

@@ -21,7 +21,7 @@ parked.pause()
 held, leave = threading.Event(), threading.Event()
 
 def hold_locks():
-    with session._emitter.lock, parked._emitter.lock, session._emitter._sequence._changed:
+    with session.core.emitter.lock, parked.core.emitter.lock, session.core.emitter._sequence._changed:
         held.set()
         leave.wait(600)
 
@@ -38,9 +38,9 @@ if child == 0:
         "error": lambda: session.error(TimeoutError("x")),
         "complete": session.complete,
         "close": session.close,
-        "force_close": session.force_close,
-        "fail_start": lambda: session.fail_start("invalid_config"),
-        "detach": session.detach,
+        "force_close": session.lifecycle.force_close,
+        "fail_start": lambda: session.lifecycle.fail_start("invalid_config"),
+        "detach": session.lifecycle.detach,
         "sync": session.sync,
         "resume": parked.resume,
         "recover": parked.recover,

@@ -124,7 +124,7 @@ def test_a_timed_out_session_is_told_beats_no_more_and_can_be_resumed() -> None:
     (told,) = scene.told.timed_out
     assert (told.session_id, told.state, told.reason_code) == (session.session_id, "Timeout", "inactive")
     assert (session.local_state, session.lost) == ("Timeout", False)
-    assert not session._send_heartbeat()
+    assert not session.core.beats.send_heartbeat()
     session.activity("late")  # what a poll found makes no verb raise
     scene.poll()
     assert [each.reason for each in scene.told.refused] == ["late"]
@@ -173,7 +173,7 @@ def test_a_take_over_is_told_and_stops_the_heartbeats() -> None:
     (fenced,) = scene.told.fenced
     assert (fenced.session_id, fenced.holder, fenced.epoch) == (session.session_id, second.producer_id, 2)
     assert session.lost
-    assert not session._send_heartbeat()
+    assert not session.core.beats.send_heartbeat()
     session.activity("goes on")
     with pytest.raises(SessionFenced):
         session.sync()
@@ -361,10 +361,10 @@ def test_events_are_remembered_only_until_they_are_judged() -> None:
     session = scene.client.session(user_id="u")
     for _ in range(50):
         session.emit(SessionPhaseChanged("updating"))
-    assert session._sent_events is not None
-    assert len(session._sent_events) > 50
+    assert session.core.view.sent_events is not None
+    assert len(session.core.view.sent_events) > 50
     scene.poll()
-    assert len(session._sent_events) == 0
+    assert len(session.core.view.sent_events) == 0
     assert len(scene.told.refused) == 16, "the processor remembers the last 16 of a session"
 
 
@@ -374,7 +374,7 @@ def test_nothing_is_asked_for_without_a_control_api_or_if_it_is_turned_off() -> 
     session = client.session(user_id="u")
     resume_raw(session)
     client._watch.poll_now()
-    assert (kafka.polled, errors, session._sent_events) == ([], [], None)
+    assert (kafka.polled, errors, session.core.view.sent_events) == ([], [], None)
 
 
 def test_the_asyncio_face_has_the_callbacks_and_lost() -> None:

@@ -54,14 +54,14 @@ def test_a_lost_session_keeps_no_events() -> None:
     kafka = JudgedMemory()
     client = kafka.polling_client()
     session = client.session(user_id="u")
-    sent = session._sent_events
+    sent = session.core.view.sent_events
     assert sent is not None
     kafka.client()[0].attach(session.session_id, take_over=True)
     with pytest.raises(SessionFenced):
         session.sync()
     assert session.lost
     client._watch.poll_now()
-    session._fenced_by = None  # as in a session that was lost for another reason
+    session.core.view.fenced_by = None  # as in a session that was lost for another reason
     session.activity("goes on")
     assert len(sent) == 0
 

@@ -285,7 +285,7 @@ def test_the_same_for_asyncio() -> None:
                     pass
             async with client.session(user_id="u") as ours:
                 child = await client.create(user_id="u", parent=ours.sync_session)
-                await child.fail_start("invalid_config")
+                await child.lifecycle.fail_start("invalid_config")
         return memory
 
     memory = asyncio.run(main())

@@ -30,5 +30,5 @@ def test_a_tenants_sessions_read_what_its_own_ports_tell() -> None:
         ports=ports._replace(tenant_ports=lambda tenant, its: of_globex),
     )
     with client, client.for_tenant("globex") as globex:
-        assert client.session(user_id="u").conversation() == []
-        assert [turn.content for turn in globex.session(user_id="u").conversation()] == ["of globex"]
+        assert client.session(user_id="u").conversation.read() == []
+        assert [turn.content for turn in globex.session(user_id="u").conversation.read()] == ["of globex"]

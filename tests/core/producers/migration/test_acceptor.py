@@ -131,7 +131,7 @@ def test_a_state_that_differs_is_read_again_and_the_third_time_ends_it(monkeypat
     rig = Rig()
     acceptor = rig.acceptor()
     prepared = rig.prepare(acceptor)
-    monkeypatch.setattr("sessionary.producers.session.collaboration.migration.content_hash", lambda text: "0" * 64)
+    monkeypatch.setattr("sessionary.producers.session.migration.content_hash", lambda text: "0" * 64)
     acceptor(prepared, rig.receipts.append)
     assert [each.reason for each in rig.memory.refusals()] == ["migration_moved"] * 3
     view = rig.session.sync()

@@ -16,7 +16,7 @@ def test_asyncio_moves_sessions_and_takes_them() -> None:
         arrived: asyncio.Queue[AsyncSession] = asyncio.Queue()
         target.accept_migrations(arrived.put)
         async with source.session(user_id="u", state={"n": 1}) as session:
-            done = await session.migrate(to="shipping")
+            done = await session.migration.move(to="shipping")
             moved = await arrived.get()
             assert (done.epoch, moved.epoch, moved.state) == (2, 2, {"n": 1})
             assert await moved.update_state({"n": 2}) == 2
@@ -34,7 +34,7 @@ def test_asyncio_s_function_may_fail_and_needs_a_loop() -> None:
     async def run() -> Sequence[Exception]:
         stage = Stage()
         AsyncSessionClient.wrap(stage.target).accept_migrations(fail)
-        await asyncio.to_thread(stage.session().migrate, to="shipping")
+        await asyncio.to_thread(stage.session().migration.move, to="shipping")
         while not stage.told:
             await asyncio.sleep(0)
         return stage.told

@@ -23,6 +23,7 @@ from sessionary.producers import (
 )
 from sessionary.producers.durable.flow import run_flow
 from sessionary.producers.ports import Receipt
+from sessionary.producers.session.migration import Migration
 from sessionary.schemas.events import SessionMigrationAborted, SessionMigrationAccepted, SessionMigrationLoaded
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.core.producers.migration.stage import Stage
@@ -33,7 +34,7 @@ def test_a_session_moves_with_its_state_and_the_target_works_on() -> None:
     stage.take()
     session = stage.session(data_classes=["personal"])
     session.update_state({"cart": ["ü", 2]})
-    done = session.migrate(to="shipping", reason="rebalanced")
+    done = session.migration.move(to="shipping", reason="rebalanced")
     assert done == MigrationResult(done.migration_id, "billing", "shipping", 2)
     (arrived,) = stage.arrived
     assert (arrived.state, arrived.version, arrived.epoch) == ({"cart": ["ü", 2]}, 2, 2)
@@ -52,7 +53,7 @@ def test_the_target_beats_for_the_session_and_the_source_does_not() -> None:
     stage = Stage()
     stage.take()
     session = stage.session()
-    session.migrate(to="shipping")
+    session.migration.move(to="shipping")
     before = len(stage.memory.heartbeats())
     stage.memory.advance(300)
     assert stage.memory.view_session(session).state == "Active"
@@ -65,7 +66,7 @@ def test_the_source_has_left_and_no_poll_reports_it() -> None:
     stage = Stage()
     stage.take()
     with stage.session() as session:
-        session.migrate(to="shipping")
+        session.migration.move(to="shipping")
         assert session.lost
         for verb in (lambda: session.activity("x"), session.pause, session.close, session.sync):
             with pytest.raises(SessionFenced) as raised:
@@ -82,7 +83,7 @@ def test_the_source_is_asked_to_clean_up_and_says_nothing_of_the_session_but_tha
     asked: list[CleanupRequest] = []
     stage.source.on_cleanup(asked.append)
     session = stage.session()
-    session.migrate(to="shipping")
+    session.migration.move(to="shipping")
     stage.memory.advance(0)
     assert [(each.reason_code, each.service_id, each.epoch) for each in asked] == [("migrated", "billing", 1)]
     assert stage.types(session)[3:] == ["resources_released"]
@@ -96,9 +97,9 @@ def test_a_session_comes_back_to_the_client_that_it_left() -> None:
     back: list[Session] = []
     stage.source.accept_migrations(back.append)
     stage.source.on_cleanup(lambda _: None)
-    stage.session().migrate(to="shipping")
+    stage.session().migration.move(to="shipping")
     stage.memory.advance(1)
-    assert stage.arrived[0].migrate(to="billing").epoch == 3
+    assert stage.arrived[0].migration.move(to="billing").epoch == 3
     assert back[0].update_state({"n": 1}) == 2
     assert (stage.memory.refusals(), stage.told) == ([], [])
 
@@ -108,7 +109,7 @@ def test_a_silent_target_aborts_it_and_the_session_goes_on(ttl_s: float) -> None
     stage = Stage()
     session = stage.session()
     with pytest.raises(MigrationAborted, match="did not migrate to shipping: target_silent") as raised:
-        session.migrate(to="shipping", ttl_s=ttl_s)
+        session.migration.move(to="shipping", ttl_s=ttl_s)
     assert (raised.value.reason_code, raised.value.target_service) == ("target_silent", "shipping")
     assert session.update_state({"n": 1}) == 2
     stage.memory.advance(100)
@@ -128,7 +129,7 @@ class Deaf(Stage):
         def load(request: Any, on_receipt: Any) -> None:
             if request.step == "offered":
                 session = self.target._open_attached(request.session_id, None, may_beat=False)
-                session._tell_loaded(request.migration_id)
+                Migration(session).tell_loaded(request.migration_id)
 
         port.start(load)
 
@@ -138,7 +139,7 @@ def test_a_session_that_was_held_goes_on_beating_and_working() -> None:
     stage.take()
     session = stage.session()
     with pytest.raises(MigrationAborted) as raised:
-        session.migrate(to="shipping", ttl_s=30)
+        session.migration.move(to="shipping", ttl_s=30)
     assert raised.value.reason_code == "expired"
     stage.memory.advance(100)
     assert session.sync().state == "Active"
@@ -184,7 +185,7 @@ def test_a_paused_session_moves_and_stays_paused() -> None:
     stage.take()
     session = stage.session()
     session.pause("for a review", "review")
-    session.migrate(to="shipping")
+    session.migration.move(to="shipping")
     (arrived,) = stage.arrived
     assert arrived.local_state == "Paused"
     arrived.resume()
@@ -200,7 +201,7 @@ def test_a_timed_out_session_moves_and_is_active_there() -> None:
     stage.memory.advance(61)
     assert session.local_state == "Timeout"
     stage.memory.silence(session, silent=False)
-    session.migrate(to="shipping")
+    session.migration.move(to="shipping")
     (arrived,) = stage.arrived
     stage.memory.advance(100)
     assert (arrived.local_state, stage.memory.view_session(arrived).state) == ("Active", "Active")
@@ -211,7 +212,7 @@ def test_what_the_processor_refuses_is_raised_and_told_once() -> None:
     session = stage.session()
     session.emit(_offer("m1"))
     with pytest.raises(Refused) as raised:
-        session.migrate(to="shipping")
+        session.migration.move(to="shipping")
     assert raised.value.reason == "migration_open"
     assert stage.told == []
 
@@ -222,21 +223,21 @@ def test_what_cannot_be_offered_sends_nothing() -> None:
     sent = len(stage.memory.events())
     for fields in ({"to": "billing"}, {"to": "no name"}, {"to": "a", "ttl_s": 0.9}, {"to": "a", "ttl_s": 86_401}):
         with pytest.raises(Invalid):
-            session.migrate(**fields)
+            session.migration.move(**fields)
     idle = stage.source.create(user_id="u")
     assert len(stage.memory.events()) == sent + 1
     session.close()
     with pytest.raises(SessionEnded):
-        session.migrate(to="shipping")
-    idle.fail_start("invalid_config")
+        session.migration.move(to="shipping")
+    idle.lifecycle.fail_start("invalid_config")
     with pytest.raises((SessionEnded, NotAllowed)):
-        idle.migrate(to="shipping")
+        idle.migration.move(to="shipping")
 
 
 def test_rules_1_know_no_migration() -> None:
     stage = Stage(rules=1)
     with pytest.raises(RulesTooOld, match="migrate"):
-        stage.session().migrate(to="shipping")
+        stage.session().migration.move(to="shipping")
 
 
 def test_a_client_that_is_turned_off_finds_no_target() -> None:
@@ -245,7 +246,7 @@ def test_a_client_that_is_turned_off_finds_no_target() -> None:
         client.accept_migrations(lambda session: None)
         session = client.session(user_id="u")
         with pytest.raises(MigrationAborted):
-            session.migrate(to="shipping")
+            session.migration.move(to="shipping")
         session.activity("on")
 
 
@@ -253,9 +254,9 @@ def test_the_end_of_a_session_ends_its_migration() -> None:
     stage = Stage()
     session = stage.session()
     session.sync()
-    offered = session._offer("shipping", 60.0, None, {})
+    offered = Migration(session.core).offer("shipping", 60.0, None, {})
     session.complete()
-    flow = session._migration_flow(offered)
+    flow = Migration(session.core).follow(offered)
     with pytest.raises(MigrationAborted) as raised:
         flow.send(next(flow).work())  # type: ignore[union-attr]
     assert raised.value.reason_code == "session_ended"
@@ -280,9 +281,9 @@ def test_a_client_takes_migrations_once_and_each_tenant_its_own() -> None:
         stage.source.accept_migrations(lambda session: None, concurrency=0)
     globex: list[Session] = []
     stage.target.for_tenant("globex").accept_migrations(globex.append)
-    stage.source.for_tenant("globex").session(user_id="u").migrate(to="shipping")
-    stage.session().migrate(to="shipping")
-    assert [each._emitter.key.tenant_id for each in (*globex, *stage.arrived)] == ["globex", "acme"]
+    stage.source.for_tenant("globex").session(user_id="u").migration.move(to="shipping")
+    stage.session().migration.move(to="shipping")
+    assert [each.core.emitter.key.tenant_id for each in (*globex, *stage.arrived)] == ["globex", "acme"]
 
 
 def test_a_closed_client_takes_no_migration() -> None:
@@ -290,7 +291,7 @@ def test_a_closed_client_takes_no_migration() -> None:
     stage.take()
     stage.target.close()
     with pytest.raises(MigrationAborted):
-        stage.session().migrate(to="shipping", ttl_s=2)
+        stage.session().migration.move(to="shipping", ttl_s=2)
     assert stage.arrived == []
 
 
@@ -308,7 +309,7 @@ class Placeless:
     """An offer whose place in the log the broker did not tell."""
 
     def __init__(self, session: Session) -> None:
-        self._fetch = session._services.control.fetch_session
+        self._fetch = session.core.services.control.fetch_session
         self.looks = 0
 
     def fetch_session(self, session_id: str, after: object, timeout_s: float) -> SessionView:
@@ -327,10 +328,10 @@ def test_an_earlier_migration_is_not_taken_for_one_that_is_not_judged_yet() -> N
     session = stage.session()
     session.sync()
     late = Placeless(session)
-    session._services = session._services._replace(control=_Control(late.fetch_session))
-    offered = session._offer("shipping", 60.0, None, {})
+    session.core.services = session.core.services._replace(control=_Control(late.fetch_session))
+    offered = Migration(session.core).offer("shipping", 60.0, None, {})
     offered.sent.on_receipt(Receipt(0, None))
-    done = run_flow(session._migration_flow(offered), stage.memory.pause)
+    done = run_flow(Migration(session.core).follow(offered), stage.memory.pause)
     assert (done.epoch, late.looks >= 4) == (2, True)
 
 

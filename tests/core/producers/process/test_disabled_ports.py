@@ -96,10 +96,10 @@ def test_nothing_is_known_of_turns_and_the_own_state_is_taken_for_granted() -> N
     with new_client() as client, client.session(user_id="u", state={"n": 1}) as session:
         session.message("user", "Hello")
         session.update_state({"n": 2})
-        session.verify()
-        assert list(session.conversation()) == list(client.conversation(session.session_id)) == []
-        assert session.execution() == ((), ())
-        assert list(session.list_artifacts()) == []
+        session.recorded.verify()
+        assert list(session.conversation.read()) == list(client.conversation(session.session_id)) == []
+        assert session.recorded.execution() == ((), ())
+        assert list(session.recorded.artifacts()) == []
 
 
 def test_an_ended_session_leaves_nothing_and_others_are_bounded() -> None:
@@ -109,7 +109,7 @@ def test_an_ended_session_leaves_nothing_and_others_are_bounded() -> None:
         for _ in range(3):
             with client.session(user_id="u") as session:
                 session.snapshot()
-            client.create(user_id="u").fail_start("invalid_config")
+            client.create(user_id="u").lifecycle.fail_start("invalid_config")
         assert outside._sessions == {}
         outside._sessions_max = 2
         sessions = [client.create(user_id="u") for _ in range(4)]

@@ -19,7 +19,7 @@ from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.events import LlmDecision, SessionStartFailed, SessionTerminated
 from tests.core.producers.gated_memory import cancel_while_it_waits, new_rig, open_soon
 from tests.core.producers.sent_events import sent_types
-from tests.core.producers.test_public_surface import PLAIN, SESSION
+from tests.core.producers.test_public_surface import GROUP_VERBS, GROUPS, PLAIN, SESSION
 from tests.support.waiting import wait_until
 
 LARGE_TEXT = "x" * 20_000  # an artifact
@@ -40,7 +40,7 @@ async def fail(session: AsyncSession) -> None:
 
 async def register_agents(session: AsyncSession) -> None:
     for agent_id in ("a", "b"):
-        await session.agent(agent_id, "writer")
+        await session.agents.get(agent_id, "writer")
 
 
 CASES = {
@@ -52,36 +52,40 @@ CASES = {
     "update_state": Case(lambda s: s.update_state({"n": 2}), waits=True),
     "snapshot": Case(lambda s: s.snapshot()),
     "message": Case(lambda s: s.message("user", LARGE_TEXT), waits=True),
-    "tool_message": Case(lambda s: s.tool_message("search", LARGE_TEXT), waits=True),
-    "conversation": Case(lambda s: s.conversation(), waits=True),
-    "execution": Case(lambda s: s.execution(), waits=True),
-    "list_artifacts": Case(lambda s: s.list_artifacts(), waits=True),
-    "verify": Case(lambda s: s.verify(), waits=True),
+    "conversation.add_result": Case(lambda s: s.conversation.add_result("search", LARGE_TEXT), waits=True),
+    "conversation.read": Case(lambda s: s.conversation.read(), waits=True),
+    "recorded.execution": Case(lambda s: s.recorded.execution(), waits=True),
+    "recorded.artifacts": Case(lambda s: s.recorded.artifacts(), waits=True),
+    "recorded.verify": Case(lambda s: s.recorded.verify(), waits=True),
     "start_task": Case(lambda s: s.start_task("train", timeout_s=20.0), waits=True),
     "start": Case(lambda s: s.start(), starts=False),
-    "fail_start": Case(lambda s: s.fail_start("invalid_config"), starts=False),
-    "enter_phase": Case(lambda s: s.enter_phase("updating")),
+    "lifecycle.fail_start": Case(lambda s: s.lifecycle.fail_start("invalid_config"), starts=False),
+    "lifecycle.enter_phase": Case(lambda s: s.lifecycle.enter_phase("updating")),
     "pause": Case(lambda s: s.pause()),
     "ask": Case(lambda s: s.ask("may I?"), waits=True),
-    "agent": Case(lambda s: s.agent("a", "writer"), waits=True),
-    "agents": Case(lambda s: s.agents(), waits=True),
-    "handoff": Case(lambda s: s.handoff(to="b", from_agent="a"), register_agents, waits=True),
+    "agents.get": Case(lambda s: s.agents.get("a", "writer"), waits=True),
+    "agents.list": Case(lambda s: s.agents.list(), waits=True),
+    "agents.handoff": Case(lambda s: s.agents.handoff(to="b", from_agent="a"), register_agents, waits=True),
     "resume": Case(lambda s: s.resume(), lambda s: s.pause(), waits=True),
     "error": Case(fail),
     "recover": Case(lambda s: s.recover(), fail, waits=True),
-    "migrate": Case(lambda s: s.migrate(to="elsewhere"), waits=True),
+    "migration.move": Case(lambda s: s.migration.move(to="elsewhere"), waits=True),
     "sync": Case(lambda s: s.sync(), waits=True),
     "complete": Case(lambda s: s.complete()),
-    "cancel": Case(lambda s: s.cancel()),
-    "force_close": Case(lambda s: s.force_close()),
+    "lifecycle.cancel": Case(lambda s: s.lifecycle.cancel()),
+    "lifecycle.force_close": Case(lambda s: s.lifecycle.force_close()),
     "close": Case(lambda s: s.close()),
 }
 
 
 def test_each_verb_that_may_wait_has_a_case() -> None:
-    names = {name for name in SESSION if inspect.iscoroutinefunction(getattr(AsyncSession, name))}
+    verbs = {name: getattr(AsyncSession, name) for name in SESSION}
+    for verb in GROUP_VERBS:
+        group, name = verb.split(".")
+        verbs[verb] = getattr(GROUPS[group][1], name)
+    names = {name for name, verb in verbs.items() if inspect.iscoroutinefunction(verb)}
     assert CASES.keys() == names
-    others = {name for name in SESSION - names if callable(getattr(AsyncSession, name))}
+    others = {name.split(".")[-1] for name in verbs.keys() - names if callable(verbs[name])}
     assert others <= PLAIN  # the blocks among them, `llm`, `run` and `resume_run`, have tests below
 
 
@@ -173,7 +177,7 @@ def test_a_large_message_that_was_cancelled_is_no_turn_later(may_block: bool, tm
         return session.session_id
 
     session_id = asyncio.run(main())
-    turns = rig.client.sync_client.attach(session_id).conversation(load_artifacts=False)
+    turns = rig.client.sync_client.attach(session_id).conversation.read(load_artifacts=False)
     assert [turn.content for turn in turns] == ["the same, shorter"]
 
 
@@ -345,7 +349,7 @@ def test_a_cancelled_attach_adopts_nothing_and_does_not_beat(tmp_path: Path) -> 
     rig = new_rig(tmp_path, may_block=False)
     memory = rig.memory
     holder = rig.client.sync_client.session(user_id="u")
-    holder.detach()
+    holder.lifecycle.detach()
 
     async def main() -> None:
         assert await cancel_while_it_waits(rig, lambda: rig.client.attach(holder.session_id))

@@ -167,7 +167,7 @@ def test_what_is_detached_or_closed_while_a_verdict_is_open_does_not_beat_after_
                 async with asyncio.timeout(0.02):
                     await s.resume()
             if end == "detach":
-                s.detach()
+                s.lifecycle.detach()
             else:
                 await s.close()
         expected = "Active" if end == "detach" else "Terminated"
@@ -214,7 +214,7 @@ def test_a_cancelled_take_over_leaves_nothing_that_beats() -> None:
         holder, _ = memory.open_client()
         client, _ = memory.open_client()
         session = holder.session(user_id="u")
-        session.detach()
+        session.lifecycle.detach()
         sent, beats = len(memory.outcomes), len(memory.heartbeats())
         # Before anything was read: nothing is sent.
         with memory.hold_answers(), pytest.raises(TimeoutError):
@@ -342,7 +342,7 @@ def test_what_is_closed_while_its_verdict_is_open_is_ended_by_its_agent_and_not_
     elif state == "Error":
         s.error(TimeoutError("x"))
     else:
-        s.detach()
+        s.lifecycle.detach()
         memory.advance(_BEYOND_BUDGET_S)
         s.sync()
     assert s.local_state == state

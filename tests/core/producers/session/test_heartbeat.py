@@ -48,7 +48,7 @@ def test_no_beat_follows_the_end(end: str) -> None:
         del s
         gc.collect()
     else:
-        getattr(s, end)()
+        (s.lifecycle.detach if end == "detach" else getattr(s, end))()
     sent = len(memory.heartbeats())
     other = client.session(user_id="other") if end != "client" else None
     if other is not None:  # ten beats of another session: the timer lives, and beats for that one alone
@@ -106,7 +106,7 @@ def test_bound_to_its_thread_a_session_is_not_kept_alive_after_it_by_any_verb(ho
     client, memory = beating_client(fast())
     kept: list[Session] = []
     begun = client.session(user_id="u")
-    begun.detach()
+    begun.lifecycle.detach()
 
     def agent() -> None:
         if how == "attach":
@@ -140,7 +140,7 @@ def test_bound_to_a_task_the_beats_end_when_it_is_done() -> None:
             await entered.__aenter__()
             created = await (await asynchronous.create(user_id="u", beats_with="task")).start()
             attached = await asynchronous.attach(begun.session_id, beats_with="task")
-            begun.detach()
+            begun.lifecycle.detach()
             async with asyncio.timeout(60):
                 for session in (entered, created, attached):
                     while beats_of(memory, session.session_id) < 2:
@@ -313,7 +313,7 @@ def test_heartbeats_say_the_last_number_sent() -> None:
     with client:
         s = client.session(user_id="u")
         s.activity("x")
-        s._send_heartbeat()
+        s.core.beats.send_heartbeat()
         assert memory.heartbeats()[-1].payload == Heartbeat(5)
         assert memory.heartbeats()[-1].envelope.epoch == s.epoch
 

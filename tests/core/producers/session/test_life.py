@@ -123,7 +123,7 @@ def test_a_detached_session_leaves_without_a_word() -> None:
     client, memory = memory_client()
     with client:
         with client.session(user_id="u") as s:
-            s.detach()
+            s.lifecycle.detach()
         assert sent_types(memory) == START_EVENTS
 
 

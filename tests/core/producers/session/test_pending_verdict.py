@@ -15,6 +15,7 @@ from sessionary.producers import (
     VerdictPending,
 )
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView, Verdict
+from sessionary.producers.session.verdicts import Verdicts
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
     SessionErrored,
@@ -204,8 +205,8 @@ def test_what_waits_for_no_verdict_any_more_beats_no_more(end: str) -> None:
         gc.collect()
     else:
         left = s
-        getattr(left, end)()
-        wait_until(lambda: left._followed is None, 60, "the verdict, which the closed session waits for")
+        (left.close if end == "close" else left.lifecycle.detach)()
+        wait_until(lambda: left.core.view.followed is None, 60, "the verdict, which the closed session waits for")
     memory.advance(2 * BUDGET_S)
     assert len(memory.heartbeats()) == len(beats)
     client.close()
@@ -218,14 +219,14 @@ def lose_session(session_id: str, after: tuple[int, int] | None, timeout_s: floa
 def test_a_taker_over_that_waits_for_its_verdict_beats_in_the_epoch_that_it_asked_for() -> None:
     client, memory = memory_client()
     first = client.session(user_id="u")
-    first.detach()
+    first.lifecycle.detach()
     with client, client.attach(first.session_id, take_over=True) as taken:
         assert taken.epoch == 2
         memory.silence_control(silent=True)
-        pending = taken._ask_take_over({})
+        pending = Verdicts(taken.core).ask_take_over({})
         memory.advance(3 * BUDGET_S)
         memory.silence_control(silent=False)
-        taken._await_take_over(pending)
+        Verdicts(taken.core).wait_take_over(pending)
         assert (taken.epoch, taken.local_state) == (3, "Active")
     assert memory.rejections() == []
     assert [line.transition for line in memory.audit() if line.fired_at] == []

@@ -22,6 +22,7 @@ from sessionary.producers import (
     SessionHeld,
 )
 from sessionary.producers.delivery.emitter import NO_FIELDS
+from sessionary.producers.session.questions import Questions
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 
@@ -142,7 +143,7 @@ def test_the_holder_is_fenced_by_another_process_that_resumed() -> None:
     other = Told(told.memory)
     shared = other.client.attach(session.session_id)
     told.memory.silence(session)
-    shared.detach()
+    shared.lifecycle.detach()
     told.memory.advance(0)
     told.memory.silence_control(silent=True)
     told.memory.advance(61)
@@ -209,8 +210,8 @@ def test_the_deadline_takes_the_place_of_the_hold_limit() -> None:
 def test_another_process_finds_the_open_question_and_takes_the_session_over() -> None:
     told = Told()
     session = told.client.session(user_id="u1").__enter__()
-    session._open_question("Deploy?", None, {}, NO_FIELDS)
-    session.detach()
+    Questions(session.core).open("Deploy?", None, {}, NO_FIELDS)
+    session.lifecycle.detach()
     again = Told(told.memory)
     found = again.client.attach(session.session_id)
     with pytest.raises(NotAllowed, match="another question"):

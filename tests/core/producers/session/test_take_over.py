@@ -59,7 +59,7 @@ def test_a_fenced_session_sends_no_heartbeat_and_its_block_sends_nothing() -> No
         with pytest.raises(SessionFenced):
             session.sync()
         sent = len(kafka.outcomes)
-        assert not session._send_heartbeat()
+        assert not session.core.beats.send_heartbeat()
     assert len(kafka.outcomes) == sent
 
 
@@ -268,7 +268,7 @@ def test_a_process_whose_events_are_judged_while_it_polls_keeps_its_id() -> None
 
     kafka.poll_sessions = ask_late  # type: ignore[method-assign]
     client._watch.poll_now()
-    assert (errors, session._emitter.producer_id) == ([], producer_id)
+    assert (errors, session.core.emitter.producer_id) == ([], producer_id)
 
 
 def test_a_copied_process_is_told_and_goes_on_with_an_id_of_its_own() -> None:

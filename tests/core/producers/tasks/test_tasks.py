@@ -17,6 +17,7 @@ from sessionary.producers import (
     Unavailable,
 )
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
+from sessionary.producers.session.runs import Runs
 from sessionary.producers.tasks.attempt import TaskAttempt, TaskTimes
 from sessionary.producers.tasks.context import TaskContext
 from sessionary.producers.tasks.functions import TaskFunction, functions_of, task
@@ -380,6 +381,6 @@ def test_a_client_remembers_a_bounded_number_of_places() -> None:
     stage = Stage()
     client: SessionClient = stage.client
     for number in range(1_100):
-        stage.session._note_task(f"task {number}", (0, number))
+        Runs(stage.session.core).note_task(f"task {number}", (0, number))
     assert len(client._services.task_places) == 1_000
     assert "task 1099" in client._services.task_places

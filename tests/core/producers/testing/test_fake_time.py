@@ -80,7 +80,7 @@ def test_what_beats_no_more_times_out(end: str) -> None:
     assert session is not None
     session_id = session.session_id
     if end == "detach":
-        session.detach()
+        session.lifecycle.detach()
     elif end == "forget":
         session = None
         gc.collect()

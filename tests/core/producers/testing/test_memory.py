@@ -37,7 +37,7 @@ def test_work_in_a_paused_session_is_refused_as_the_processor_does() -> None:
     with client:
         session = client.session(user_id="u")
         session.pause("lunch")
-        session._emitter.emit(SessionActivity("work"))  # past whatever the client knows itself
+        session.core.emitter.emit(SessionActivity("work"))  # past whatever the client knows itself
         (refusal,) = memory.refusals()
         assert refusal == memory.verdicts()[-1]
         assert (refusal.event_type, refusal.outcome, refusal.reason) == (
@@ -95,7 +95,7 @@ def test_the_rules_are_the_newest_unless_others_are_asked_for(rules: int | None,
     session = owner.session(user_id="u")
     assert memory.view_session(session).rules == (rules or NEWEST_RULES.version)
     head = full_snapshot("{}", 1, None)
-    other.attach(session.session_id)._emitter.emit(SnapshotCreated(head))
+    other.attach(session.session_id).core.emitter.emit(SnapshotCreated(head))
     assert reasons(memory) == expected
 
 

@@ -123,7 +123,7 @@ def test_a_heartbeat_never_overtakes_an_event(open_scene: Callable[[], Scene]) -
         for _ in range(3):
             scene.session.activity("llm")
         assert len(scene.kafka.queued[-1]) == queued
-        scene.session._send_heartbeat()
+        scene.session.core.beats.send_heartbeat()
         types = [record.event_type for record, _ in scene.kafka.queued[-1]][queued:]
     assert types == ["session_activity"] * 3 + ["heartbeat"]
 
@@ -164,7 +164,7 @@ def test_new_events_before_one_that_waits_for_a_dead_process_are_queued_and_none
     with sender_away(scene):
         before = len(scene.kafka.queued[-1])
         scene.session.activity("llm")
-        scene.transport._spool._held_keys[held._emitter.key_bytes] += 1  # as if a dead process had left one
+        scene.transport._spool._held_keys[held.core.emitter.key_bytes] += 1  # as if a dead process had left one
         held.activity("held")
         scene.session.activity("behind it")
         assert len(scene.kafka.queued[-1]) == before + 1

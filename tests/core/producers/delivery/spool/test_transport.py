@@ -40,7 +40,7 @@ def test_the_spool_takes_what_the_queue_does_not_and_drops_when_it_is_full_itsel
             s.activity("x", "y" * 1_000)
         wait_until(lambda: made.counters.spooled > 0, 60, "the sender to find the queue full")
         counters = made.counters
-        assert counters.sent == s._emitter.last_seq == 404
+        assert counters.sent == s.core.emitter.last_seq == 404
         assert counters.dropped > 0
         assert [str(error) for error in errors].count(next(str(e) for e in errors if "dropped" in str(e))) == 1
     left = Spool(of.spool_folder, "later", 1 << 20)
@@ -56,7 +56,7 @@ def test_heartbeats_are_never_spooled(closed_address: str, tmp_path: Path) -> No
         for _ in range(100):
             s.activity("x", "y" * 1_000)
         for _ in range(300):
-            s._send_heartbeat()
+            s.core.beats.send_heartbeat()
         counters = made.counters
         assert counters.heartbeats_dropped > 0
         assert counters.heartbeats + counters.heartbeats_dropped == 300
@@ -113,7 +113,7 @@ def test_an_event_that_is_given_up_has_a_receipt(
     with new_client(new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16), []) as made:
         s = made.session(user_id="u")
         for _ in range(100):
-            s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
+            s.core.emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
         wait_until(lambda: len(receipts) == made.counters.spooled > 0, 60, "the waiting events")
         assert len(receipts) == made.counters.expired
         assert all("too old" in str(receipt.error) for receipt in receipts)
@@ -224,7 +224,7 @@ def test_an_event_that_is_damaged_before_it_was_sent_has_a_receipt(
         s = made.session(user_id="u")
         with transport._lock:
             transport._broken = True  # nothing is sent until a new producer is there
-        s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
+        s.core.emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
         with transport._lock:
             tail = transport._spool._tail
             tail.map[tail.size - 100] ^= 1
@@ -269,7 +269,7 @@ def test_while_the_disk_is_full_events_are_kept_in_memory_then_dropped(
 
         monkeypatch.setattr(segment, "allocate_blocks", find_disk_full)
         for _ in range(220):
-            s._emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
+            s.core.emitter.emit(SessionActivity("x", "y" * 1_000), on_receipt=receipts.append)
         counters = made.counters
         assert counters.dropped > 0
         assert counters.errors["not_on_disk"] > 80

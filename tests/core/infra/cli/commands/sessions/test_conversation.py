@@ -19,7 +19,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
     client, memory = memory_client(memory=new_memory())
     made = client.create(user_id="ann").start()
     made.message("user", "What will May bring?")
-    made.tool_message("revenue", {"april": 7})
+    made.conversation.add_result("revenue", {"april": 7})
     made.message("assistant", "8, I think")
     with serve_memory(memory, tmp_path) as url, client:
         monkeypatch.setenv("SESSIONARY_BOOTSTRAP_SERVERS", "none:1")  # no folder of a local stack is looked for

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from sessionary.producers import Limits, ProducerConflict, Session, SessionClient, SessionFenced, Unavailable
-from sessionary.producers.judgement import judged_handle
 from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.ports import SessionView
+from sessionary.producers.session import polled
 from sessionary.schemas.events import SessionResumed
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.support.waiting import wait_until
@@ -26,7 +26,7 @@ class UnlockedCallback:
 
     def __call__(self, finding: Exception) -> None:
         assert self.session is not None
-        thread = threading.Thread(target=self.session.detach, daemon=True)
+        thread = threading.Thread(target=self.session.lifecycle.detach, daemon=True)
         thread.start()
         thread.join(60)
         self.kinds.append(type(finding).__name__)
@@ -113,7 +113,7 @@ def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: py
     entered, leave, acquire = threading.Event(), threading.Event(), SessionLock.acquire_within
 
     def send_heartbeat() -> None:
-        with session._lock:
+        with session.core.lock:
             entered.set()
             assert leave.wait(60)
 
@@ -121,7 +121,7 @@ def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: py
         leave.set()
         return acquire(lock, seconds)
 
-    monkeypatch.setattr(judged_handle, "_PATIENCE_S", 60.0)  # on a busy machine
+    monkeypatch.setattr(polled, "_PATIENCE_S", 60.0)  # on a busy machine
     monkeypatch.setattr(SessionLock, "acquire_within", acquire_meanwhile)
     sender = threading.Thread(target=send_heartbeat)
     sender.start()
@@ -135,14 +135,14 @@ def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: py
 def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
     kafka, client, told = new_scene()
     told.session = session = client.session(user_id="u")
-    session._emitter.epoch = 9  # what follows is refused
+    session.core.emitter.epoch = 9  # what follows is refused
     session.pause()
-    session._emitter.epoch = 1
+    session.core.emitter.epoch = 1
     assert kafka.outcomes[-1].startswith("refused")
     entered, leave = threading.Event(), threading.Event()
 
     def run_verb() -> None:
-        with session._lock:
+        with session.core.lock:
             entered.set()
             assert leave.wait(60)
 

@@ -1,0 +1,128 @@
+"""The part of `AsyncSession` that is written by hand: it opens late, and never blocks the loop.
+
+Verbs hand their events over in place, which takes microseconds, and wait in a thread if they wait
+for Kafka, for the processor or for a store. Under delivery policy `block` they do all in a thread.
+Only the last event of an `async with` block is always sent in place, so that a cancelled task ends
+its session.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import TracebackType
+from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
+
+from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
+from sessionary.producers.durable.flow import Flow, run_flow_async
+from sessionary.producers.process.off_loop import open_or_leave, run_anyway, run_unless_left
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
+from sessionary.producers.session.lifecycle import Lifecycle
+from sessionary.producers.session.session import Session
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+AsyncStep = Callable[[], Awaitable[object]]
+"""A step of a session's start, a coroutine function; what it raises ends the session."""
+
+
+class Opening(NamedTuple):
+    """How `async with` opens a session, and starts it."""
+
+    open_core: Callable[[], SessionCore]
+    may_block: bool  # whether opening it may wait for room in the queue
+    beats_with: BeatsWith
+    validate: AsyncStep | None
+    connect: AsyncStep | None
+    quota_wait_s: float | None
+    marks: Marks  # of the events of the start
+
+
+class OpenedLater:
+    """The part of `AsyncSession` that opens and leaves it."""
+
+    def __init__(self, found: SessionCore | Opening) -> None:
+        """Take a session that is open, or what `async with` is to open."""
+        self._opening = None if isinstance(found, SessionCore) else found
+        self._session = Session(found) if isinstance(found, SessionCore) else None
+        self._block: SessionBlock | None = None  # while in `async with`
+
+    @property
+    def core(self) -> SessionCore:
+        """The inside of the session, for sessionary's own modules."""
+        return self.sync_session.core
+
+    @property
+    def sync_session(self) -> Session:
+        """The `Session` underneath. Raises `RuntimeError` before `async with` is entered."""
+        if self._session is None:
+            raise RuntimeError("the session is not open yet: use `async with client.session(...)`")
+        return self._session
+
+    async def __aenter__(self) -> Self:
+        if self._session is None and self._opening is not None:
+            await self._open(self._opening)
+        self._block = enter_block(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        # In place even under policy `block`: a cancelled task must still send its last event.
+        try:
+            Lifecycle(self.core).leave(error)
+        finally:
+            if self._block is not None:
+                leave_block(self._block)
+        return False
+
+    async def _open(self, opening: Opening) -> None:
+        """Create a session, and start it."""
+        is_alive = lifeline_of(opening.beats_with)
+        core = await open_core(opening.open_core, may_block=opening.may_block)
+        core.beats.bind(is_alive)
+        self._session, life = Session(core), Lifecycle(core)
+        try:
+            start = life.start(opening.validate, opening.connect, opening.quota_wait_s, opening.marks)
+            await run_session_flow_async(core, start)
+        except BaseException as error:
+            life.leave(error)  # nothing else ends it: the block is not entered
+            raise
+
+
+async def open_core(open_it: Callable[[], SessionCore], *, may_block: bool) -> SessionCore:
+    """Open a session; if the caller is cancelled, end what a thread opens. Raises as `open_it`."""
+    if not may_block:
+        return open_it()
+    return await open_or_leave(open_it, lambda core, error: Lifecycle(core).leave(error))
+
+
+async def hand_over(core: SessionCore, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a verb that only hands events over; it does nothing later if it is cancelled now."""
+    if not core.emitter.may_block:
+        return verb(*args, **kwargs)
+    return await run_unless_left(core.lock, partial(verb, *args, **kwargs))
+
+
+async def end_anyway(core: SessionCore, verb: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a verb that ends the session, also if it is cancelled."""
+    if not core.emitter.may_block:
+        return verb(*args, **kwargs)
+    return await run_anyway(partial(verb, *args, **kwargs), core.services.on_error)
+
+
+async def run_session_flow_async(core: SessionCore, flow: Flow[T]) -> T:
+    """Run a flow of a session without blocking the event loop. Raises what the flow raises."""
+    return await run_flow_async(flow, core.waits.pause, partial(hand_over, core))
+
+
+__all__ = [
+    "AsyncStep",
+    "OpenedLater",
+    "Opening",
+    "end_anyway",
+    "hand_over",
+    "open_core",
+    "run_session_flow_async",
+]

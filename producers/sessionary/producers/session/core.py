@@ -1,0 +1,363 @@
+"""The core of one session: its view, its heartbeats, how it sends events and adopts answers.
+
+All else that a session does is built of these: the collaborators in this folder hold a core, and
+`Session` and `AsyncSession` hold nothing but one.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
+
+from sessionary.producers.context.marks import Marks, complete_fields, envelope_fields, epoch_us
+from sessionary.producers.context.scope import NO_SCOPE, CallReporter, current_scope
+from sessionary.producers.context.traceparent import OPENTELEMETRY
+from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
+from sessionary.producers.durable.flow import Flow, run_flow
+from sessionary.producers.durable.recorder import REAL_WAITS, Recorder
+from sessionary.producers.errors import (
+    AuthenticationFailed,
+    DeliveryFailed,
+    EventRefused,
+    Invalid,
+    ProducerConflict,
+    ProducerError,
+    SessionFenced,
+    SessionLost,
+    SessionTimedOut,
+    SettingsError,
+)
+from sessionary.producers.judgement.local_checks import is_clock_reason
+from sessionary.producers.judgement.session_watch import SessionWatch
+from sessionary.producers.ports import Control, HeartbeatTimer, OnError, OnReceipt, SessionView
+from sessionary.producers.run_ports import LogPosition, RunReads, Waits
+from sessionary.producers.session.beats import SessionBeats
+from sessionary.producers.session.heartbeat import IsAlive
+from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
+from sessionary.producers.session.view import LocalView
+from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionPhaseChanged
+from sessionary.schemas.limits import with_defaults
+from sessionary.schemas.types import Phase, RefusalReason
+
+if TYPE_CHECKING:  # most clients have no library
+    from sessionary.producers.artifacts.library import ArtifactLibrary
+
+T = TypeVar("T")
+V = TypeVar("V")
+_RUN_BEGINS = (RunStarted, RunQueued)
+# Waiting longer does not help.
+FINAL_ERRORS = (
+    AuthenticationFailed,
+    DeliveryFailed,
+    SessionLost,
+    Invalid,
+    SettingsError,
+)
+
+
+class SharedServices(NamedTuple):
+    """What all sessions of a client share."""
+
+    control: Control
+    heartbeats: HeartbeatTimer
+    follower: VerdictFollower
+    heartbeat_interval_s: float
+    verdict_timeout_s: float
+    on_error: OnError
+    watch: SessionWatch
+    task_places: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
+    runs: RunReads | None = None  # None: nothing is known of runs
+    waits: Waits | None = None  # None: real time
+    rules: int = 1  # version of the rules by which events are judged, as far as the client knows
+    artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
+    quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
+    quota_wait_s: float = 0.0
+
+
+class SessionCore:
+    """One session as its collaborators use it. Thread-safe.
+
+    Attributes:
+        view: What this process knows of the session.
+        emitter: Sends its events.
+        beats: Its heartbeats.
+        services: What it shares with the client's other sessions.
+        lock: Guards the view.
+        update_lock: With agents, one update waits for the verdict on the other.
+    """
+
+    __slots__ = ("__weakref__", "_untold", "beats", "emitter", "lock", "services", "update_lock", "view")
+
+    def __init__(self, view: LocalView, services: SharedServices, is_alive: IsAlive | None = None) -> None:
+        """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
+        self.view = view
+        self.emitter, self.lock = view.emitter, view.lock
+        self.services = services
+        self.beats = SessionBeats(view, services.heartbeats, services.watch, services.heartbeat_interval_s, is_alive)
+        self.update_lock = Lock()
+        self._untold: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
+
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        return self.emitter.key.session_id
+
+    @property
+    def waits(self) -> Waits:
+        """The clock of waits between tries."""
+        return self.services.waits or REAL_WAITS
+
+    # Events
+
+    def send_event(
+        self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
+    ) -> str:
+        """Send an event unless it is certain to be refused; return its id. Raises as `emit`."""
+        # An agent emits rarely, and a function that was not called lately costs 2 µs: so this calls
+        # those only that have something to do.
+        emitter, view = self.emitter, self.view
+        if emitter.gate.of_parent:  # before its lock
+            raise emitter.gate.closed_error()
+        if current_scope() is not NO_SCOPE or OPENTELEMETRY in sys.modules:
+            fields = complete_fields(emitter.key.session_id, fields)
+        with emitter.lock:  # so that nothing follows what another thread ends the session with
+            is_plain = view.local_state == "Active" and view.pending is None and view.fenced_by is None
+            if not is_plain or type(payload) in view.bars:
+                view.require_open(payload, fields)
+            event_id = emitter.emit(payload, fields, on_receipt)
+        if fields.run_id and isinstance(payload, _RUN_BEGINS) and payload.mode == "detached":
+            view.detached_runs.add(fields.run_id)
+        if (sent := view.sent_events) is not None:  # a poll may end the watch at any moment
+            sent.add_event(event_id, EVENT_TYPES[type(payload)])
+        return event_id
+
+    def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **marks: Unpack[Marks]) -> str:
+        """Send an event as `Session.emit` does."""
+        at_us = None if occurred_at is None else epoch_us(occurred_at)
+        return self.send_event(payload, envelope_fields(marks, at_us))
+
+    def send_awaited(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
+        """Send an event whose place in the log will be asked for; other verbs need not wait."""
+        pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self.view.local_state)
+        pending.event_id = self.send_event(payload, fields, pending.on_receipt)
+        return pending
+
+    def send_phases(self, *phases: Phase, fields: EnvelopeFields = NO_FIELDS) -> None:
+        """Enter phases, one after the other."""
+        for phase in phases:
+            self.send_event(SessionPhaseChanged(phase), fields)
+            self.view.phase = phase
+
+    def keep_refusal(self, event_id: str, reason: RefusalReason) -> None:
+        """Do not tell `on_refused` of an event: the caller acts on its refusal."""
+        if self.view.sent_events is not None:
+            self.view.sent_events.take_refused(event_id, reason)
+
+    def set_state(self, state: str, *, committed: bool = False) -> None:
+        """Enter a state, which the processor has told if it is `committed`. Hold the lock."""
+        view = self.view
+        view.local_state = state
+        view.is_held = view.is_held and state == "Paused"
+        view.update_bars(committed=committed)
+        if state == "Terminated":
+            view.departures += 1
+            self.emitter.forget_sequence()
+        if state != "Active":
+            self.beats.stop()
+        else:
+            self.beats.start()
+
+    def detach(self) -> None:
+        """Stop the heartbeats without ending the session, as `Session.lifecycle.detach` does."""
+        with self.lock:
+            self.view.detached = True
+            self.view.departures += 1
+            self.beats.stop()
+
+    def abandon(self) -> None:
+        """Leave the session without ending it: the call that opens it failed.
+
+        A verdict that comes later changes nothing.
+        """
+        with self.lock:
+            self.view.pending = None
+            self.detach()
+
+    # Questions to the processor
+
+    def fetch_view(self, after: LogPosition | None = None) -> SessionView:
+        """Return the session as the processor has it, once it has judged the record at `after`."""
+        return self.services.control.fetch_session(self.session_id, after, self.services.verdict_timeout_s)
+
+    def fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
+        """Return what `fetch` does once all that was sent is judged. Raises as `sync` does."""
+        self.emitter.check_process()
+        services = self.services
+        services.control.check_configured()
+        deadline = time.monotonic() + services.verdict_timeout_s
+        position = self.emitter.wait_position(services.verdict_timeout_s)
+        return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
+
+    def read_judged(self, read: Callable[[RunReads, LogPosition | None, float], V], nothing: V) -> V:
+        """Return what is read once all that was sent is judged; `nothing` if nothing is known."""
+        runs = self.services.runs
+        if runs is None:
+            return nothing
+        return self.fetch_judged(lambda session_id, after, timeout_s: read(runs, after, timeout_s))
+
+    def sync(self, departures: int) -> SessionView:
+        """Do what `Session.sync` does, but adopt nothing if the session was left meanwhile.
+
+        `departures`: their number when the caller began. A call may go on after its caller gave up.
+        """
+        try:
+            view = self.fetch_judged(self.services.control.fetch_session)
+        except SessionLost:
+            self.view.lost = True
+            raise
+        with self.lock_then_tell():
+            if self.view.departures == departures:
+                self.adopt_view(view)
+        return view
+
+    def adopt_view(self, view: SessionView) -> None:
+        """Take over what the processor knows. In `lock_then_tell` only. Raises `SessionFenced`."""
+        known, emitter = self.view, self.emitter
+        if view.verdict is not None and view.verdict.reason == "producer_conflict":
+            self.note_finding(self.renew_producer(), raised=False)  # another process was found to use our id
+        if known.is_holder and view.holder not in (None, emitter.producer_id):
+            known.fenced_by, known.detached = (f"{view.holder}", view.epoch), True
+            self.beats.stop()
+            raise self._note_fenced(*known.fenced_by)
+        known.fenced_by = known.followed = None
+        self._note_view(view)
+        emitter.epoch = view.epoch
+        emitter.add_data_classes(view.data_classes)
+        known.version = view.version
+        known.phase = view.phase
+        known.rules = known.rules if view.rules is None else view.rules
+        known.quotas = known.quotas if view.quotas is None else view.quotas
+        known.sends_phases = view.owner_service == emitter.service_id
+        known.state_json = view.state_json
+        known.schema_version = view.state_schema_version
+        known.snapshot_id = view.snapshot_id
+        known.agents, known.agent_count = tuple(view.agents), len(view.agents)
+        known.is_member = any(agent.service_id == emitter.service_id for agent in view.agents)
+        known.limits = view.limits
+        # What is held for its migration is Active again, in the same epoch, if that is aborted.
+        state = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
+        self.set_state(state, committed=not view.is_held)
+
+    def renew_producer(self) -> ProducerConflict:
+        """Go on with a producer id of our own; return what is to be told. Hold the lock."""
+        shared = self.emitter.producer_id
+        self.emitter.renew_producer()
+        self.view.is_holder = False  # which of the two holds the session cannot be told
+        return ProducerConflict(self.session_id, shared)
+
+    def lose(self) -> None:
+        """Take note that the session is another's, or over. Hold the lock."""
+        view = self.view
+        view.lost = view.detached = True
+        view.sent_events = None
+        self.beats.stop()
+
+    # Findings
+
+    @contextmanager
+    def lock_then_tell(self) -> Iterator[None]:
+        """Hold the lock; call the callbacks of what was found meanwhile once it is released.
+
+        A callback may wait for another thread, and that thread for this session.
+        """
+        try:
+            with self.lock:
+                yield
+        finally:
+            self.tell_untold()
+
+    def tell_untold(self) -> None:
+        """Call the callbacks of what was found; do not hold the lock."""
+        with self.lock:
+            untold, self._untold = self._untold, []
+        for finding, raised in untold:
+            self.services.watch.notices.tell(finding, raised=raised)
+
+    def note_finding(self, finding: ProducerError, *, raised: bool) -> None:
+        """Let `lock_then_tell` tell a finding. If it is `raised` by a verb, not to `on_error`."""
+        self._untold.append((finding, raised))
+
+    def tell_refused(self, event_id: str, event_type: str, reason: RefusalReason) -> None:
+        """Tell `on_refused` of an event whose verdict a verb waited for, unless that was done."""
+        refused: EventRefused | None = EventRefused(self.session_id, event_id, event_type, reason)
+        if self.view.sent_events is not None:
+            refused = self.view.sent_events.take_refused(event_id, reason)
+        if refused is not None:
+            self.services.watch.notices.tell(refused, raised=True)
+
+    def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
+        """Let `on_fenced` be told, unless that was done; return what a verb is to raise."""
+        fenced = SessionFenced(self.session_id, holder, epoch)
+        if not self.view.lost:
+            self.note_finding(fenced, raised=True)
+        self.view.lost = True
+        return fenced
+
+    def _note_view(self, view: SessionView) -> None:
+        """Let the callbacks be told what is new in an answer to a verb, before it is adopted."""
+        known = self.view
+        before = known.local_state
+        if known.sent_events is not None:
+            for refused in known.sent_events.match_refusals(view.refusals):
+                self.note_finding(refused, raised=True)
+        is_over = view.state in ("Terminated", "Archived")
+        is_clocks = view.state == "Terminated" and is_clock_reason(view.reason_code or "UNKNOWN")
+        is_news = view.state != before and before in ("Active", "Paused", "Error", "Timeout")
+        if is_news and (view.state == "Timeout" or is_clocks):
+            timed_out = SessionTimedOut(self.session_id, view.state, view.reason_code or "UNKNOWN")
+            self.note_finding(timed_out, raised=True)
+        known.lost = is_over and (before != "Terminated" or known.lost)
+        known.told_lost = False
+
+    # For `context` and `durable`
+
+    def call_reporter(self) -> CallReporter:
+        """Return how calls of models and tools are reported in this session."""
+        return CallReporter(
+            self.session_id, self.emitter.may_block, self.is_active, self.send_event, self.services.on_error
+        )
+
+    def recorder(self) -> Recorder:
+        """Return how work is recorded in this session."""
+        services, view = self.services, self.view
+        return Recorder(
+            self.emitter.key,
+            self.send_awaited,
+            self.emitter.wait_position,
+            self.keep_refusal,
+            self.is_active,
+            services.control,
+            services.runs,
+            services.verdict_timeout_s,
+            self.waits,
+            services.on_error,
+            lambda: view.rules,
+            lambda: with_defaults(view.limits),
+            services.artifacts,
+            lambda: view.quotas,
+        )
+
+    def is_active(self) -> bool:
+        """Return whether the session is Active, as far as the client knows."""
+        return self.view.local_state == "Active"
+
+
+def run_session_flow(core: SessionCore, flow: Flow[T]) -> T:
+    """Run a flow of a session in this thread. Raises what the flow raises."""
+    return run_flow(flow, core.waits.pause)
+
+
+__all__ = ["FINAL_ERRORS", "SessionCore", "SharedServices", "run_session_flow"]

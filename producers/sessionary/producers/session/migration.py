@@ -1,0 +1,190 @@
+"""What a session does to move: the source offers it and waits, the target accepts it."""
+
+from functools import partial
+from typing import NamedTuple
+
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.delivery.emitter import NO_FIELDS
+from sessionary.producers.durable.flow import Do, Flow, Send, Wait
+from sessionary.producers.errors import Invalid, Refused, Unavailable
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.errors import MigrationAborted
+from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
+from sessionary.producers.session.verdicts import Verdicts
+from sessionary.producers.session_ports import SessionView
+from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded, SessionMigrationOffered
+from sessionary.schemas.ids import checked_name, content_hash, new_session_id
+from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
+
+MIGRATION_RULES = 2  # the first ones that know it
+TTL_S_DEFAULT = MIGRATION_TTL_MS_DEFAULT / 1_000
+_TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000
+_MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
+_LOOK_S, _LOOK_S_MAX = 0.05, 0.5
+
+
+class MigrationResult(NamedTuple):
+    """A migration that was completed."""
+
+    migration_id: str
+    from_service: str
+    to_service: str
+    epoch: int  # of the session at its new owner
+
+
+class OfferedMigration(NamedTuple):
+    """A migration that was offered here, and how the session was then."""
+
+    migration_id: str
+    target_service: str
+    ttl_s: float
+    sent: PendingVerdict
+    epoch: int
+    departures: int
+
+
+class Migration:
+    """The migrations of one session: the steps of source and target. Thread-safe."""
+
+    __slots__ = ("_core", "_verdicts")
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+        self._verdicts = Verdicts(core)
+
+    # The source
+
+    def move(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> Flow[MigrationResult]:
+        """Move the session to another service, and wait until it is there."""
+        if self._core.view.rules < MIGRATION_RULES:  # new ones may be in force by now
+            yield Do(partial(self._core.sync, self._core.view.departures))
+        offered: OfferedMigration = yield Send(partial(self.offer, to, ttl_s, reason, marks))
+        return (yield from self.follow(offered))
+
+    def offer(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> OfferedMigration:
+        """Offer the session. Raises as `migrate` does before it waits."""
+        core, view = self._core, self._core.view
+        target = checked_name("target service", to)
+        if target == core.emitter.service_id:
+            raise Invalid("invalid_value", f"to is {target!r}, the service of this client")
+        if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
+            raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
+        core.services.control.check_configured()
+        view.require_rules("migrate()", MIGRATION_RULES)
+        migration_id = new_session_id()
+        payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
+        with core.lock:
+            sent = core.send_awaited(payload, envelope_fields(marks))
+            return OfferedMigration(migration_id, target, ttl_s, sent, core.emitter.epoch, view.departures)
+
+    def follow(self, offered: OfferedMigration) -> Flow[MigrationResult]:
+        """Wait for the verdict on an offer, and then for the migration's end.
+
+        Meanwhile polls tell nothing: that the session left is no surprise.
+        """
+        core, known = self._core, self._core.view
+        with core.lock:
+            known.offered = known.offered or offered.migration_id
+        try:
+            view = yield Do(partial(self._await_offer, offered))
+            waits, pause_s = core.waits, _LOOK_S
+            deadline_s = waits.now_s() + offered.ttl_s + _MARGIN_S
+            # Counted too: a fake clock may stand still.
+            for _ in range(round((offered.ttl_s + _MARGIN_S) / _LOOK_S)):
+                if (result := self._end_migration(offered, view)) is not None:
+                    return result
+                if waits.now_s() >= deadline_s:
+                    break
+                yield Wait(pause_s)
+                pause_s = min(1.5 * pause_s, _LOOK_S_MAX)
+                try:
+                    view = yield Do(core.fetch_view)
+                except Unavailable:
+                    continue  # the processor goes on, and may tell it later
+            raise Unavailable(f"how migration {offered.migration_id} ended is not known; sync() tells it later", 1.0)
+        finally:
+            with core.lock:
+                if known.offered == offered.migration_id:
+                    known.offered = None
+
+    def _await_offer(self, offered: OfferedMigration) -> SessionView:
+        """Return the session once the offer is judged. Raises `Refused`, `MigrationAborted`."""
+        sent = offered.sent
+        wait_acknowledged(sent, "the offer of the session", self._core.services.verdict_timeout_s)
+        place = sent.wait_position(0.0)
+        view = self._core.fetch_view(place)
+        if view.verdict is None and place is not None:  # the client is turned off: nothing is judged
+            raise self._abort_error(offered, "target_silent")
+        if view.verdict is not None and view.verdict.kept and not view.verdict.applied:
+            reason = view.verdict.reason or "UNKNOWN"
+            self._core.tell_refused(sent.event_id, sent.event_type, reason)
+            raise Refused(sent.event_type, reason)
+        return view
+
+    def _end_migration(self, offered: OfferedMigration, view: SessionView) -> MigrationResult | None:
+        """Return the result if the migration is completed, None while it is open.
+
+        Raises `MigrationAborted`, or `SessionFenced` if the session was taken over.
+        """
+        last, is_ours = view.migration, False
+        if last is not None:
+            is_ours = last.migration_id == offered.migration_id
+        if last is None or (is_ours and last.is_open):
+            return None
+        has_left = view.epoch > offered.epoch and view.owner_service != self._core.emitter.service_id
+        if not is_ours and not has_left:
+            return None  # the offer's place is unknown, and it is not judged yet
+        if last.step == "completed" if is_ours else view.owner_service == offered.target_service:
+            self._leave_migrated(offered, view)
+            names = self._core.emitter.service_id, offered.target_service
+            return MigrationResult(offered.migration_id, *names, view.epoch)
+        with self._core.lock_then_tell():
+            if self._core.view.departures == offered.departures:
+                self._core.adopt_view(view)
+        raise self._abort_error(offered, (is_ours and last.reason_code) or "UNKNOWN")
+
+    def _abort_error(self, offered: OfferedMigration, reason_code: str) -> MigrationAborted:
+        return MigrationAborted(self._core.session_id, offered.migration_id, offered.target_service, reason_code)
+
+    def _leave_migrated(self, offered: OfferedMigration, view: SessionView) -> None:
+        """Leave a session that is another service's now; tell what was refused in the meantime."""
+        core, known = self._core, self._core.view
+        with core.lock_then_tell():
+            if known.sent_events is not None:
+                for refused in known.sent_events.match_refusals(view.refusals):
+                    core.note_finding(refused, raised=False)
+            known.fenced_by = view.holder or offered.target_service, view.epoch
+            known.departures += 1
+            core.lose()
+
+    # The target
+
+    def tell_loaded(self, migration_id: str) -> SessionView:
+        """Say that the session is loaded; return it once that is judged."""
+        with self._core.lock:
+            sent = self._core.send_awaited(SessionMigrationLoaded(migration_id), NO_FIELDS)
+            self._core.keep_refusal(sent.event_id, "UNKNOWN")  # the caller looks again
+        wait_acknowledged(sent, "the loading of the session", self._core.services.verdict_timeout_s)
+        return self._core.fetch_view(sent.wait_position(0.0))
+
+    def accept(self, migration_id: str, view: SessionView) -> None:
+        """Accept the session with the state of `view`, and wait for the verdict.
+
+        Raises as `Session.resume` does.
+        """
+        digest = content_hash(view.state_json)
+        accepted = SessionMigrationAccepted(self._core.emitter.service_id, migration_id, view.version, digest)
+        pending = self._verdicts.ask("accept", [accepted])
+        self._core.keep_refusal(pending.event_id, "UNKNOWN")  # the caller looks again
+        self._verdicts.wait(pending)
+        self.hold()
+
+    def hold(self) -> None:
+        """Hold the session, and beat for it if it is Active: this process accepted it."""
+        view = self._core.view
+        with self._core.lock:
+            view.is_holder, view.detached = True, False
+            self._core.set_state(view.local_state, committed=True)
+
+
+__all__ = ["TTL_S_DEFAULT", "Migration", "MigrationResult", "OfferedMigration"]

@@ -1,0 +1,99 @@
+"""The runs of a session, and the tasks that it asks workers for."""
+
+import uuid
+from functools import partial
+
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.run_beats import RunBeats
+from sessionary.producers.durable.flow import Do, Flow, Send
+from sessionary.producers.durable.run_block import Run, RunStart, check_expected
+from sessionary.producers.errors import Invalid, Unavailable
+from sessionary.producers.ports import Json
+from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.schemas.events import RunQueued, RunStarted
+from sessionary.schemas.ids import new_task_id
+from sessionary.schemas.limits import with_defaults
+from sessionary.schemas.types import RunMode
+
+_TASKS_MAX = 1_000  # places of tasks that a client remembers
+
+
+class Runs:
+    """The runs and tasks of one session. Thread-safe."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+
+    def run(
+        self,
+        task_type: str,
+        mode: RunMode,
+        expected_ms: int | None,
+        given: Json,
+        plan: Json,
+        resume: bool,
+        quota_wait_s: float | None,
+        marks: Marks,
+    ) -> Run:
+        """Return a run, which begins with its block."""
+        if resume and not marks.get("run_id"):
+            raise Invalid("invalid_value", "resume=True needs the run_id of the run")
+        check_expected(mode, expected_ms, with_defaults(self._core.view.limits))
+        run_id = marks.get("run_id") or str(uuid.uuid4())
+        input_json = None if given is None else to_json_text(given, "input")
+        plan_json = None if plan is None else to_json_text(plan, "plan")
+        started = RunStarted(mode, task_type, input_json, plan_json)
+        return self._new_run(run_id, started, marks, resume=resume, wait_s=quota_wait_s)
+
+    def resume_run(self, run_id: str, marks: Marks) -> Run:
+        """Return a run that has begun before."""
+        return self._new_run(run_id, None, marks, resume=True)
+
+    def start_task(self, task_type: str, given: Json, timeout_s: float, marks: Marks) -> Flow[str]:
+        """Ask the workers for a task; return its id once Kafka has the request."""
+        task_id, asked = yield Send(partial(self._ask_task, task_type, given, marks))
+        yield Do(partial(self._wait_task, task_id, asked, timeout_s))
+        return str(task_id)
+
+    def note_task(self, task_id: str, place: tuple[int, int] | None) -> None:
+        """Remember where a task was asked for: questions about it wait until that is judged."""
+        places = self._core.services.task_places
+        if place is not None:
+            places[task_id] = place
+        while len(places) > _TASKS_MAX:
+            places.pop(next(iter(places)), None)
+
+    def _new_run(
+        self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool, wait_s: float | None = None
+    ) -> Run:
+        core = self._core
+        fields = envelope_fields(marks)._replace(run_id=run_id)
+        recorder = core.recorder()
+        beats = RunBeats(
+            core.services.heartbeats, core.beats.send_run_beat, lambda: core.emitter.last_seq, recorder.waits.now_s
+        )
+        wait_s = core.services.quota_wait_s if wait_s is None else wait_s
+        return Run(core.call_reporter(), recorder, RunStart(run_id, started, fields, resume, wait_s), beats)
+
+    def _ask_task(self, task_type: str, given: Json, marks: Marks) -> tuple[str, PendingVerdict]:
+        """Send the request for a task; return the task's id, and what its place is asked of."""
+        core = self._core
+        task_id = new_task_id(core.emitter.key)
+        input_json = None if given is None else to_json_text(given, "input")
+        fields = envelope_fields({**marks, "run_id": task_id})
+        return task_id, core.send_awaited(RunQueued("detached", task_type, input_json), fields)
+
+    def _wait_task(self, task_id: str, asked: PendingVerdict, timeout_s: float) -> None:
+        """Wait until Kafka has the request for a task."""
+        try:
+            place = asked.wait_position(timeout_s)
+        except Unavailable as error:
+            raise Unavailable(f"task {task_id}: {error}", error.retry_after_s) from None
+        self.note_task(task_id, place)
+
+
+__all__ = ["Runs"]

@@ -1,0 +1,853 @@
+"""One session as an agent uses it: all public verbs, in one class and five named groups.
+
+Each verb is a line: the work is done by the collaborators in this folder, which hold the session's
+core. `async_session` is made of this text by `generation.async_faces`, so that a signature or a
+docstring is never another one there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Literal, Self, Unpack
+
+from sessionary.producers.agents.agent import Agent
+from sessionary.producers.context.marks import NO_FIELDS, BlockMarks, Marks, block_fields, envelope_fields, epoch_us
+from sessionary.producers.context.model_call import ModelCall
+from sessionary.producers.context.scope import P, SessionBlock, T, added_marks, bind_function, enter_block, leave_block
+from sessionary.producers.durable.run_block import Run
+from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
+from sessionary.producers.session.agents import AgentGroup
+from sessionary.producers.session.conversation import LAST_DEFAULT, Turns
+from sessionary.producers.session.core import SessionCore, run_session_flow
+from sessionary.producers.session.lifecycle import Lifecycle, Step
+from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
+from sessionary.producers.session.questions import Questions
+from sessionary.producers.session.recorded import RecordedReads
+from sessionary.producers.session.runs import Runs
+from sessionary.producers.session.state_json import parsed_state
+from sessionary.producers.session.updates import Updates
+from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
+from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
+
+
+class SessionLifecycle:
+    """The rarer verbs of a session's life, as `session.lifecycle`."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End a session that was created and could not be started.
+
+        Raises as `Session.emit` does.
+
+        Args:
+            reason: `invalid_config` or `connection_failed`.
+            message: Details, for people.
+            marks: As in `Session.emit`.
+        """
+        Lifecycle(self.core).fail_start(reason, message, marks)
+
+    def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
+        """Set the session's phase, an attribute beside its state.
+
+        The other verbs send the phases that they need themselves. Only the owning service may
+        change the phase; the processor refuses a phase that is out of order. Raises as
+        `Session.emit` does.
+        """
+        Lifecycle(self.core).enter_phase(phase, marks)
+
+    def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session because its work was called off. Raises as `Session.emit` does."""
+        Lifecycle(self.core).cancel(message, marks)
+
+    def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session at once, with the most severe reason that is legal in its state.
+
+        `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Like
+        `Session.close`, it works while a verdict is awaited. Raises as `Session.emit` does.
+        """
+        Lifecycle(self.core).force_close(message, marks)
+
+    def detach(self) -> None:
+        """Stop the heartbeats without ending the session, as if the agent had died.
+
+        Another agent may `attach` and continue. `resume` starts the heartbeats again. Raises
+        `ClientClosed` in a forked child whose parent made the session.
+        """
+        self.core.detach()
+
+
+class SessionConversation:
+    """A session's conversation, as `session.conversation`; `session.message` appends a turn."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
+        """Return the last turns of the conversation in order, whichever process sent them.
+
+        Waits as `sync` does until the processor has judged what this client sent; refused turns are
+        not among them. A session that is judged by rules 1 keeps none.
+
+        Args:
+            last: How many turns, from 0 to 200.
+            load_artifacts: Load large texts from the library. If not, `content` is the JSON of
+                reference and summary.
+
+        Raises:
+            Invalid: `last` is out of bounds.
+            SettingsError: A text is an artifact, and the client has no library.
+            ArtifactMissing: The library has no such text any more; or as it raises otherwise.
+
+        Otherwise raises as `sync` does.
+        """
+        return Turns(self.core).read(last, load_artifacts)
+
+    def add_result(self, tool_name: str, result: Json, **marks: Unpack[Marks]) -> str:
+        """Append a tool's result to the conversation, as a turn of the role `tool`.
+
+        A text is the turn's content as it is, any other value its JSON. The call itself is recorded
+        by `@tool`. Returns and raises as `Session.message` does.
+        """
+        return run_session_flow(self.core, Turns(self.core).append_result(tool_name, result, marks))
+
+
+class SessionAgents:
+    """The agents that share a session, as `session.agents`. The verbs wait for the processor."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    def get(
+        self, agent_id: str, role: str | None = None, *, service_id: str | None = None, **marks: Unpack[Marks]
+    ) -> Agent:
+        """Return an agent of the session, registered if it is not yet.
+
+        Adopts what the processor has, as `Session.sync` does.
+
+            researcher = session.agents.get("researcher_1", "researcher")
+
+        Only the service that owns the session registers agents, at most 64. An agent's service is a
+        member of the session: it may update the content, take snapshots and save checkpoints.
+
+        Args:
+            agent_id: The agent's id, a name that is unique in its session.
+            role: What the agent does: `researcher`, `analyzer`, `writer` or any other; see
+                `Agent.view`. None: the agent is registered already.
+            service_id: The agent's service; by default this client's.
+            marks: As in `Session.emit`.
+
+        Raises:
+            Invalid: The agent is not registered and no role is given, or it is registered with
+                another role or service.
+            Refused: The processor refuses it: `not_member` to another service than the owning one,
+                `too_many_agents`.
+            RulesTooOld: The session is judged by rules that know no agents.
+
+        Otherwise raises as `Session.sync` and `Session.emit` do.
+        """
+        return Agent(AgentGroup(self.core).get(agent_id, role, service_id, marks))
+
+    def list(self) -> Sequence[AgentRecord]:
+        """Return the session's agents in the order of their registration, without results.
+
+        Waits and raises as `Session.sync` does.
+        """
+        return AgentGroup(self.core).list()
+
+    def handoff(
+        self,
+        *,
+        to: str | Agent,
+        from_agent: str | Agent,
+        context: Json = None,
+        sync_type: str = "handoff",
+        **marks: Unpack[Marks],
+    ) -> None:
+        """Hand over from an agent to another: the taker's record refers to the giver's snapshot.
+
+        Args:
+            to: The taker, or its id.
+            from_agent: The giver, or its id.
+            context: What is passed beside the shared results; it stays in the session's history.
+            sync_type: Why, for programs.
+            marks: As in `Session.emit`.
+
+        Raises as `Agent.begin` does; `Refused` with `unknown_agent` if one is not registered.
+        """
+        AgentGroup(self.core).hand_over(from_agent, to, context, sync_type, marks)
+
+
+class SessionMigration:
+    """How a session moves to another service, as `session.migration`."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    def move(
+        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
+    ) -> MigrationResult:
+        """Move the session to another service, and wait until it is there.
+
+        A client of that service takes it by `accept_migrations`. The session goes on here until the
+        target has loaded it; then the processor holds it, and refuses what this object sends, until
+        the target has accepted the same state. Then this object has left the session: it beats no
+        more, and its verbs raise `SessionFenced`. This service is asked to clean up, with the
+        reason `migrated`.
+
+        Args:
+            to: The service that is to own the session.
+            ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
+            reason: Why, for people.
+            marks: As in `Session.emit`.
+
+        Returns:
+            What was completed.
+
+        Raises:
+            MigrationAborted: The session stays, and goes on here; `reason_code` says why.
+            Refused: The offer was refused, for example with `migration_open` or `not_owner`.
+            RulesTooOld: The session is judged by rules 1, which know no migration.
+            Unavailable: It is not told how it ended, or whether it began. `Session.sync` tells it
+                later.
+            SessionLost: The session was archived meanwhile.
+            Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+
+        Otherwise raises as `Session.emit` does.
+        """
+        return run_session_flow(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
+
+
+class SessionRecorded:
+    """Reads the processor's records of a session, as `session.recorded`; adopts nothing."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+
+    def execution(self) -> ExecutionView:
+        """Return the session's open runs, their steps and tool calls.
+
+        The session's content is in `state`, what was said in `session.conversation`. Waits and
+        raises as `Session.sync` does.
+        """
+        return RecordedReads(self.core).execution()
+
+    def artifacts(self, run_id: str | None = None) -> Sequence[ArtifactView]:
+        """Return the artifacts of a run in the order of their creation; none of an unknown run.
+
+        `run_id`: None for those that belong to no run. Waits and raises as `Session.sync` does.
+        """
+        return RecordedReads(self.core).artifacts(run_id)
+
+    def verify(self) -> None:
+        """Compare version and hash of the state that this object knows with the processor's.
+
+        Waits as `Session.sync` does until the processor has judged what
+        this client sent.
+
+        Raises:
+            StateMismatch: They differ: another process updated the state, or an update of this
+                object was refused or lost.
+
+        Otherwise raises as `Session.sync` does.
+        """
+        RecordedReads(self.core).verify()
+
+
+class Session:
+    """One session. Made by `SessionClient`.
+
+    It is thread-safe, and a context manager.
+
+    Verbs hand an event over and return, without waiting for Kafka. `resume`, `recover` and `sync`
+    wait for the processor.
+
+    While the session is Active, or a verb waits for the verdict that makes it so, the client sends
+    heartbeats for it, whichever threads use it, until
+
+    - the session ends, pauses, fails or is detached, or the `with` block is left;
+    - this object is garbage-collected, or the client is closed;
+    - the process exits. A forked child does not beat for its parent's sessions;
+    - with `beats_with="thread"` or `"task"`: the thread that created or attached it has died, or
+      the asyncio task is done.
+
+    Heartbeats say that the process lives; limits on idle time and duration, that work goes on.
+
+    Leaving the `with` block ends the session with the event that is legal in its state:
+
+    | left by | Active | Paused | Error |
+    |---|---|---|---|
+    | the end of the block | `closed` | `cancelled` | `unrecoverable` |
+    | an exception | an error, then `unrecoverable` | `cancelled` | `unrecoverable` |
+    | `KeyboardInterrupt`, `SystemExit` | `abnormal_termination` | `cancelled` | `forced` |
+
+    A session that was detached, or that the processor has timed out, is left as it is. In the block
+    the session is the current one: see `current_session`.
+
+    The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
+    `agents`, `migration` and `recorded`.
+
+    Attributes:
+        core: The inside of the session, for sessionary's own modules.
+    """
+
+    def __init__(self, core: SessionCore) -> None:
+        self.core = core
+        self._block: SessionBlock | None = None  # while in `with`
+
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        return self.core.session_id
+
+    @property
+    def local_state(self) -> str:
+        """The session's state as far as this object knows it.
+
+        One of Idle, Active, Paused, Timeout, Error and Terminated. `sync` brings it up to date. A
+        session that the processor holds for its migration counts as Active.
+        """
+        return self.core.view.local_state
+
+    @property
+    def epoch(self) -> int:
+        """The ownership epoch: 1, and one more after each resume, recovery and take-over."""
+        return self.core.emitter.epoch
+
+    @property
+    def version(self) -> int:
+        """The version of `state`, from 1."""
+        return self.core.view.version
+
+    @property
+    def state(self) -> dict[str, Json]:
+        """A copy of the session's content as far as this object knows it."""
+        return parsed_state(self.core.view.state_json)
+
+    @property
+    def lost(self) -> bool:
+        """True if the processor refuses what this object sends, as far as this object knows.
+
+        It was timed out for good, ended or taken over by others, or its creation was refused. Verbs
+        go on as before: what they send is kept on the rejected topic. If the setting `control_url`
+        is set, this is known within some seconds (`poll_interval_s`), else after a `sync`.
+        """
+        return self.core.view.lost
+
+    @property
+    def context_bytes(self) -> int | None:
+        """Size of the agent's context in bytes, sent with each further event; None if unknown."""
+        return self.core.emitter.context_bytes
+
+    @context_bytes.setter
+    def context_bytes(self, value: int | None) -> None:
+        self.core.emitter.context_bytes = value
+
+    @property
+    def lifecycle(self) -> SessionLifecycle:
+        """The rarer verbs of its life: phases, a start that failed, ends of other kinds."""
+        return SessionLifecycle(self.core)
+
+    @property
+    def conversation(self) -> SessionConversation:
+        """Its conversation: the last turns, and results of tools."""
+        return SessionConversation(self.core)
+
+    @property
+    def agents(self) -> SessionAgents:
+        """The agents that share it."""
+        return SessionAgents(self.core)
+
+    @property
+    def migration(self) -> SessionMigration:
+        """How it moves to another service."""
+        return SessionMigration(self.core)
+
+    @property
+    def recorded(self) -> SessionRecorded:
+        """What the processor has of it: runs, artifacts, its state."""
+        return SessionRecorded(self.core)
+
+    # Work
+
+    def emit(
+        self,
+        payload: Payload,
+        *,
+        occurred_at: datetime | None = None,
+        **marks: Unpack[Marks],
+    ) -> str:
+        """Send an event of any class in `sessionary.schemas.events`.
+
+        Does not change `local_state`: prefer the other verbs for events of the session's life.
+
+        Args:
+            payload: The event.
+            occurred_at: When it happened; must have a timezone. None means now.
+            marks: What else the envelope says, as in `Marks`; every verb takes them.
+
+        Returns:
+            The event's id, a UUID.
+
+        Raises:
+            Invalid: A value does not fit the event's schema or is out of bounds (a negative count,
+                a name of more than 256 characters), the event is larger than 1 MiB, or
+                `occurred_at` has no timezone.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            NotAllowed: The session's state, or its owner, does not allow the event. What another
+                process may have made possible is sent.
+            SessionEnded: This object has ended the session.
+            SessionFenced: Another process took the session over, and `sync` has found out.
+            VerdictPending: A verdict is awaited.
+            ClientClosed: The client is closed.
+        """
+        return self.core.send_event(
+            payload, envelope_fields(marks, None if occurred_at is None else epoch_us(occurred_at))
+        )
+
+    def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
+        """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
+
+        Returns the event's id. Raises as `emit` does.
+        """
+        return self.core.send_event(SessionActivity(kind, text), envelope_fields(marks) if marks else NO_FIELDS)
+
+    def info(self, text: str, **marks: Unpack[Marks]) -> str:
+        """Report a text for people, as an activity of kind `info`.
+
+        Returns the event's id. Raises as `emit` does.
+        """
+        return self.core.send_event(SessionActivity("info", text), envelope_fields(marks) if marks else NO_FIELDS)
+
+    def progress(
+        self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
+    ) -> str:
+        """Report progress of the current work: `progress` out of `total`, in any unit.
+
+        Returns the event's id. Raises as `emit` does.
+        """
+        return self.core.send_event(
+            ProgressReported(float(progress), total, message), envelope_fields(marks) if marks else NO_FIELDS
+        )
+
+    def usage(
+        self,
+        *,
+        model: str | None = None,
+        tokens_in: int = 0,
+        tokens_out: int = 0,
+        model_cost_usd_micros: int = 0,
+        tool_cost_usd_micros: int = 0,
+        is_timeout_retry: bool = False,
+        retry_of: str | None = None,
+        **marks: Unpack[Marks],
+    ) -> str:
+        """Report tokens and cost of one call of a model or a tool.
+
+        Args:
+            model: Name of the model.
+            tokens_in: Tokens of the prompt.
+            tokens_out: Tokens of the answer.
+            model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
+            tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
+            is_timeout_retry: True if the call repeats one that timed out.
+            retry_of: Id of the usage event that this call repeats.
+            marks: As in `emit`.
+
+        Returns:
+            The event's id. Raises as `emit` does.
+        """
+        return self.core.send_event(
+            UsageRecorded(
+                model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
+            ),
+            envelope_fields(marks) if marks else NO_FIELDS,
+        )
+
+    def message(self, role: str, content: str, *, name: str | None = None, **marks: Unpack[Marks]) -> str:
+        """Append a turn to the conversation. The processor numbers the turns as it accepts them.
+
+            session.message("user", "What was our revenue in May?")
+
+        The last 200 turns can be read (`session.conversation`). A text of more than 16 Ki
+        characters is stored as an artifact first, for which the verb waits.
+
+        Args:
+            role: Who speaks, in the agent's own words: `user`, `assistant` …
+            content: The text.
+            name: Name of the person or agent that speaks, if there are several.
+            marks: As in `emit`.
+
+        Returns:
+            The event's id.
+
+        Raises:
+            Invalid: `content` is no text; or it has more than 16 Ki characters, and the client has
+                no library of artifacts.
+            Unavailable: The library does not take a large text. Nothing was sent.
+
+        Otherwise raises as `emit` does.
+        """
+        return run_session_flow(self.core, Turns(self.core).append(role, content, name, marks))
+
+    def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+        """Replace the session's content, and wait until Kafka has the update.
+
+        The processor refuses an update that is based on a version which is no longer the last one.
+        Without agents the verb does not wait for that; `sync` shows what the processor has. In a
+        session with agents, as far as this object knows, it waits for the verdict, whatever `wait`
+        says, so that no agent's update is lost unnoticed.
+
+        Args:
+            state: The new content, a JSON object of at most about 1 MiB.
+            wait: Return once the broker has acknowledged the update, so that an answer that is
+                given after it cannot be ahead of the recorded content. False: as `emit`, at once.
+            marks: As in `emit`.
+
+        Returns:
+            The version of the new content; the old one if the session is not Active.
+
+        Raises:
+            VersionConflict: In a session with agents: another one updated the content first. The
+                error has it, and `state` has it too: make the change there, and update again.
+            Refused: In a session with agents: the processor refused it for another reason.
+            Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
+                or is too large.
+            Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
+                it is lost; with agents also if the processor has not answered. If it is not lost it
+                is still sent: do not repeat it, but `sync`.
+
+        Otherwise raises as `emit` does.
+        """
+        return run_session_flow(self.core, Updates(self.core).update(state, wait, marks))
+
+    def snapshot(self, **marks: Unpack[Marks]) -> str:
+        """Record a snapshot of the content.
+
+        Returns the snapshot's id. Raises as `emit` does.
+        """
+        return Updates(self.core).snapshot(marks)
+
+    def llm(self, model: str, **marks: Unpack[Marks]) -> ModelCall:
+        """Return a call of a model, for use in `with`: it reports duration, usage and error.
+
+            with session.llm("large") as call:
+                answer = ask_model(prompt)
+                call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
+
+        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`;
+        they have one step id. A call that raises has a usage only if tokens or cost were set.
+        Entering and leaving raise as `emit` does, but never hide what the block raised.
+
+        Args:
+            model: Name of the model.
+            marks: As in `emit`.
+        """
+        return ModelCall(self.core.call_reporter(), model, envelope_fields(marks))
+
+    def run(
+        self,
+        task_type: str,
+        *,
+        mode: RunMode = "attached",
+        expected_ms: int | None = None,
+        input: Json = None,
+        plan: Json = None,
+        resume: bool = False,
+        quota_wait_s: float | None = None,
+        **marks: Unpack[Marks],
+    ) -> Run:
+        """Return a run of a task, to be used in `with`: events in the block belong to it.
+
+            with session.run("report", input={"month": "2026-10"}) as run:
+                run.report_progress(0.5)
+                run.result = {"pages": 12}
+
+        Its events are `run_started` and `run_running`, then `run_completed`, `run_failed` or
+        `run_cancelled`. Entering (`QuotaExceeded` if the tenant's quota rejects it) and leaving
+        raise as `emit` does, but never hide what the block raised.
+
+        Args:
+            task_type: What kind of task it is.
+            mode: An `attached` run lives with its session: it is paused if the session times out,
+                fails if it ends, and may take `attached_run_ms`; one that is silent sends a
+                heartbeat every five seconds. A `detached` one goes on while the session is held or
+                has timed out, and the session is not archived before the run ends.
+            expected_ms: How long it is expected to take; `Invalid` if that is more than it may.
+            input: What the run is given, as JSON can hold it.
+            plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
+            resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
+            marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
+        """
+        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, marks)
+
+    def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
+        """Return a run of this session that has begun before, for use in `with`: it goes on.
+
+            with session.resume_run("report-7") as run:
+                facts = run.step("collect", collect_facts)  # not run again if it succeeded
+
+        Entering reads the run, its steps and its tool calls. Calls that may have taken effect are
+        resolved by asking their tools. Then a run that is paused or has failed is resumed.
+
+        Args:
+            run_id: The run's id.
+            marks: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+                although it has failed for good.
+
+        Entering the block raises:
+            RunNotFound: There is no such run.
+            RunOver: It has failed for good, or was cancelled.
+            ToolCallUnresolved: A tool call may have taken effect; a person must decide.
+            Refused: The processor does not let it go on; else as `sync` and `emit`.
+        """
+        return Runs(self.core).resume_run(run_id, marks)
+
+    def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
+        """Ask the workers of this session's service to carry out a task; return the task's id.
+
+            task_id = session.start_task("model_training", {"model": "m1", "epochs": 10})
+
+        The task is a detached run: it goes on without this client and its session. Its id is all
+        that `SessionClient.check_task_status` and its kin need. With quotas it may have to wait.
+
+        Args:
+            task_type: Name of the function, as the workers know it.
+            input: What it is given, as JSON can hold it.
+            timeout_s: How long Kafka may take to acknowledge the request.
+            marks: As in `emit`, but for `run_id`.
+
+        Raises:
+            Unavailable: Kafka has not acknowledged the request. It stays queued as other events do.
+            DeliveryFailed: The request is lost.
+        """
+        return run_session_flow(self.core, Runs(self.core).start_task(task_type, input, timeout_s, marks))
+
+    def ask(self, question: str, deadline: timedelta | float | None = None, **marks: Unpack[Marks]) -> Answer:
+        """Pause the session with a question to a person, and wait for the answer. Blocks.
+
+            answer = session.ask("Send the invoice?", deadline=timedelta(hours=4))
+            if answer.approved:
+                send_invoice()
+
+        An operator answers by `sessionary approve` or `refuse`, or by the control API. If none
+        does in time, the question expires, which is a refusal. The session is Active again
+        whichever it is, in the next epoch; it sends no heartbeats meanwhile. If a process ends
+        while it waits, another one may `attach` to the session and ask the same question: it takes
+        the session over, and waits for the answer to the open one.
+
+        Args:
+            question: What is asked, for people.
+            deadline: For so long it may be answered, in seconds or as a `timedelta`. It takes the
+                place of the limit `hold_ms`, which is the default.
+            marks: As in `emit`.
+
+        Returns:
+            The answer: `approved`, `reason_code` (`approved`, `refused` or `expired`), `by` whom,
+            and the `text` that he gave.
+
+        Raises:
+            Refused: The processor refused the pause, for example because others hold the session.
+            NotAllowed: The session waits for the answer to another question.
+            RulesTooOld: The rules in force know no questions.
+            SessionEnded: The session ended, for example because an operator called it off.
+            SessionFenced: Another process took the session over meanwhile.
+            Unavailable: The control API has not answered since the deadline. Ask again.
+
+        Otherwise raises as `emit` and `sync` do.
+        """
+        return run_session_flow(self.core, Questions(self.core).ask(question, deadline, marks))
+
+    def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
+        """Return a block in which this session's events carry marks, unless a verb is given others.
+
+            with session.marks(run_id="run-7"):
+                session.activity("llm")
+
+        Tasks and threads that begin in the block inherit them.
+
+        Args:
+            marks: The marks, as in `BlockMarks`.
+        """
+        return added_marks(self.session_id, block_fields(marks))
+
+    def bind(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function` with this session as the current one, and with the marks of this call.
+
+        For a plain function that other code will call, in a context that inherits nothing: a
+        callback, or a thread pool that is none of `concurrent.futures`.
+        """
+        return bind_function(self, function)
+
+    # Life
+
+    def start(
+        self,
+        *,
+        validate: Step | None = None,
+        connect: Step | None = None,
+        quota_wait_s: float | None = None,
+        **marks: Unpack[Marks],
+    ) -> Self:
+        """Start a created session: validate, connect, become Active.
+
+        With quotas (setting `quotas`) it waits for its tenant's before; it beats meanwhile.
+
+        Args:
+            validate: Called in phase `validating`. If it raises, the session ends with
+                `invalid_config`, and the exception is raised again.
+            connect: Called in phase `connecting`. If it raises, the session ends with
+                `connection_failed`, and the exception is raised again.
+            quota_wait_s: Longest wait for the quota; default: the client's setting.
+            marks: As in `emit`; of all events of the start.
+
+        Returns:
+            This session.
+
+        Raises:
+            QuotaExceeded: The quota rejected it, or it waited for so long. It has ended.
+            SessionEnded: It ended while it waited.
+
+        Otherwise raises as `emit` and, with quotas, `sync` do.
+        """
+        run_session_flow(self.core, Lifecycle(self.core).start(validate, connect, quota_wait_s, marks))
+        return self
+
+    def pause(self, reason: str | None = None, kind: PauseKind = "manual", **marks: Unpack[Marks]) -> str:
+        """Pause an Active session, with a snapshot of its content. `resume` continues it.
+
+        A pause may last as long as the limit `hold_ms`; then the processor ends the session.
+
+        Args:
+            reason: Why, for people.
+            kind: `manual`, `review` or `migration`.
+            marks: As in `emit`.
+
+        Returns:
+            The snapshot's id. Raises as `emit` does.
+        """
+        return Lifecycle(self.core).pause(reason, kind, marks)
+
+    def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
+        """Make a Paused or timed-out session Active again. Blocks until the processor's verdict.
+
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
+        again to go on waiting: nothing is sent twice.
+
+        Args:
+            resume_plan: How the work continues, for people.
+
+        Returns:
+            The session's content: that of the snapshot after a pause.
+
+        Raises:
+            Refused: The processor refused; the session is unchanged.
+            Unavailable: There is no verdict yet.
+            DeliveryFailed: The event could not be delivered.
+            SessionLost: The session does not exist, or is archived.
+            AuthenticationFailed: Kafka or the control API rejects our credentials.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+
+        Otherwise raises as `emit` does.
+        """
+        return run_session_flow(self.core, Lifecycle(self.core).resume(resume_plan, marks))
+
+    def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]) -> None:
+        """Report an error from which the agent tries to recover; the session enters state Error.
+
+        `recover` leads back to Active, if the error is retryable. Raises as `emit` does.
+
+        Args:
+            error: The exception, or an `ErrorInfo`.
+            retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
+                Has no effect on an `ErrorInfo`.
+            marks: As in `emit`.
+        """
+        Lifecycle(self.core).error(error, retryable, marks)
+
+    def recover(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
+        """Return from state Error to Active. Blocks until the processor's verdict.
+
+        Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
+        again to go on waiting: nothing is sent twice.
+
+        Args:
+            resume_plan: How the work continues, for people.
+
+        Returns:
+            The session's content. Raises as `resume` does.
+        """
+        return run_session_flow(self.core, Lifecycle(self.core).recover(resume_plan, marks))
+
+    def sync(self) -> SessionView:
+        """Read the session from the processor, and adopt its state, epoch, version and content.
+
+        Waits until the processor has judged the last event that this client sent in the session,
+        for at most the setting `verdict_timeout_s`. It does not wait for other clients' events.
+
+        Returns:
+            The session; its `verdict` is the one on that event.
+
+        Raises:
+            Unavailable: The event is not delivered yet, or the control API does not answer.
+            SessionLost: The session does not exist, or is archived.
+            SessionFenced: Another process took the session over from this object. Its heartbeats
+                stop, and all its verbs raise this from now on.
+            ClientClosed: This is a forked child, and its parent made the session.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+        """
+        return self.core.sync(self.core.view.departures)
+
+    def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session because its work is done. Raises as `emit` does."""
+        Lifecycle(self.core).complete(message, marks)
+
+    def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+        """End the session with the event that is legal in its state.
+
+        Does nothing if the session has ended, or if the processor has timed it out. Works also
+        while a verdict is awaited. Until that is known the session beats, and if it is granted,
+        another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
+        """
+        Lifecycle(self.core).close(message, marks)
+
+    def __enter__(self) -> Self:
+        self._block = enter_block(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        try:
+            Lifecycle(self.core).leave(error)
+        finally:
+            if self._block is not None:
+                leave_block(self._block)
+        return False
+
+
+__all__ = [
+    "Session",
+    "SessionAgents",
+    "SessionConversation",
+    "SessionLifecycle",
+    "SessionMigration",
+    "SessionRecorded",
+]

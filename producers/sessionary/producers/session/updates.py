@@ -1,0 +1,138 @@
+"""Updates of a session's content, and its snapshots.
+
+With agents, several processes update one content. Each update then waits for its verdict, one after
+the other: a refused one is told at once, with what to base the next one on. The client of an agent
+cannot know without asking whether another has joined, so it waits as soon as it has an agent.
+"""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+
+from sessionary.producers.agents.errors import VersionConflict
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.durable.flow import Do, Flow, Send
+from sessionary.producers.durable.recorder import wait_recorded
+from sessionary.producers.errors import Refused, Unavailable
+from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
+from sessionary.producers.session.state_json import canonical_json, parsed_state
+from sessionary.schemas.events import SnapshotCreated, StateUpdated
+from sessionary.schemas.types import Phase, RefusalReason
+
+_UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
+
+
+class Updates:
+    """The content of one session. Thread-safe."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+
+    def update(self, state: Mapping[str, Json], wait: bool, marks: Marks) -> Flow[int]:
+        """Replace the content; return its version."""
+        if self._core.view.agent_count:
+            version: int = yield Do(partial(self._update_in_turn, state, marks))
+            return version
+        sent, version = yield Send(partial(self._send_update, state, marks))
+        if wait and self._core.services.runs is not None:  # a client that is turned off has no broker
+            timeout_s = self._core.services.verdict_timeout_s
+            yield Do(partial(wait_acknowledged, sent, f"version {version} of the content", timeout_s))
+        return version
+
+    def snapshot(self, marks: Marks) -> str:
+        """Record a snapshot of the content; return its id."""
+        core, view = self._core, self._core.view
+        with core.lock:
+            snapshot = view.new_snapshot()
+            core.send_event(SnapshotCreated(snapshot), envelope_fields(marks))
+            view.snapshot_id = snapshot.snapshot_id
+            return snapshot.snapshot_id
+
+    def _send_update(self, state: Mapping[str, Json], marks: Marks) -> tuple[PendingVerdict, int]:
+        """Send an update of the content; return it, and the version that the content has now."""
+        core, view = self._core, self._core.view
+        updating_at = _now_us()
+        text, fields = canonical_json(state), envelope_fields(marks)
+        with core.lock:
+            update = StateUpdated(view.version, view.version + 1, text)
+            if (bar := view.bars.get(StateUpdated)) is not None:  # before any phase is sent
+                view.require_passing(update, bar)
+            if view.sends_phases and view.rules >= 2:
+                update = update._replace(updating_at=updating_at, persisting_at=_now_us())
+            elif view.sends_phases:
+                # A refused update leaves the phase where it was: continue from there.
+                reached = _UPDATE_PHASES.index(view.phase) + 1 if view.phase in _UPDATE_PHASES else 0
+                core.send_phases(*_UPDATE_PHASES[reached:], fields=fields)
+            sent = core.send_awaited(update, fields)
+            view.phase = "processing"
+            if view.local_state == "Active":  # in any other state the processor refuses it
+                view.version += 1
+                view.state_json = text
+            return sent, view.version
+
+    def _update_in_turn(self, state: Mapping[str, Json], marks: Marks) -> int:
+        """Send an update once the one before it is judged, and wait for its verdict."""
+        view = self._core.view
+        with self._core.update_lock:
+            if view.is_update_open:
+                self._settle_update()
+            sent, version = self._send_update(state, marks)
+            view.is_update_open = True
+            judged, refusal = judge_sent(self._core, sent)
+            view.is_update_open = False
+            if refusal is None:
+                return version
+            conflict = self._adopt_content(judged)
+            if refusal == "version_conflict":
+                raise conflict
+            raise Refused("state_updated", refusal)
+
+    def _settle_update(self) -> None:
+        """Learn what became of an update whose verdict did not come. Raises `VersionConflict`.
+
+        If it was refused, the next one would be based on a content that never was.
+        """
+        known = self._core.view
+        view = self._core.fetch_judged(self._core.services.control.fetch_session)
+        known.is_update_open = False
+        if (view.version, view.state_json) != (known.version, known.state_json):
+            raise self._adopt_content(view)
+
+    def _adopt_content(self, view: SessionView) -> VersionConflict:
+        """Take over the processor's content; return the error that tells it."""
+        known = self._core.view
+        with self._core.lock:
+            base, known.version, known.state_json = known.version, view.version, view.state_json
+        return VersionConflict(self._core.session_id, base, view.version, parsed_state(view.state_json))
+
+
+def judge_sent(core: SessionCore, sent: PendingVerdict) -> tuple[SessionView, RefusalReason | None]:
+    """Wait for the verdict on an event; return the session, and why the event was refused.
+
+    Adopts the session's agents. Raises `Unavailable` if the verdict does not come.
+    """
+    services = core.services
+    deadline_s = time.monotonic() + services.verdict_timeout_s
+    place = wait_recorded(sent, sent.event_type, services.verdict_timeout_s)
+    left_s = max(deadline_s - time.monotonic(), 0.1)
+    view = services.control.fetch_session(core.session_id, place, left_s)
+    core.view.agents, core.view.agent_count = tuple(view.agents), len(view.agents)
+    verdict = view.verdict
+    if verdict is None or not verdict.kept:
+        raise Unavailable(f"the verdict on {sent.event_type} (event {sent.event_id}) is not known", 1.0)
+    if verdict.applied:
+        return view, None
+    reason: RefusalReason = verdict.reason or "UNKNOWN"
+    core.keep_refusal(sent.event_id, reason)
+    return view, reason
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000
+
+
+__all__ = ["Updates", "judge_sent"]

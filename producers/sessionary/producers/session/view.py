@@ -1,0 +1,169 @@
+"""What one process knows of one session, under the session's lock.
+
+The view is not authoritative: the processor decides. It is used to choose the legal last event, to
+know when heartbeats are due, and to refuse at once what the processor is certain to refuse.
+"""
+
+from collections.abc import Sequence
+
+from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
+from sessionary.producers.errors import NotAllowed, RulesTooOld, SessionEnded, SessionFenced, VerdictPending
+from sessionary.producers.judgement.local_checks import (
+    NO_BARS,
+    Bar,
+    Bars,
+    barred_events,
+    events_within_runs,
+    find_objection,
+)
+from sessionary.producers.judgement.sent_events import SentEvents
+from sessionary.producers.judgement.session_lock import SessionLock
+from sessionary.producers.ports import AgentMember
+from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.session.state_json import full_snapshot
+from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
+from sessionary.schemas.types import Limits, Snapshot
+
+_HELD_REMEDY = "it goes on once they resume it, or by resume()"
+
+
+class LocalView:
+    """The local state of a session. Hold `lock` for its methods, and to change an attribute."""
+
+    __slots__ = (
+        "agent_count",
+        "agents",
+        "bars",
+        "created_id",
+        "departures",
+        "detached",
+        "detached_runs",
+        "emitter",
+        "fenced_by",
+        "followed",
+        "is_held",
+        "is_holder",
+        "is_member",
+        "is_queued",
+        "is_update_open",
+        "limits",
+        "local_state",
+        "lock",
+        "lost",
+        "lost_before",
+        "offered",
+        "pending",
+        "phase",
+        "quotas",
+        "rules",
+        "schema_version",
+        "sends_phases",
+        "sent_events",
+        "snapshot_id",
+        "state_json",
+        "told_lost",
+        "version",
+    )
+
+    def __init__(
+        self, emitter: Emitter, limits: Limits, state_json: str, schema_version: int, *, rules: int, quotas: bool
+    ) -> None:
+        self.emitter = emitter
+        self.lock = SessionLock(emitter)
+        self.limits = limits
+        self.state_json = state_json
+        self.schema_version = schema_version
+        self.local_state: str = "Idle"
+        self.phase: str | None = None
+        self.rules, self.quotas = rules, quotas  # as far as is known
+        self.sends_phases = True  # only the owning service may change the phase
+        self.is_member = False  # an agent of this service is registered
+        self.version = 1
+        self.snapshot_id: str | None = None
+        self.created_id = ""  # of the event that created it, if this object did
+        self.pending: PendingVerdict | None = None  # the verdict that a verb waits for
+        self.followed: PendingVerdict | None = None  # one that ends the session once more, if it is granted
+        self.is_queued = False  # it waits for its tenant's quota, and beats so that it is not given up
+        self.detached = False
+        self.detached_runs: set[str] = set()  # those that were begun here: they may outlive the session
+        self.is_holder = False  # this client created the session, or took it over
+        self.fenced_by: tuple[str, int] | None = None  # who holds the session, and its epoch
+        self.agents: Sequence[AgentMember] = ()  # of the session, as far as this object knows
+        self.agent_count = 0  # a poll tells only that
+        self.is_update_open = False  # the verdict on the last update did not come
+        self.departures = 0  # how often the session was ended, detached or left
+        self.bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
+        self.lost_before = 0  # events that were lost before the state was last certain
+        self.offered: str | None = None  # the migration whose end a verb waits for
+        self.lost = self.told_lost = False  # told: by a poll, which makes no verb raise
+        self.is_held = False  # others paused it, as a poll has told
+        self.sent_events: SentEvents | None = None  # those that may not be judged yet; None: not polled
+
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        return self.emitter.key.session_id
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no last event is to be sent: it ended, or only the processor ends it."""
+        return self.local_state in ("Terminated", "Timeout")
+
+    def new_snapshot(self) -> Snapshot:
+        """Return a snapshot of the content with a new id."""
+        return full_snapshot(self.state_json, self.schema_version, self.snapshot_id)
+
+    def update_bars(self, *, committed: bool) -> None:
+        """Find out what is certain to be refused in a state that was entered."""
+        if committed:
+            self.lost_before = self.emitter.lost_events
+        # In a shared session, another process may keep it from the state that we asked for.
+        if committed or self.is_holder:
+            self.bars = barred_events(
+                self.local_state, is_owner=self.sends_phases, rules=self.rules, is_member=self.is_member
+            )
+        else:
+            self.bars = NO_BARS
+
+    def require_open(self, payload: Payload, fields: EnvelopeFields) -> None:
+        """Raise if an event may not be sent now, or is certain to be refused."""
+        if self.pending is not None:
+            raise VerdictPending(self.pending.verb)
+        if self.fenced_by is not None:
+            raise SessionFenced(self.session_id, *self.fenced_by)
+        if self.local_state == "Terminated" and not self.told_lost and not self._may_outlive(payload, fields.run_id):
+            raise SessionEnded(f"session {self.session_id} has ended; create a new one")
+        if (bar := self.bars.get(type(payload))) is not None and not _may_go_on_alone(payload, fields.run_id):
+            self.require_passing(payload, bar)
+
+    def require_passing(self, payload: Payload, bar: Bar) -> None:
+        """Raise `NotAllowed` if the processor is certain to refuse an event."""
+        objection = find_objection(payload, bar, self.local_state, self.emitter.service_id)
+        # If an event was lost, the session may not be in the state that it led to.
+        if objection is not None and self.emitter.lost_events == self.lost_before:
+            if self.is_held and self.local_state == "Paused":
+                detail = f"{EVENT_TYPES[type(payload)]} is not possible while others hold the session: {_HELD_REMEDY}"
+                raise NotAllowed(objection.reason, detail, objection.state, objection.event_type)
+            raise objection
+
+    def require_rules(self, what: str, version: int) -> None:
+        """Raise `RulesTooOld` if the session is judged by older rules, as far as is known."""
+        if self.rules < version:
+            raise RulesTooOld(
+                f"{what} needs rules {version}, but session {self.session_id} is judged by rules {self.rules}; "
+                "activate them with `sessionary rules activate` once all processors are upgraded"
+            )
+
+    def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
+        """Return whether an event may be one of a run that goes on without its session."""
+        # What a person found out of a call may be of a detached run that another object began.
+        is_known = run_id in self.detached_runs or isinstance(payload, ToolCallResolved)
+        return is_known and _may_go_on_alone(payload, run_id)
+
+
+def _may_go_on_alone(payload: Payload, run_id: str | None) -> bool:
+    """Return whether an event may be one of a detached run, which its session's state bars not."""
+    return bool(run_id) and type(payload) in events_within_runs()
+
+
+__all__ = ["LocalView"]
