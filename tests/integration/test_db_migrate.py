@@ -70,7 +70,7 @@ class Database:
         objects = (
             "SELECT name, toString(uuid), create_table_query FROM system.tables WHERE database = currentDatabase()"
         )
-        notes = [f"SELECT * FROM {table} ORDER BY ALL" for table in ("schema_migrations", "schema_views")]
+        notes = [f"SELECT * FROM {table} FINAL ORDER BY ALL" for table in ("schema_migrations", "schema_views")]
         return [self.ask(query) for query in (f"{objects} ORDER BY name", *notes)]
 
 

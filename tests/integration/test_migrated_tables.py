@@ -17,9 +17,9 @@ _QUESTIONS = (
     "SELECT table, name, type, default_expression, comment, compression_codec, is_in_sorting_key "
     "FROM system.columns WHERE database = '{db}' ORDER BY table, position",
     "SELECT version, name, checksum FROM {db}.schema_migrations ORDER BY version",
-    "SELECT name, checksum, definition, release, is_dropped FROM {db}.schema_views ORDER BY ALL",
+    "SELECT name, checksum, definition, release, is_dropped FROM {db}.schema_views FINAL ORDER BY name",
     "SELECT table_name, days FROM {db}.retention_days ORDER BY table_name",
-    "SELECT name, total_rows FROM system.tables WHERE database = '{db}' AND total_rows > 0",
+    "SELECT name FROM system.tables WHERE database = '{db}' AND total_rows > 0 ORDER BY name",
 )
 
 

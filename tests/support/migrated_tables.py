@@ -52,7 +52,7 @@ def _read_template(clickhouse: ClickHouseSettings) -> _Template:
     order = TopologicalSorter({name: {*named.findall(text)} - {name} for name, text in definitions.items()})
     statements = [definitions[name] for name in order.static_order()]
     for table in [row["name"] for row in found if row["rows"]]:
-        rows = run_sql(clickhouse, f"SELECT * FROM {database}.{table} FORMAT Values")
+        rows = run_sql(clickhouse, f"SELECT * FROM {database}.{table} FINAL FORMAT Values")
         statements.append(f"INSERT INTO {database}.{table} VALUES {rows}")
     return _Template(database, tuple(statements))
 
