@@ -17,6 +17,11 @@ from tests.support import control_api_page, schema_page
 _PAGES = (
     "index",
     "learn/tutorial",
+    "guides/client",
+    "operate/production",
+    "operate/halts",
+    "decisions/index",
+    "commands",
     "limits",
     "guides/testing",
     "api/producers",
