@@ -17,6 +17,11 @@ from tests.style.project import ROOT
 _PAGES = (
     "index",
     "learn/tutorial",
+    "guides/client",
+    "operate/production",
+    "operate/halts",
+    "decisions/index",
+    "commands",
     "limits",
     "guides/testing",
     "api/producers",

@@ -1,4 +1,4 @@
-"""All roles on a broker with TLS, log-ins and an authorizer, with the ACLs of docs/operate/security.md."""
+"""All roles on a broker with TLS, log-ins and the ACLs of docs/operate/security.md."""
 
 import json
 import re

@@ -15,7 +15,15 @@ from tests.style.project import PACKAGES, ROOT, pyproject, tracked_files
 TOP_LEVEL = (
     *PACKAGES,
     *("tests", "examples", "infra/compose", ".ci/run", "Makefile", "pyproject.toml", "constraints.txt"),
-    *("docs/learn/tutorial.md", "mkdocs.yml", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+    *(
+        "docs/learn/tutorial.md",
+        "mkdocs.yml",
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "LICENSE",
+    ),
 )
 # A Java runtime (GPL with the classpath exception) for the local broker, a separate process. It is
 # an optional extra for development and not part of what is distributed.

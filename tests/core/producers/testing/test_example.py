@@ -33,7 +33,9 @@ def test_the_examples_tests_pass_without_waiting() -> None:
 
 def test_the_blocks_of_the_page_run(tmp_path: Path) -> None:
     """What is no test runs while pytest collects."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / "guides" / "testing.md").read_text("utf-8"), re.M | re.S)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs" / "guides" / "testing.md").read_text("utf-8"), re.M | re.S
+    )
     for number, block in enumerate(blocks):
         is_test = "def test_" in block
         text = block if is_test else f"{block}\n\ndef test_that_it_ran():\n    pass\n"
