@@ -6,7 +6,7 @@ from pathlib import Path
 
 from docs.build.metrics_table import expression_metrics, role_of
 from sessionary.infra.alerts.render import render_rules
-from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.alerts.thresholds import read_thresholds
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "infra" / "prometheus" / "rules.yml"
@@ -41,5 +41,5 @@ def _kept_matchers(matchers: str, without: Collection[str]) -> Iterator[str]:
 def write() -> Iterable[Path]:
     """Bring the file up to date. Returns its path."""
     RULES.parent.mkdir(parents=True, exist_ok=True)
-    RULES.write_text(render_rules(AlertSettings()), "utf-8")
+    RULES.write_text(render_rules(read_thresholds()), "utf-8")
     return (RULES,)

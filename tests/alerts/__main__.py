@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.alerts.thresholds import read_thresholds
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.ports import is_free
 from tests.alerts.episode import Episode
@@ -28,7 +28,7 @@ from tests.support.debian_packages import MONITORING, ensure_programs
 from tests.support.slowness import Slowness
 
 BUILD = Path(__file__).parents[2] / "build" / "alerts"
-SETTINGS = AlertSettings(alert_lag_s=10, alert_page_for_s=5, alert_ticket_for_s=5, alert_window_s=60)
+SETTINGS = read_thresholds(lag_s=10, page_for_s=5, ticket_for_s=5, window_s=60)
 SCENARIOS = ("cleanups", "sink", "processor", "partition")
 _TERMINATED = 128 + signal.SIGTERM
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from sessionary.infra.alerts.render import render_rules
-from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.alerts.thresholds import Thresholds
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from tests.support.prometheus import STOP_S, PrometheusClient, start_server
 
@@ -56,7 +56,7 @@ class _WebhookServer(ThreadingHTTPServer):
 class Monitoring:
     """Prometheus, Alertmanager and the webhook. A context manager starts and stops them."""
 
-    def __init__(self, folder: Path, logs: Path, targets_file: Path, settings: AlertSettings) -> None:
+    def __init__(self, folder: Path, logs: Path, targets_file: Path, settings: Thresholds) -> None:
         """`folder`: for data and configuration. `logs`: for the logs of both processes."""
         self._folder, self._logs, self._targets_file = folder, logs, targets_file
         self._settings = settings

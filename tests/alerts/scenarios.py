@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.alerts.thresholds import Thresholds
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.settings import OperatorSettings
@@ -42,7 +42,7 @@ class Bench(NamedTuple):
 
     stack: WatchedStack
     monitoring: Monitoring
-    settings: AlertSettings
+    settings: Thresholds
     folder: Path
     say: Callable[[str], None]
 
@@ -54,7 +54,7 @@ class Bench(NamedTuple):
     def new_episode(self, scenario: str, alert: str, labels: dict[str, str]) -> Episode:
         """Return an episode that begins now."""
         ticket = alert == "SessionaryReclaimLow"
-        hold_s = self.settings.alert_ticket_for_s if ticket else self.settings.alert_page_for_s
+        hold_s = self.settings.ticket_for_s if ticket else self.settings.page_for_s
         return Episode(scenario, alert, labels, hold_s)
 
     def wait_calm(self, alert: str, labels: Mapping[str, str]) -> None:
@@ -98,7 +98,7 @@ def stop_sink(bench: Bench) -> list[Episode]:
     episode = bench.new_episode("a sink is stopped", "SessionaryLagTime", {"group": group})
     bench.stack.freeze_part("sink-audit")
     follow_to_webhook(bench.monitoring, episode, lambda: _lag_is_served(bench, group), _FIRES_S)
-    episode.fact_s = oldest_unread_s(bench.kafka, group, topic) + bench.settings.alert_lag_s
+    episode.fact_s = oldest_unread_s(bench.kafka, group, topic) + bench.settings.lag_s
     bench.say(f"paged: {episode.says}; restarting the sink")
     episode.mended_s = time.time()
     bench.stack.restart_part("sink-audit")
@@ -120,7 +120,7 @@ def stop_processor(bench: Bench) -> list[Episode]:
     is_down = 'up{instance="processor"} == 0'
     follow_to_webhook(bench.monitoring, down, lambda: bool(bench.monitoring.prometheus.query_values(is_down)), _FIRES_S)
     follow_to_webhook(bench.monitoring, behind, lambda: _lag_is_served(bench, group), _FIRES_S)
-    behind.fact_s = oldest_unread_s(bench.kafka, group, topic) + bench.settings.alert_lag_s
+    behind.fact_s = oldest_unread_s(bench.kafka, group, topic) + bench.settings.lag_s
     bench.say(f"paged: {down.says}; {behind.says}; restarting the processor")
     down.mended_s = behind.mended_s = time.time()
     bench.stack.restart_part("processor")
@@ -189,7 +189,7 @@ def forget_cleanups(bench: Bench) -> tuple[list[Episode], ReclaimFigures]:
         episode.fact_s = time.time()
 
         def is_low() -> bool:
-            return bool(bench.monitoring.prometheus.query_values(f"{_RECLAIM} < {bench.settings.alert_reclaim_ratio}"))
+            return bool(bench.monitoring.prometheus.query_values(f"{_RECLAIM} < {bench.settings.reclaim_ratio}"))
 
         follow_to_webhook(bench.monitoring, episode, is_low, _FIRES_S)
         ratio: list[float] = []
@@ -238,7 +238,7 @@ def served_lags_s(stack: WatchedStack, group: str) -> list[float]:
 
 
 def _lag_is_served(bench: Bench, group: str) -> bool:
-    return any(lag_s > bench.settings.alert_lag_s for lag_s in served_lags_s(bench.stack, group))
+    return any(lag_s > bench.settings.lag_s for lag_s in served_lags_s(bench.stack, group))
 
 
 __all__ = [

@@ -10,13 +10,13 @@ import pytest
 
 from docs.build.alert_rules import ROOT, RULES
 from sessionary.infra.alerts.alert import Alert
-from sessionary.infra.alerts.render import ALERT_GROUPS, setting_values
-from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.alerts.render import ALERT_GROUPS, threshold_texts
+from sessionary.infra.alerts.thresholds import read_thresholds
 from tests.alerts.rule_cases import RULE_CASES, RuleCase
 from tests.support.prometheus import needs_promtool, run_promtool
 
 ALERTS = {alert.name: alert for group in ALERT_GROUPS for alert in group.alerts}
-VALUES = setting_values(AlertSettings())
+VALUES = threshold_texts(read_thresholds())
 _EVALUATION_S, _END_S = 60, 1_200
 RUNBOOK = ROOT / "docs" / "runbook.md"
 

@@ -6,7 +6,7 @@
     delivery_alerts   clients, sinks, tables and disks
     target_alerts     the targets that are required of the whole pipeline
     render            the rules as a YAML document
-    settings          thresholds and times
+    thresholds        thresholds and times, from alerts.toml
 
 `sessionary alerts render` prints them; `infra/prometheus/rules.yml` has them with the defaults.
 """

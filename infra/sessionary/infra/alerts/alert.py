@@ -1,7 +1,7 @@
 """What one alert is; pure.
 
-The texts are templates. `$name` stands for a setting without its prefix `alert_`; in summary and
-description `{{ $labels.name }}` and `{{ $value }}` are Prometheus' own, for its series.
+The texts are templates. `$name` stands for the threshold of that name; in summary and description
+`{{ $labels.name }}` and `{{ $value }}` are Prometheus' own, for its series.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Alert(NamedTuple):
 
     name: str
     expr: str  # PromQL
-    hold: str  # the setting with the seconds that `expr` must last; empty: it fires at once
+    hold: str  # the threshold with the seconds that `expr` must last; empty: it fires at once
     severity: Severity
     summary: str  # a line
     description: str  # what it means, with labels and value

@@ -8,8 +8,8 @@ from sessionary.infra.alerts.alert import Alert, AlertGroup
 from sessionary.infra.alerts.delivery_alerts import CLIENT_ALERTS, SINK_ALERTS, TABLE_ALERTS
 from sessionary.infra.alerts.lag_alerts import LAG_ALERTS, REACH_ALERTS
 from sessionary.infra.alerts.processor_alerts import PROCESSOR_ALERTS
-from sessionary.infra.alerts.settings import AlertSettings
 from sessionary.infra.alerts.target_alerts import TARGET_ALERTS
+from sessionary.infra.alerts.thresholds import Thresholds
 
 ALERT_GROUPS: tuple[AlertGroup, ...] = (
     LAG_ALERTS,
@@ -21,39 +21,39 @@ ALERT_GROUPS: tuple[AlertGroup, ...] = (
     TARGET_ALERTS,
 )
 _HEAD = """\
-# Printed by `sessionary alerts render`. Settings (SESSIONARY_ALERT_*) change thresholds and times.
+# Printed by `sessionary alerts render`; `--thresholds FILE` changes thresholds and times.
 # docs/runbook.md says what each alert means and what to do.
 groups:
 """
 
 
-def setting_values(settings: AlertSettings) -> dict[str, str]:
-    """Return the settings as the templates name them: without their prefix, as text."""
-    return {name.removeprefix("alert_"): _number_text(value) for name, value in settings.model_dump().items()}
+def threshold_texts(thresholds: Thresholds) -> dict[str, str]:
+    """Return the thresholds as the templates name them, as text."""
+    return {name: _number_text(value) for name, value in thresholds.model_dump().items()}
 
 
-def render_expression(alert: Alert, settings: AlertSettings) -> str:
-    """Return the alert's PromQL. Raises `KeyError` if it names no setting."""
-    return Template(alert.expr).substitute(setting_values(settings))
+def render_expression(alert: Alert, thresholds: Thresholds) -> str:
+    """Return the alert's PromQL. Raises `KeyError` if it names no threshold."""
+    return Template(alert.expr).substitute(threshold_texts(thresholds))
 
 
-def render_rules(settings: AlertSettings) -> str:
+def render_rules(thresholds: Thresholds) -> str:
     """Return all rules as a YAML document."""
-    return _HEAD + "".join(f"{line}\n" for group in ALERT_GROUPS for line in _group_lines(group, settings))
+    return _HEAD + "".join(f"{line}\n" for group in ALERT_GROUPS for line in _group_lines(group, thresholds))
 
 
-def _group_lines(group: AlertGroup, settings: AlertSettings) -> Iterator[str]:
+def _group_lines(group: AlertGroup, thresholds: Thresholds) -> Iterator[str]:
     yield f"  - name: {group.name}"
     yield "    rules:"
     for alert in group.alerts:
-        yield from _alert_lines(alert, settings)
+        yield from _alert_lines(alert, thresholds)
 
 
-def _alert_lines(alert: Alert, settings: AlertSettings) -> Iterator[str]:
-    values = setting_values(settings)
+def _alert_lines(alert: Alert, thresholds: Thresholds) -> Iterator[str]:
+    values = threshold_texts(thresholds)
     yield f"      - alert: {alert.name}"
     yield "        expr: |"
-    yield from (f"          {line}" for line in render_expression(alert, settings).splitlines())
+    yield from (f"          {line}" for line in render_expression(alert, thresholds).splitlines())
     if alert.hold:
         yield f"        for: {values[alert.hold]}s"
     yield "        labels:"
@@ -62,7 +62,7 @@ def _alert_lines(alert: Alert, settings: AlertSettings) -> Iterator[str]:
     # Prometheus' own templates ($labels, $value) stay as they are.
     for name, text in (("summary", alert.summary), ("description", alert.description)):
         yield f"          {name}: {_quoted_text(Template(text).safe_substitute(values))}"
-    yield f"          runbook_url: {_quoted_text(f'{settings.alert_runbook_url}#{alert.anchor}')}"
+    yield f"          runbook_url: {_quoted_text(f'{thresholds.runbook_url}#{alert.anchor}')}"
 
 
 def _quoted_text(text: str) -> str:
@@ -74,4 +74,4 @@ def _number_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-__all__ = ["ALERT_GROUPS", "render_expression", "render_rules", "setting_values"]
+__all__ = ["ALERT_GROUPS", "render_expression", "render_rules", "threshold_texts"]

@@ -1,6 +1,8 @@
-"""The rules are those of the tables, with the thresholds of the settings."""
+"""The rules are those of the tables, with their thresholds."""
 
 import re
+from importlib import resources
+from pathlib import Path
 from string import Template
 from typing import get_args
 
@@ -8,12 +10,14 @@ import pytest
 
 from docs.build.alert_rules import RULES, rule_selectors
 from docs.build.metrics_table import expression_metrics, metric_helps
+from sessionary.infra import alerts
 from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
-from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, setting_values
-from sessionary.infra.alerts.settings import AlertSettings
+from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, threshold_texts
+from sessionary.infra.alerts.thresholds import Thresholds, read_thresholds
 from sessionary.infra.cli.app import run
 from sessionary.infra.lag.cluster_sample import GroupState
 from sessionary.infra.lag.partition_state import PartitionState
+from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.errors import HaltReason
 from sessionary.stream_processors.measures.worker_gauges import CALL_STATES
 from tests.alerts.moved_metrics import ALWAYS_LABELS
@@ -30,13 +34,13 @@ VALUES: dict[str, set[str]] = {
 }
 
 
-def named_settings(alert: Alert) -> set[str]:
-    """Return the settings that an alert's expression compares with."""
+def named_thresholds(alert: Alert) -> set[str]:
+    """Return the thresholds that an alert's expression compares with."""
     return set(Template(alert.expr).get_identifiers())
 
 
 def test_the_file_for_people_without_the_generator_is_up_to_date() -> None:
-    assert RULES.read_text("utf-8") == render_rules(AlertSettings()), "make docs brings it up to date"
+    assert RULES.read_text("utf-8") == render_rules(read_thresholds()), "make docs brings it up to date"
 
 
 def test_no_two_alerts_have_the_same_name() -> None:
@@ -46,7 +50,7 @@ def test_no_two_alerts_have_the_same_name() -> None:
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_names_only_metrics_that_a_role_serves(alert: Alert) -> None:
-    named = expression_metrics(render_expression(alert, AlertSettings()))
+    named = expression_metrics(render_expression(alert, read_thresholds()))
     assert named - SERVED == set()
     assert named or "up{" in alert.expr
 
@@ -56,22 +60,38 @@ def test_an_alert_says_what_happened_and_how_long_it_must_last(alert: Alert) -> 
     assert alert.hold in {"", "page_for_s" if alert.severity is Severity.PAGE else "ticket_for_s"}
     assert alert.summary
     assert alert.description.endswith(".")
-    assert named_settings(alert) <= set(setting_values(AlertSettings()))
+    assert named_thresholds(alert) <= set(threshold_texts(read_thresholds()))
 
 
-def test_each_setting_changes_the_rules() -> None:
-    rules = render_rules(AlertSettings())
-    for name, value in AlertSettings().model_dump().items():
+def test_each_threshold_changes_the_rules() -> None:
+    rules = render_rules(read_thresholds())
+    for name, value in read_thresholds().model_dump().items():
         other = "other" if isinstance(value, str) else value / 2 if value else 7
-        changed = AlertSettings(**{name: type(value)(other)})
+        changed = read_thresholds(**{name: type(value)(other)})
         assert render_rules(changed) != rules, name
 
 
-def test_each_threshold_is_called_required_or_a_default() -> None:
-    for name, field in AlertSettings.model_fields.items():
-        said = field.description or ""
-        if field.annotation is not str:  # the others are labels and the runbook's address
-            assert ("; required: " in said) != said.endswith("; a default, no requirement names one"), name
+def test_each_threshold_has_its_default_below_a_sentence() -> None:
+    text = resources.files(alerts).joinpath("alerts.toml").read_text("utf-8")
+    explained = re.findall(r"^# [A-Z].*\.\n(\w+) = .+$", re.sub(r"\n# (?=[a-z])", " ", text), re.M)
+    assert explained == list(Thresholds.model_fields)
+    assert text.count("; required: ") == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("lag_s = -1", "lag_s: "),
+        ("lag = 1", "lag: Extra"),
+        ("disk_free_ratio = 2", "disk_free_ratio"),
+        ("=", "no TOML"),
+    ],
+)
+def test_a_wrong_file_of_thresholds_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+    path = tmp_path / "alerts.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=fault):
+        read_thresholds(path)
 
 
 def test_a_counter_that_is_born_with_its_first_event_has_risen() -> None:
@@ -81,20 +101,20 @@ def test_a_counter_that_is_born_with_its_first_event_has_risen() -> None:
     ]
 
 
-def test_the_command_prints_the_rules_with_the_thresholds_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_command_prints_the_rules_with_the_thresholds_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["alerts", "render"]) == 0
     assert capsys.readouterr().out == RULES.read_text("utf-8")
-    monkeypatch.setenv("SESSIONARY_ALERT_LAG_S", "7.5")
-    monkeypatch.setenv("SESSIONARY_ALERT_RUNBOOK_URL", "https://docs.example.com/runbook.html")
-    assert run(["alerts", "render"]) == 0
+    path = tmp_path / "alerts.toml"
+    path.write_text('lag_s = 7.5\nrunbook_url = "https://docs.example.com/runbook.html"\n')
+    assert run(["alerts", "render", "--thresholds", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "the limit is 7.5 s." in printed
     assert 'runbook_url: "https://docs.example.com/runbook.html#sessionarylagtime"' in printed
-    monkeypatch.setenv("SESSIONARY_ALERT_LAG_S", "-1")
-    assert run(["alerts", "render"]) == 2
-    assert "SESSIONARY_ALERT_LAG_S" in capsys.readouterr().err
+    path.write_text("lag_s = -1")
+    assert run(["alerts", "render", "--thresholds", str(path)]) == 2
+    assert "lag_s" in capsys.readouterr().err
 
 
 def unknown_values(rules: str) -> set[tuple[str, str]]:
@@ -109,7 +129,7 @@ def unknown_values(rules: str) -> set[tuple[str, str]]:
 
 
 def test_an_alert_selects_only_values_that_a_series_can_have() -> None:
-    rules = render_rules(AlertSettings())
+    rules = render_rules(read_thresholds())
     assert unknown_values(rules) == set()
     for value, metric in (
         ("log_gap", "sessionary_lag_partition_state"),

@@ -1,5 +1,8 @@
 """`sessionary alerts render`: alert rules for Prometheus."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from sessionary.infra.cli.output import print_line
@@ -13,15 +16,20 @@ def _alerts_group() -> None:
 
 
 @app.command("render")
-def render_command() -> None:
-    """Print the alert rules as YAML, with the thresholds of the SESSIONARY_ALERT_* variables.
+def render_command(
+    thresholds: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="TOML file with the thresholds that differ; see alerts.toml."),
+    ] = None,
+) -> None:
+    """Print the alert rules as YAML.
 
     Save them as a file that `rule_files` of Prometheus names. docs/runbook.md explains each alert.
     """
     from sessionary.infra.alerts.render import render_rules
-    from sessionary.infra.alerts.settings import AlertSettings
+    from sessionary.infra.alerts.thresholds import read_thresholds
 
-    print_line(render_rules(AlertSettings.from_env()).rstrip("\n"))
+    print_line(render_rules(read_thresholds(thresholds)).rstrip("\n"))
 
 
 __all__ = ["app"]
