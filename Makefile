@@ -175,6 +175,7 @@ docs: $(LOCAL) $(DOCS)
 	@$(BIN)/python -m tests.support.schema_page
 	@$(BIN)/python -m tests.support.control_api_page
 	@$(BIN)/python -m tests.support.clickhouse_page
+	@$(BIN)/python -m tests.support.commands_page
 	@$(BIN)/python -m tests.support.dashboards
 	@$(BIN)/python -m tests.support.alert_rules
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.core import TyperGroup
 
 import sessionary.producers
 from sessionary.producers import SessionClient
@@ -17,6 +16,7 @@ from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from sessionary.stream_processors.quotas.limits_file import parse_limits
 from tests.style.project import ROOT, product_modules
 from tests.support import transition_docs
+from tests.support.command_lines import leaf_commands
 from tests.support.settings_table import TABLE, settings, settings_table
 from tests.support.transition_diagram import state_diagram
 from tests.support.transition_docs import with_diagram
@@ -85,11 +85,9 @@ def test_every_variable_that_is_named_anywhere_is_a_setting() -> None:
 
 
 def test_the_compose_file_has_each_role_that_production_runs() -> None:
-    from sessionary.infra.cli.command_tree import COMMANDS  # here, as it loads every role
-
-    found = set(re.findall(r'^    command: \["([a-z-]+)"', COMPOSE.read_text("utf-8"), re.M))
-    roles = {late.name for late in COMMANDS if late.module == "roles"}
-    assert found - {"topics", "db"} == roles - {"broker", "clickhouse", "task-worker"}  # local ones, and a service's
+    found = set(re.findall(r'^    command: \["serve", "([a-z-]+)"', COMPOSE.read_text("utf-8"), re.M))
+    roles = {name.removeprefix("serve ") for name in leaf_commands() if name.startswith("serve ")}
+    assert found == roles - {"broker", "clickhouse", "task-worker"}  # local ones, and a service's
 
 
 def test_the_limits_of_the_compose_file_can_be_used() -> None:
@@ -121,20 +119,6 @@ def test_links_have_targets(name: str) -> None:
 def test_make_targets_that_are_named_exist(name: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", _read("Makefile"), re.M))
     assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", _read(name), re.M)) <= targets
-
-
-def test_the_commands_are_those_that_are_documented() -> None:
-    from sessionary.infra.cli.command_tree import COMMANDS, load_command  # here, as it loads every role
-
-    rows = dict(re.findall(r"^\| `sessionary ([a-z-]+)` \| (.*) \|$", _read("README.md"), re.M))
-    assert set(rows) == {late.name for late in COMMANDS}
-    for name, text in rows.items():
-        command = load_command(name)
-        verbs = command.commands if isinstance(command, TyperGroup) else {}
-        parameters = (parameter for each in (command, *verbs.values()) for parameter in each.params)
-        options = {option for parameter in parameters for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", text)) <= options, name
-        assert set(verbs) <= set(re.findall(r"`([a-z-]+)`", text)), name
 
 
 def _examples() -> Iterator[str]:
