@@ -40,7 +40,10 @@ def start_sinks(
     migrated = stack.run([*_COMMAND, "db", "migrate"], env=env, name="migrate")
     if not migrated.wait(_MIGRATE_S) or migrated.exit_code != 0:
         raise RuntimeError(f"the migration ended with {migrated.exit_code}:\n{migrated.log.read_text()[-2_000:]}")
-    return {name: stack.run([*_COMMAND, "sink", kind], env=env, name=f"sink-{name}") for name, kind in kinds.items()}
+    return {
+        name: stack.run([*_COMMAND, "serve", "sink", kind], env=env, name=f"sink-{name}")
+        for name, kind in kinds.items()
+    }
 
 
 def stop_sinks(children: Iterable[Child]) -> None:

@@ -129,7 +129,9 @@ def run(bench: Bench) -> list[Result]:
         port = free_port()
         kafka = many_groups(stack, GROUPS, GROUP_PARTITIONS)
         exporter = stack.run(
-            [COMMAND, "lag-exporter", "--port", str(port)], env=environment(kafka, clickhouse_url=away), name="exporter"
+            [COMMAND, "serve", "lag-exporter", "--port", str(port)],
+            env=environment(kafka, clickhouse_url=away),
+            name="exporter",
         )
         measure("scrape", partial(scrape_ms, port, GROUPS * GROUP_PARTITIONS))
         exporter.stop(_STOP_S)

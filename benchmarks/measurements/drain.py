@@ -1,4 +1,4 @@
-"""(y) How long `sessionary drain` takes to move a service's idle sessions to another one.
+"""(y) How long `sessionary session drain` takes to move a service's idle sessions to another one.
 
 Two real clients, in processes of their own: one has the sessions, the other takes them. Broker,
 processor, sinks and ClickHouse's engine are processes too, with their default settings, and so is
@@ -69,12 +69,12 @@ class _Operator:
 
     def migrate(self, session_id: str, to: str) -> None:
         """Move one session. Raises `RuntimeError`."""
-        self._run("migrate", session_id, "--to", to, "--reason", "measured")
+        self._run("session", "move", session_id, "--to", to, "--reason", "measured")
 
     def drain(self, source: str, to: str, *options: str) -> Drain:
         """Drain a service. Raises `RuntimeError` if a session stayed."""
         begun_s = time.time()
-        report = self._run("drain", source, "--to", to, *options)
+        report = self._run("session", "drain", source, "--to", to, *options)
         ended_s = time.time()
         steps = self._read_steps(to, begun_s)
         offered, completed = steps["offered"], steps["completed"]
@@ -87,7 +87,7 @@ class _Operator:
         return Drain(ended_s - begun_s, report["moved"], stages, moves, holds)
 
     def _run(self, *words: str) -> dict[str, Any]:
-        return self._stack.run_to_end([COMMAND, *words, "--json"], self._env, words[0], _COMMAND_S)
+        return self._stack.run_to_end([COMMAND, *words, "--json"], self._env, words[1], _COMMAND_S)
 
     def _read_steps(self, to: str, since_s: float) -> dict[str, dict[str, float]]:
         """Return when each migration came to a step, s since the epoch, by step and id."""

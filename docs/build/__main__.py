@@ -8,6 +8,7 @@ from typing import Final
 from docs.build import (
     alert_rules,
     clickhouse_page,
+    commands_page,
     control_api_page,
     limits_page,
     metrics_table,
@@ -26,6 +27,7 @@ PARTS: Final[Mapping[str, Callable[[], Iterable[Path]]]] = {
     "schemas": schema_page.write,
     "control_api": control_api_page.write,
     "clickhouse": clickhouse_page.write,
+    "commands": commands_page.write,
     "dashboards": boards.write,
     "alerts": alert_rules.write,
 }

@@ -32,10 +32,10 @@ ROLES: Final = {
     "`/metrics` at `SESSIONARY_METRICS_PORT`, if that is set",
     "processor": "as `/metrics` of the control API",
     "sink": "as `/metrics` at `SESSIONARY_METRICS_PORT`, if that is set",
-    "lag": "as `/metrics` of `sessionary lag-exporter`, port 9308 by default",
-    "integrity": "as `/metrics` of `sessionary lag-exporter`",
-    "kpi": "as `/metrics` of `sessionary lag-exporter`",
-    "clickhouse": "as `/metrics` of `sessionary lag-exporter`",
+    "lag": "as `/metrics` of `sessionary serve lag-exporter`, port 9308 by default",
+    "integrity": "as `/metrics` of `sessionary serve lag-exporter`",
+    "kpi": "as `/metrics` of `sessionary serve lag-exporter`",
+    "clickhouse": "as `/metrics` of `sessionary serve lag-exporter`",
 }
 _HEAD = """\
 # Metrics

@@ -1,7 +1,7 @@
 """A long task that a tool starts: the answer is its id, and any process asks for it later.
 
 python -m examples.long_task.agent ask m1 10          # prints a text with the task's id
-sessionary task-worker --module examples.long_task.agent --tenant acme --service training
+sessionary serve task-worker --module examples.long_task.agent --tenant acme --service training
 python -m examples.long_task.agent status TASK_ID
 python -m examples.long_task.agent result TASK_ID
 """

@@ -1,8 +1,8 @@
 """An agent that asks a person and waits for the answer.
 
 python -m examples.pause_for_person.approval 1200
-sessionary waiting
-sessionary approve SESSION_ID --reason "known customer"
+sessionary question list
+sessionary question approve SESSION_ID --reason "known customer"
 """
 
 import sys

@@ -22,7 +22,7 @@ _SHOWN = 5
 
 
 def ask_integrity(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> list[Fault]:
-    """Return what `sessionary integrity` finds once all sinks have written everything."""
+    """Return what `sessionary integrity check` finds once all sinks have written everything."""
     settings = SinkSettings.model_validate({**kafka.model_dump(), **clickhouse.model_dump()})
     url = f"{clickhouse.clickhouse_url}/?database={clickhouse.clickhouse_database}"
     times = "from='1970-01-01 00:00:00', to='2106-01-01 00:00:00'"

@@ -232,7 +232,7 @@ class ChaosStack:
             "SINK_IDLE_SECONDS": "2",
             **({"INSTANCE": "s1"} if kind in SINKS[:2] else {}),
         }
-        return self.part(f"sink-{kind}", [*_COMMAND, "sink", kind], None, more)
+        return self.part(f"sink-{kind}", [*_COMMAND, "serve", "sink", kind], None, more)
 
     def _worker(self, name: str, port: int) -> Part:
         # A fault is over when each partition has a newer transaction, be it of ticks alone.
@@ -249,7 +249,7 @@ class ChaosStack:
         limits = self.folder / "quotas.json"
         limits.write_text(json.dumps({"tenants": {QUOTA_TENANT: {"concurrent_runs": QUOTA_SLOTS}}}))
         more = {"INSTANCE": "q1", "API_PORT": str(port), "QUOTAS_FILE": str(limits)}
-        return self.part(QUOTAS, [*_COMMAND, "quotas"], lambda: api_ready(f"http://{LOOPBACK}:{port}"), more)
+        return self.part(QUOTAS, [*_COMMAND, "serve", "quotas"], lambda: api_ready(f"http://{LOOPBACK}:{port}"), more)
 
 
 def _succeeds(step: Callable[[], object]) -> bool:

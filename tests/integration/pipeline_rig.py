@@ -98,7 +98,7 @@ class PipelineRig:
         assert self.clickhouse is not None
         # Tests wait until all has landed, ticks too.
         env = environment(self.kafka, self.clickhouse, **{"sink_idle_seconds": "0.5", **settings})
-        return self._processes.run([COMMAND, "sink", kind], env=env, name=f"sink-{kind}")
+        return self._processes.run([COMMAND, "serve", "sink", kind], env=env, name=f"sink-{kind}")
 
     def client_settings(self, folder: Path, name: str = "agent") -> ProducerSettings:
         """Return settings of a client with its own spool and journal below `folder`."""

@@ -225,7 +225,7 @@ def test_the_command_says_what_it_would_do_then_does_it_and_may_be_repeated(
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
     monkeypatch.setenv("SESSIONARY_RETENTION_ARTIFACTS_DAYS", str(DAYS))
     old = artifacts.save("old", 8)
-    command = ["artifacts", "sweep", "--store", str(artifacts.folder), "--json"]
+    command = ["artifact", "sweep", "--store", str(artifacts.folder), "--json"]
     wanted = {"days": DAYS, **SweepReport(marked=1, withdrawn=1, waiting=1)._asdict()}
     assert run([*command, "--dry-run"]) == 0
     assert json.loads(capfd.readouterr().out) == {"dry_run": True, **wanted}
@@ -234,10 +234,10 @@ def test_the_command_says_what_it_would_do_then_does_it_and_may_be_repeated(
     assert json.loads(capfd.readouterr().out) == {"dry_run": False, **wanted}
     assert run(command) == 0
     assert json.loads(capfd.readouterr().out) == {"dry_run": False, "days": DAYS, **SweepReport(waiting=1)._asdict()}
-    assert run(["artifacts", "sweep", "--store", "nosuch://x"]) == 2
+    assert run(["artifact", "sweep", "--store", "nosuch://x"]) == 2
     assert "nosuch" in capfd.readouterr().err
     mistyped = f"{artifacts.folder}x"
-    assert run(["artifacts", "sweep", "--store", mistyped]) == 2
+    assert run(["artifact", "sweep", "--store", mistyped]) == 2
     assert f"there is no folder {mistyped}" in capfd.readouterr().err
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", "http://127.0.0.1:9")
     assert run(command) == 3

@@ -83,7 +83,7 @@ def test_commands_and_scrapes_are_timed(kafka: KafkaSettings, tmp_path: Path) ->
     try:
         unread, grouped = unread_pipeline(stack, 3), many_groups(stack, 7, 2)
         assert time_command([COMMAND, "lag"], environment(unread, clickhouse_url=away)) > 0
-        words = [COMMAND, "lag-exporter", "--port", str(port)]
+        words = [COMMAND, "serve", "lag-exporter", "--port", str(port)]
         stack.run(words, env=environment(grouped, clickhouse_url=away), name="exporter")
         assert scrape_ms(port, 7 * 2) > 0
     finally:

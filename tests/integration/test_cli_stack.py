@@ -40,7 +40,7 @@ FIGURES = {
     *("audit_write_latency_ms", "cleanup_latency_s", "reclaim_rate", "audit_io_share", "elapsed_s"),
 }
 
-_LISTS = {"sessions": ("sessions",), "rejected": ("rejected", "list")}
+_LISTS = {"sessions": ("session", "list"), "rejected": ("rejected", "list")}
 
 
 class Done(NamedTuple):
@@ -123,13 +123,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     try:
         up = processes.run([COMMAND, "up", "--data", str(data), "--quotas", str(limits)], name="up")
         wait_until(lambda: '"SESSIONARY_CONTROL_URL"' in up.log.read_text(), 600, "the stack's variables")
-        loaded = _command("load", str(runs), "--data", str(data), "--json", timeout_s=600)
+        loaded = _command("demo", "load", str(runs), "--data", str(data), "--json", timeout_s=600)
         assert loaded.code == 0, loaded.err
         stack = Served(data, loaded.rows[0])
         # `load` returns when every run has ended, but a timed-out session moves on by itself.
         # Queries give the same answer twice only after every session has reached its last state.
         wait_until(
-            lambda: {row["state"] for row in stack.ask("sessions")} == {"Archived"},
+            lambda: {row["state"] for row in stack.ask("session", "list")} == {"Archived"},
             300,
             "the archiving of every session",
         )
@@ -147,40 +147,40 @@ def test_load_accounts_for_every_event(served: Served) -> None:
 
 
 def test_sessions_are_listed_and_filtered(served: Served) -> None:
-    rows = served.ask("sessions")
+    rows = served.ask("session", "list")
     assert len({row["session_id"] for row in rows}) == RUNS
     assert all(row["state"] == "Archived" for row in rows)
     tenant = rows[0]["tenant_id"]
     ours = [row for row in rows if row["tenant_id"] == tenant]
-    assert served.ask("sessions", "--tenant", tenant) == ours
-    assert len(served.ask("sessions", "--limit", "2")) == 2
-    assert served.ask("sessions", "--tenant", "unknown") == []
+    assert served.ask("session", "list", "--tenant", tenant) == ours
+    assert len(served.ask("session", "list", "--limit", "2")) == 2
+    assert served.ask("session", "list", "--tenant", "unknown") == []
     user, agent = rows[0]["user_id"], rows[0]["agents"][0]
-    assert served.ask("sessions", "--user", user) == [row for row in rows if row["user_id"] == user]
-    assert served.ask("sessions", "--agent", agent) == [row for row in rows if agent in row["agents"]]
-    assert served.ask("sessions", "--since", "1h") == rows
-    assert served.ask("sessions", "--since", "2100-01-01") == []
-    assert _command("sessions", "--since", "yesterday", "--data", str(served.data)).code == 5
+    assert served.ask("session", "list", "--user", user) == [row for row in rows if row["user_id"] == user]
+    assert served.ask("session", "list", "--agent", agent) == [row for row in rows if agent in row["agents"]]
+    assert served.ask("session", "list", "--since", "1h") == rows
+    assert served.ask("session", "list", "--since", "2100-01-01") == []
+    assert _command("session", "list", "--since", "yesterday", "--data", str(served.data)).code == 5
 
 
 def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
-    session = served.ask("sessions")[0]["session_id"]
-    (whole,), (short,) = served.ask("show", session), served.ask("show", session[:13])
+    session = served.ask("session", "list")[0]["session_id"]
+    (whole,), (short,) = served.ask("session", "show", session), served.ask("session", "show", session[:13])
     assert whole["session_id"] == short["session_id"] == session
     assert whole["transition_list"][0]["transition"] == "T01"
     assert whole["cleanups"]
-    assert _command("show", "ffffffff-0000", "--data", str(served.data)).code == 4
+    assert _command("session", "show", "ffffffff-0000", "--data", str(served.data)).code == 4
 
 
 def test_a_timeline_tells_what_became_of_each_event(served: Served) -> None:
-    session = served.ask("sessions", "--state", "Archived")[0]["session_id"]
-    rows = served.ask("timeline", session)
+    session = served.ask("session", "list", "--state", "Archived")[0]["session_id"]
+    rows = served.ask("session", "timeline", session)
     offsets = [row["source_offset"] for row in rows]
     assert offsets == sorted(offsets)
     assert (rows[0]["event_type"], rows[0]["to_state"]) == ("session_created", "Idle")
     assert (rows[-1]["agent"], rows[-1]["to_state"]) == ("processor", "Archived")
-    assert served.ask("timeline", session, "--follow") == rows  # an archived session has no more to tell
-    assert served.ask("timeline", session, "--since", rows[-1]["appended_at"]) == rows[-1:]
+    assert served.ask("session", "timeline", session, "--follow") == rows  # an archived session has no more to tell
+    assert served.ask("session", "timeline", session, "--since", rows[-1]["appended_at"]) == rows[-1:]
     query = "SELECT DISTINCT JSONExtractString(payload_json, 'model') AS model FROM history"
     models = served.ask("sql", f"{query} WHERE event_type = 'usage_recorded' AND session_id = '{session}'")
     assert {row["model"] for row in rows} - {None} == {row["model"] for row in models}
@@ -190,15 +190,15 @@ def test_a_refused_event_is_marked_in_its_session_s_timeline(served: Served) -> 
     # A broken record may come before its session: then the refusal has no number in the session.
     query = "SELECT session_id, groupArray(toString(reason_code)) AS reasons FROM audit FINAL WHERE kind = 'refusal'"
     (refused, *_) = served.ask("sql", f"{query} AND session_id != '' GROUP BY session_id ORDER BY count() DESC")
-    told = [row["refusal"] for row in served.ask("timeline", refused["session_id"])]
+    told = [row["refusal"] for row in served.ask("session", "timeline", refused["session_id"])]
     assert sorted(filter(None, told)) == sorted(refused["reasons"])
     assert "undecodable" in told  # of a record that is no event
 
 
 def test_a_timeline_is_a_table_on_a_terminal_of_80_columns(served: Served) -> None:
-    session = served.ask("sessions")[0]["session_id"]
+    session = served.ask("session", "list")[0]["session_id"]
     terminal = TerminalCommand(
-        f"{COMMAND} timeline {session} --data {served.data}", served.data, os.environ, columns=80
+        f"{COMMAND} session timeline {session} --data {served.data}", served.data, os.environ, columns=80
     )
     assert terminal.wait_end(300) == 0
     assert "→ Idle" in terminal.text
@@ -208,8 +208,8 @@ def test_a_timeline_is_a_table_on_a_terminal_of_80_columns(served: Served) -> No
 
 
 def test_a_story_is_one_page(served: Served, tmp_path: Path) -> None:
-    session, page = served.ask("sessions")[0]["session_id"], tmp_path / "story.html"
-    done = _command("timeline", session, "--html", str(page), "--data", str(served.data))
+    session, page = served.ask("session", "list")[0]["session_id"], tmp_path / "story.html"
+    done = _command("session", "timeline", session, "--html", str(page), "--data", str(served.data))
     assert (done.code, done.out) == (0, "")
     text = page.read_text("utf-8")
     assert f"session {session}" in text

@@ -75,13 +75,13 @@ def test_an_operator_moves_one_session_and_drains_a_service(
         first, *others = open_sessions(source, _SESSIONS)
         rig.pipeline.wait_landed()
         why = ("--reason", "the host goes away")
-        [stayed] = rig.run("migrate", first.session_id, "--to", "absent", "--ttl", "1", *why, code=1)
+        [stayed] = rig.run("session", "move", first.session_id, "--to", "absent", "--ttl", "1", *why, code=1)
         assert (stayed["step"], stayed["reason_code"], stayed["actor"]) == ("aborted", "target_silent", "alice")
         rig.start_target()
-        [moved] = rig.run("migrate", first.session_id, "--to", "shipping", *why)
+        [moved] = rig.run("session", "move", first.session_id, "--to", "shipping", *why)
         assert (moved["step"], moved["epoch"]) == ("completed", 2)
         begun_s = time.monotonic()
-        [report] = rig.run("drain", "billing", "--to", "shipping", "--rate", "200")
+        [report] = rig.run("session", "drain", "billing", "--to", "shipping", "--rate", "200")
         sys.stdout.write(f"{len(others)} sessions drained in {time.monotonic() - begun_s:.1f} s\n")
         assert report == {
             "service": "billing",
@@ -91,7 +91,9 @@ def test_an_operator_moves_one_session_and_drains_a_service(
             "stayed": {},
         }
         assert {source.attach(each.session_id).sync().owner_service for each in (first, *others)} == {"shipping"}
-        wait_until(lambda: len(rig.run("migrations", "--limit", "100")) == 2 + len(others), 60, "all to be listed")
-        [nothing] = rig.run("drain", "billing", "--to", "shipping")
+        wait_until(
+            lambda: len(rig.run("session", "moves", "--limit", "100")) == 2 + len(others), 60, "all to be listed"
+        )
+        [nothing] = rig.run("session", "drain", "billing", "--to", "shipping")
         assert (nothing["sessions"], nothing["moved"]) == (0, 0)
-        assert rig.run("drain", "billing", "--to", "billing", code=5) == []
+        assert rig.run("session", "drain", "billing", "--to", "billing", code=5) == []

@@ -99,7 +99,7 @@ def start_sessions(kafka: KafkaSettings) -> list[Agent]:
 def test_the_example_joins_its_stream_with_the_sessions(kafka: KafkaSettings, processes: Processes) -> None:
     make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
     env = environment(kafka, api_port="0")
-    worker = processes.run([COMMAND, "processor", "--faust-agents", EXAMPLE], env=env, name="worker")
+    worker = processes.run([COMMAND, "serve", "processor", "--faust-agents", EXAMPLE], env=env, name="worker")
     keys = [agent.key.encoded() for agent in start_sessions(kafka)]
     unknown = f"acme:{new_session_id()}".encode()
     send_invoices(kafka, [*keys, unknown])

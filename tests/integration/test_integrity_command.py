@@ -1,4 +1,4 @@
-"""`sessionary integrity` on the real broker and the real engine: what only Kafka can tell."""
+"""`sessionary integrity check` on the real broker and the real engine: what only Kafka can tell."""
 
 import json
 import time
@@ -43,7 +43,7 @@ def land_records(kafka: KafkaSettings, clickhouse: ClickHouseSettings, *, expect
 
 def found_faults(capfd: pytest.CaptureFixture[str], *, code: int) -> list[tuple[str, int, int, int, int]]:
     capfd.readouterr()
-    assert run(["integrity", "--json"]) == code
+    assert run(["integrity", "check", "--json"]) == code
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     columns = ("fault", "partition", "rows", "first_offset", "last_offset")
     return [tuple(row[column] for column in columns) for row in rows]
@@ -83,12 +83,12 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
     ]
     # Kafka still has these records. What it appended at the end of a time or later is not of it.
     end = datetime.fromtimestamp(between_s, UTC)
-    assert run(["repair", "--from", "2020-01-01", "--to", f"{end:%Y-%m-%dT%H:%M:%S}", "--json"]) == 0
+    assert run(["integrity", "repair", "--from", "2020-01-01", "--to", f"{end:%Y-%m-%dT%H:%M:%S}", "--json"]) == 0
     assert found_faults(capfd, code=1) == [skipped]
     # What is in place already stays as it is.
     for _ in range(2):
         capfd.readouterr()
-        assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
+        assert run(["integrity", "repair", "--from", "2020-01-01", "--json"]) == 0
     assert found_faults(capfd, code=0) == []
     assert run_sql(clickhouse, f"SELECT count() FROM {clickhouse.clickhouse_database}.history").split() == ["23"]
 
@@ -169,10 +169,10 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     place, admin = TopicPartition(kafka.topics.events, 1, 12), AdminClient(kafka.client_config())
     admin.delete_records([place])[place].result(120)
     capfd.readouterr()
-    assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
+    assert run(["integrity", "repair", "--from", "2020-01-01", "--json"]) == 0
     told = {row["sink"]: row for row in map(json.loads, capfd.readouterr().out.splitlines())}["history"]
     assert (told["repaired"], told["first_offset"], told["last_offset"], told["log_start"]) == (8, 12, 19, 12)
-    assert run(["integrity", "--late", "0", "--json"]) == 1
+    assert run(["integrity", "check", "--late", "0", "--json"]) == 1
     [lost] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (lost["fault"], lost["partition"], lost["rows"]) == ("history_rows_missing", 1, 12)
     assert (lost["first_offset"], lost["last_offset"]) == (0, 11)

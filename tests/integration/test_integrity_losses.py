@@ -1,4 +1,4 @@
-"""`sessionary integrity` on the real broker and the real engine: it names each loss, and fails."""
+"""`sessionary integrity check` on real servers: it names each loss, and fails."""
 
 import json
 import time
@@ -97,7 +97,7 @@ class Pipeline(NamedTuple):
     def find_faults(self) -> dict[Fault, int]:
         """Run the command, whose exit code must say if there is a fault; return rows by fault."""
         self.capfd.readouterr()
-        code = run(["integrity", "--late", "0", "--json"])
+        code = run(["integrity", "check", "--late", "0", "--json"])
         found: Counter[Fault] = Counter()
         for line in self.capfd.readouterr().out.splitlines():
             row = json.loads(line)
@@ -118,7 +118,7 @@ class Pipeline(NamedTuple):
 
     def repair(self) -> None:
         """Bring back what Kafka still has."""
-        assert run(["repair", "--from", "2020-01-01", "--json"]) == 0
+        assert run(["integrity", "repair", "--from", "2020-01-01", "--json"]) == 0
         assert self.find_faults() == {}
 
     def run_on(self, table: str, statement: str) -> None:

@@ -280,7 +280,7 @@ def test_doctor_names_a_group_that_does_not_read(kafka: KafkaSettings, monkeypat
     wrong = found["lag sink.audit"]
     assert wrong.found.startswith("6 records behind, the oldest of ")
     assert wrong.found.endswith(", and no member reads them")
-    assert "sessionary sink audit" in wrong.advice
+    assert "sessionary serve sink audit" in wrong.advice
 
 
 def test_rows_of_the_last_minute_tell_their_delay(

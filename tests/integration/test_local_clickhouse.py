@@ -340,7 +340,7 @@ def test_a_password_is_asked_for_in_each_of_its_forms(tmp_path: Path) -> None:
 
 def test_the_command_makes_a_password_and_keeps_it_beside_the_data(processes: Processes, tmp_path: Path) -> None:
     port, data = free_port(), tmp_path / "data"
-    program = ["-m", "sessionary.infra.cli", "clickhouse", "--data", str(data), "--port", str(port)]
+    program = ["-m", "sessionary.infra.cli", "serve", "clickhouse", "--data", str(data), "--port", str(port)]
     processes.run([sys.executable, *program], name="clickhouse")
     wait_until(lambda: clickhouse_answers(port), 60, "the endpoint to answer")
     url, password = f"http://{LOOPBACK}:{port}", read_environment(data)["SESSIONARY_CLICKHOUSE_PASSWORD"]

@@ -34,7 +34,7 @@ def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     assert end_of(rig.events(output)) == "closed"
     options = ["--module", "examples.long_task.agent", "--tenant", TENANT, "--service", "training"]
     environment = {**rig.variables, "PYTHONPATH": str(ROOT)}
-    processes.run([COMMAND, "task-worker", *options], env=environment, name="task-worker")
+    processes.run([COMMAND, "serve", "task-worker", *options], env=environment, name="task-worker")
     settings = rig.pipeline.client_settings(tmp_path, "watcher")
     with SessionClient(tenant_id=TENANT, service_id="training", agent_id="watcher", settings=settings) as client:
         assert last_state(client, task_id) == "completed"

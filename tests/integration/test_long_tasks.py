@@ -80,7 +80,7 @@ class TaskRig:
         options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing", "--agent", name, *more]
         times = ["--beat-s", "0.5", "--lease-s", f"{lease_s}"]
         environ = self.environment(name, **settings)
-        return self._processes.run([COMMAND, "task-worker", *options, *times], env=environ, name=name)
+        return self._processes.run([COMMAND, "serve", "task-worker", *options, *times], env=environ, name=name)
 
     def ask_and_die(self) -> str:
         asker = self._processes.run(

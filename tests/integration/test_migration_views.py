@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.infra.cli.commands.operators.migrations import _await_ends
+from sessionary.infra.cli.commands.operators.moves import _await_ends
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.rules import NEWEST_RULES

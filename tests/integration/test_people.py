@@ -81,7 +81,7 @@ class PeopleRig:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def act(self, action: str, session: Session, *more: str, code: int = 0) -> Any:
-        return self.run(action, session.session_id, "--tenant", TENANT, *more, code=code)
+        return self.run(*action.split(), session.session_id, "--tenant", TENANT, *more, code=code)
 
     def wait_told(self, kind: type) -> Any:
         wait_until(lambda: any(isinstance(each, kind) for each in self.told), 60, f"the client to be told {kind}")
@@ -104,19 +104,19 @@ def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
     with rig.client() as client, client.session(user_id="u", state={"n": 1}, limits=limits) as session:
         session.update_state({"n": 2})
         session.sync()
-        [paused] = rig.act("pause", session, "--reason", "look at it")
+        [paused] = rig.act("session pause", session, "--reason", "look at it")
         assert (paused["state"], paused["version"]) == ("Paused", 2)
         rig.wait_told(SessionHeld)
-        rig.act("pause", session, "--reason", "again", code=5)
-        [resumed] = rig.act("resume", session, "--reason", "go on")
+        rig.act("session pause", session, "--reason", "again", code=5)
+        [resumed] = rig.act("session resume", session, "--reason", "go on")
         assert (resumed["state"], resumed["epoch"]) == ("Active", 2)
         assert rig.wait_told(SessionGoesOn).epoch == 2
         assert session.update_state({"n": 3}) == 3
         assert session.sync().holder == client.producer_id
 
-        approved = ask_while(session, "Deploy?", 600, lambda: answer_open(rig, session, "approve"))
+        approved = ask_while(session, "Deploy?", 600, lambda: answer_open(rig, session, "question approve"))
         assert approved == Answer(approved.question_id, True, "approved", "alice", "because")
-        refused = ask_while(session, "Pay?", 600, lambda: answer_open(rig, session, "refuse"))
+        refused = ask_while(session, "Pay?", 600, lambda: answer_open(rig, session, "question deny"))
         assert (refused.approved, refused.reason_code) == (False, "refused")
         expired = session.ask("Anyone?", deadline=1.0)
         assert (expired.approved, expired.reason_code, expired.by) == (False, "expired", "")
@@ -148,7 +148,7 @@ def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
         session.sync()
         with pytest.raises(Refused, match="owner_alive"):
             shipping.claim(session.session_id)
-        [claimed] = rig.act("claim", session, "--for", "shipping", "--reason", "billing sends nonsense")
+        [claimed] = rig.act("session claim", session, "--for", "shipping", "--reason", "billing sends nonsense")
         assert (claimed["owner_service"], claimed["state"], claimed["epoch"]) == ("shipping", "Active", 2)
         assert rig.wait_told(SessionFenced).session_id == session.session_id
         taken = shipping.claim(session.session_id)
@@ -157,10 +157,10 @@ def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
         assert taken.sync().owner_service == "shipping"
         session.activity("still here")
         owner.flush()
-        [cancelled] = rig.act("cancel", session, "--reason", "wrong customer")
+        [cancelled] = rig.act("session cancel", session, "--reason", "wrong customer")
         assert (cancelled["state"], cancelled["reason_code"]) == ("Terminated", "cancelled")
         wait_until(lambda: taken.lost, 60, "the new owner to be told")
-        rig.act("claim", session, "--for", "billing", "--reason", "again", code=5)
+        rig.act("session claim", session, "--for", "billing", "--reason", "again", code=5)
     told = [(each.owner_service, each.epoch, each.actor) for each in rig.audits(session, "take_over")]
     assert told == [("shipping", 2, "alice"), ("shipping", 3, None)]
     assert rig.transitions(session)[-1] == ("T13", "cancelled", "alice")
@@ -185,7 +185,7 @@ def answer_open(rig: PeopleRig, session: Session, action: str) -> None:
     listed: list[Any] = []
 
     def is_listed() -> bool:
-        listed[:] = [row for row in rig.run("waiting") if row["session_id"] == session.session_id]
+        listed[:] = [row for row in rig.run("question", "list") if row["session_id"] == session.session_id]
         return bool(listed)
 
     wait_until(is_listed, 120, "the question to be listed")

@@ -73,7 +73,7 @@ class QuotaRig:
         self.port = free_port()
         more = {"quotas_file": str(self.limits), "api_tokens": json.dumps(TOKENS), "instance": "q1"}
         env = environment(self.kafka, api_port=str(self.port), **more)
-        return self._processes.run([COMMAND, "quotas"], env=env, name="quotas")
+        return self._processes.run([COMMAND, "serve", "quotas"], env=env, name="quotas")
 
     def restart_all(self) -> None:
         """Kill both workers, without a word, and start others."""
@@ -242,7 +242,7 @@ def test_quotas_begin_only_once_a_worker_of_the_role_runs(
     def quotas_in_force() -> list[bool]:
         return [found["quotas"] for found in operator.list_rules()["partitions"]]
 
-    with pytest.raises(Invalid, match=r"no worker of the role quotas runs, .* \(sessionary quotas\)$"):
+    with pytest.raises(Invalid, match=r"no worker of the role quotas runs, .* \(sessionary serve quotas\)$"):
         operator.activate_rules(NEWEST_RULES.version, quotas=True)
     assert quotas_in_force() == [False] * kafka.partitions
     worker = rig.start_quotas()

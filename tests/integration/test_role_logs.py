@@ -142,7 +142,9 @@ def test_lines_of_a_lag_exporter_are_json_and_hold_no_payload_and_no_password(
     send_secrets(kafka)
     away = {"clickhouse_url": f"http://127.0.0.1:{free_port()}", "clickhouse_password": WRONG_TOKEN}
     environ = environment(kafka, **away, log_level="DEBUG")
-    exporter = processes.run([COMMAND, "lag-exporter", "--port", str(free_port())], env=environ, name="lag-exporter")
+    exporter = processes.run(
+        [COMMAND, "serve", "lag-exporter", "--port", str(free_port())], env=environ, name="lag-exporter"
+    )
     told = ("lag exporter is ready: ", "no key figures: ", "no bytes of the largest tenant: ")
     wait_until(lambda: all(text in exporter.log.read_text("utf-8") for text in told), 180, "what it has to say")
     exporter.stop(180)

@@ -229,7 +229,7 @@ def turn_quotas_on(kafka: KafkaSettings, processes: Processes, worker: Worker) -
     port = free_port()
     env = environment(kafka, api_port=str(port), instance="quotas-1")
     admitting = Worker(
-        "quotas-1", processes.run([COMMAND, "quotas"], env=env, name="quotas"), f"http://127.0.0.1:{port}"
+        "quotas-1", processes.run([COMMAND, "serve", "quotas"], env=env, name="quotas"), f"http://127.0.0.1:{port}"
     )
     wait_until(lambda: operator(worker).list_rules()["quota_workers"] == 1, MOVE_S, "the worker of quotas", pause_s=0.5)
     operator(worker).activate_rules(NEWEST, quotas=True)

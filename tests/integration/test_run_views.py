@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.commands.operators.unknown import find_unknown_call
+from sessionary.infra.cli.commands.operators.calls import find_unknown_call
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import (
@@ -367,20 +367,20 @@ def test_people_list_the_calls_that_wait_and_name_one(
     runs.decide(
         last, 6, kind="tool_call", event_type="tool_call_unknown", idem_key="k", run_id="r2", to_call_state="unknown"
     )
-    assert run(["unknown", "list", "--json"]) == 0
+    assert run(["call", "unknown", "--json"]) == 0
     rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     wanted = {"session": session_id(1), "tool": "send", "key": "k", "args": '{"to":"a"}'}
     listed = [{name: row[name] for name in ("run", *wanted)} for row in rows]
     assert listed == [{"run": name, **wanted} for name in ("r1", "r2")]
-    assert run(["unknown", "list", "--json", "--agent", "agent-1"]) == 0
+    assert run(["call", "unknown", "--json", "--agent", "agent-1"]) == 0
     assert len(capfd.readouterr().out.splitlines()) == len(rows)
     unknown = (["--user", "zoe"], ["--agent", "other"], ["--since", "2100-01-01"])
-    assert [run(["unknown", "list", *each]) for each in unknown] == [0, 0, 0]
+    assert [run(["call", "unknown", *each]) for each in unknown] == [0, 0, 0]
     assert capfd.readouterr().out == ""
     outcome = ["--outcome", "failed", "--by", "ann"]
-    assert run(["unknown", "resolve", "00000000", "other", *outcome]) == 4
-    assert run(["unknown", "resolve", "00000000", "k", *outcome]) == 5
+    assert run(["call", "resolve", "00000000", "other", *outcome]) == 4
+    assert run(["call", "resolve", "00000000", "k", *outcome]) == 5
     assert "give --run" in capfd.readouterr().err
-    assert run(["unknown", "resolve", "00000000", "k", "--result", "{}", *outcome]) == 5
-    assert run(["unknown", "resolve", "00000000", "k", "--result", "{", "--outcome", "succeeded", "--by", "ann"]) == 5
+    assert run(["call", "resolve", "00000000", "k", "--result", "{}", *outcome]) == 5
+    assert run(["call", "resolve", "00000000", "k", "--result", "{", "--outcome", "succeeded", "--by", "ann"]) == 5
     assert find_unknown_call(ClickHouseClient(clickhouse), "00000000", "k", "r2")["tool_call_id"] == "id-k"

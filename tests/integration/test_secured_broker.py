@@ -170,7 +170,7 @@ def test_every_role_works_with_the_rights_of_the_document(
     migrated = processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate")
     assert migrated.wait(180)
     for kind in ("audit", "history"):
-        processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-{way}")
+        processes.run([COMMAND, "serve", "sink", kind], env=sink, name=f"sink-{kind}-{way}")
     agent = secured.settings(way, "agent", plain)
     client = _new_client(secured, agent, url, tmp_path)
     session = client.create(user_id="u1", state={"n": 7}).start()
@@ -205,13 +205,13 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
     assert processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate").wait(600)
     for kind in ("rejected", "batches"):
-        processes.run([COMMAND, "sink", kind], env=sink, name=f"sink-{kind}-further")
+        processes.run([COMMAND, "serve", "sink", kind], env=sink, name=f"sink-{kind}-further")
     agent = secured.settings(way, "agent", plain)
     access = {"control_url": url, "control_ca_location": str(secured.authority.file), "api_token": TOKEN}
     (tmp_path / "app_tasks.py").write_text(_TASKS)
     worker = {**environment(agent, **access, spool_dir=str(tmp_path / "worker")), "PYTHONPATH": str(tmp_path)}
     options = ["--module", "app_tasks", "--tenant", TENANT, "--service", "billing"]
-    processes.run([COMMAND, "task-worker", *options], env=worker, name="task-worker-secured")
+    processes.run([COMMAND, "serve", "task-worker", *options], env=worker, name="task-worker-secured")
     cleaned: list[str] = []
     arrived: list[Session] = []
     with (
@@ -234,7 +234,7 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
         wait_until(lambda count=count: int(run_sql(clickhouse, count)), 60, f"rows of {table}")  # type: ignore[misc]
     observer = environment(secured.settings(way, "observer", plain), clickhouse, **access)
     port = free_port()
-    processes.run([COMMAND, "lag-exporter", "--port", str(port)], env=observer, name="lag-exporter-secured")
+    processes.run([COMMAND, "serve", "lag-exporter", "--port", str(port)], env=observer, name="lag-exporter-secured")
     groups = [f'group="{plain.topic_prefix}.{name}"' for name in ("processor", f"task-workers.{TENANT}:billing")]
     wait_until(lambda: all(group in _metrics_at(port) for group in groups), 60, "both groups' lag", pause_s=0.2)
 

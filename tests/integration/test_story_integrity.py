@@ -57,7 +57,7 @@ def test_a_row_that_is_gone_is_told_by_the_session_whose_it_may_be(
 
     def integrity() -> str:
         page = tmp_path / "story.html"
-        assert run(["timeline", session_id(1), "--html", str(page)]) == 0
+        assert run(["session", "timeline", session_id(1), "--html", str(page)]) == 0
         found = _ASKED.search(page.read_text("utf-8"))
         assert found
         return found[1]

@@ -50,7 +50,7 @@ class ThreeBrokers:
         parts = [
             Part(
                 broker.name,
-                [sys.executable, "-m", "sessionary.infra.cli", "broker", *broker.options],
+                [sys.executable, "-m", "sessionary.infra.cli", "serve", "broker", *broker.options],
                 log_folder() / f"{log_name}.{broker.name}.log",
                 ready=lambda address=broker.address: broker_answers(address),  # type: ignore[misc]
             )

@@ -97,7 +97,9 @@ def test_one_event_is_one_trace_through_three_processes(
     pipeline.start_sinks(())
     traced = environment(kafka, clickhouse, instance="s1") | _TRACED
     sink, audit_sink = (
-        processes.run([sys.executable, "-m", "sessionary.infra.cli", "sink", kind], env=traced, name=f"sink-{kind}")
+        processes.run(
+            [sys.executable, "-m", "sessionary.infra.cli", "serve", "sink", kind], env=traced, name=f"sink-{kind}"
+        )
         for kind in ("history", "audit")
     )
     environ = environment(kafka, instance="w1", api_port=str(pipeline.api_port)) | _TRACED

@@ -1,4 +1,4 @@
-"""People say what came of calls of unknown outcome, by `sessionary unknown`, with real servers."""
+"""People say what came of calls of unknown outcome, by `sessionary call`, with real servers."""
 
 import json
 from pathlib import Path
@@ -77,14 +77,14 @@ class UnknownRig:
 
     def list_unknown(self) -> list[dict[str, Any]]:
         self._capfd.readouterr()
-        assert run(["unknown", "list", "--json"]) == 0
+        assert run(["call", "unknown", "--json"]) == 0
         return [json.loads(line) for line in self._capfd.readouterr().out.splitlines()]
 
     def resolve(self, session: Session, key: str, outcome: str, *more: str) -> tuple[int, dict[str, Any]]:
         """Return the exit code, and what the command prints."""
         self._capfd.readouterr()
         argv = [
-            "unknown",
+            "call",
             "resolve",
             session.session_id[:13],
             key,

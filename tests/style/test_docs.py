@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.core import TyperGroup
 
 import sessionary.producers
 from docs.build import transition_docs
+from docs.build.commands_page import leaf_commands
 from docs.build.settings_table import TABLE, settings, settings_table
 from docs.build.transition_diagram import state_diagram
 from docs.build.transition_docs import with_diagram
@@ -86,11 +86,9 @@ def test_every_variable_that_is_named_anywhere_is_a_setting() -> None:
 
 
 def test_the_compose_file_has_each_role_that_production_runs() -> None:
-    from sessionary.infra.cli.command_tree import COMMANDS  # here, as it loads every role
-
-    found = set(re.findall(r'^    command: \["([a-z-]+)"', COMPOSE.read_text("utf-8"), re.M))
-    roles = {late.name for late in COMMANDS if late.module == "roles"}
-    assert found - {"topics", "db"} == roles - {"broker", "clickhouse", "task-worker"}  # local ones, and a service's
+    found = set(re.findall(r'^    command: \["serve", "([a-z-]+)"', COMPOSE.read_text("utf-8"), re.M))
+    roles = {name.removeprefix("serve ") for name in leaf_commands() if name.startswith("serve ")}
+    assert found == roles - {"broker", "clickhouse", "task-worker"}  # local ones, and a service's
 
 
 def test_the_limits_of_the_compose_file_can_be_used() -> None:
@@ -124,20 +122,6 @@ def test_make_targets_that_are_named_exist() -> None:
     named = {(name, target) for name in DOCUMENTS for target in pattern.findall(_read(name))}
     assert len(named) > 5
     assert {(name, target) for name, target in named if target not in targets} == set()
-
-
-def test_the_commands_are_those_that_are_documented() -> None:
-    from sessionary.infra.cli.command_tree import COMMANDS, load_command  # here, as it loads every role
-
-    rows = dict(re.findall(r"^\| `sessionary ([a-z-]+)` \| (.*) \|$", _read("docs/commands.md"), re.M))
-    assert set(rows) == {late.name for late in COMMANDS}
-    for name, text in rows.items():
-        command = load_command(name)
-        verbs = command.commands if isinstance(command, TyperGroup) else {}
-        parameters = (parameter for each in (command, *verbs.values()) for parameter in each.params)
-        options = {option for parameter in parameters for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", text)) <= options, name
-        assert set(verbs) <= set(re.findall(r"`([a-z-]+)`", text)), name
 
 
 def test_the_tests_that_the_architecture_names_exist() -> None:

@@ -1,6 +1,6 @@
 """Runs a broker with a second listener, for clients behind a TCP proxy.
 
-Arguments: the options of `sessionary broker`, then the second port and the proxy's.
+Arguments: the options of `sessionary serve broker`, then the second port and the proxy's.
 """
 
 import argparse

@@ -48,7 +48,7 @@ def load_stack(data: Path, logs: Path, until_s: float, sessions: int, speed: flo
     while time.monotonic() < until_s:
         seed += 1
         options = {"--data": data, "--sessions": sessions, "--speed": speed, "--seed": seed}
-        argv = [*_COMMAND, "load", *(str(part) for option in options.items() for part in option)]
+        argv = [*_COMMAND, "demo", "load", *(str(part) for option in options.items() for part in option)]
         child = Child(argv, logs / f"load-{seed}.log")
         child.wait(max(0.0, until_s - time.monotonic()))
         child.stop(_STOP_S)

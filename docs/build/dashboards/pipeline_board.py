@@ -52,7 +52,7 @@ _TRUST: Final = (
     Panel(
         "Is a row missing or doubled?",
         "short",
-        "Findings of v_integrity. `sessionary integrity` names the rows, `sessionary repair` brings them back.",
+        "Findings of v_integrity. `sessionary integrity check` names the rows, `integrity repair` brings them back.",
         (Query("sum by (table) (sessionary_integrity_findings)", "{{table}}"),),
         limit=1,
     ),
@@ -80,7 +80,7 @@ _TRUST: Final = (
     Panel(
         "Are expired artifacts still served?",
         "short",
-        "Artifacts that expired a day ago, and that no sweep has marked: `sessionary artifacts sweep` does.",
+        "Artifacts that expired a day ago, and that no sweep has marked: `sessionary artifact sweep` does.",
         (Query("max(sessionary_clickhouse_artifacts_overdue)", "artifacts"),),
         limit=1,
     ),

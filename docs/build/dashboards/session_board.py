@@ -107,7 +107,7 @@ _RUNS: Final = (
     Panel(
         "What became of reserved tool calls?",
         "short",
-        "Calls by state. unknown: they wait for people; `sessionary unknown list` shows them.",
+        "Calls by state. unknown: they wait for people; `sessionary call unknown` shows them.",
         (Query("sum by (state) (sessionary_processor_tool_calls)", "{{state}}"),),
     ),
     Panel(

@@ -51,7 +51,7 @@ class LagSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings, ArtifactS
     )
     integrity_window_s: int = Field(
         21_600,
-        description="time in seconds until now whose transactions lag-exporter checks; sessionary integrity checks all",
+        description="time in seconds until now whose transactions lag-exporter checks; sessionary integrity check: all",
         ge=60,
         le=22 * 86_400,
     )

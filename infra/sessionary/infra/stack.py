@@ -360,7 +360,7 @@ class Stack:
     ) -> Part:
         return Part(
             name=name,
-            argv=[*_COMMAND, *(command or [name]), *options],
+            argv=[*_COMMAND, "serve", *(command or [name]), *options],
             log_path=self.log_folder / f"{name}.log",
             env=self._part_environ,
             ready=ready,

@@ -66,7 +66,8 @@ def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
     """Return the workers that do not answer, and those of another release than the newest one."""
     silent = [
         Finding(
-            f"{worker['url']} does not answer: {worker['detail']}", "read its log, or restart: sessionary processor"
+            f"{worker['url']} does not answer: {worker['detail']}",
+            "read its log, or restart: sessionary serve processor",
         )
         for worker in workers
         if worker["newest"] is None
@@ -76,7 +77,7 @@ def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
     return silent + [
         Finding(
             f"{worker['instance']} runs release {worker.get('release') or 'unknown'}, another worker a newer one",
-            f"upgrade it and restart: sessionary processor (instance {worker['instance']})",
+            f"upgrade it and restart: sessionary serve processor (instance {worker['instance']})",
         )
         for worker in told
         if _release_order(worker) < newest
@@ -104,11 +105,14 @@ def find_quota_faults(quota_workers: int | None, who: str) -> list[Finding]:
     `quota_workers`: how many workers of the role quotas run; None if Kafka does not tell.
     """
     if quota_workers is None:
-        return [Finding("Kafka does not tell whether a worker of quotas runs", "read the log of sessionary processor")]
+        return [
+            Finding("Kafka does not tell whether a worker of quotas runs", "read the log of sessionary serve processor")
+        ]
     if quota_workers:
         return []
     start = (
-        "start one: SESSIONARY_QUOTAS_FILE=quotas.json sessionary quotas (a local stack: sessionary up --quotas FILE)"
+        "start one: SESSIONARY_QUOTAS_FILE=quotas.json sessionary serve quotas "
+        "(a local stack: sessionary up --quotas FILE)"
     )
     return [Finding(f"{who} ask for quotas, and no worker of that role runs: further {who} wait for ever", start)]
 

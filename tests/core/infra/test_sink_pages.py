@@ -56,4 +56,4 @@ def test_doctor_names_each_sink_that_is_not_well(environ: dict[str, str]) -> Non
         *[True] * 3,
     ]
     assert "batch_unreadable" in check.found
-    assert "sessionary sink history" in check.advice
+    assert "sessionary serve sink history" in check.advice

@@ -280,7 +280,7 @@ def test_the_role_quotas_is_ready_as_a_processor_is(tmp_path: Path, monkeypatch:
         first = int(api.url.rpartition(":")[2]) - len(MEASURED_PARTS)
         Stack(tmp_path / "data", quotas_file=limits, ports=Ports(metrics=first))
         part = parts["quotas"]
-        assert part.argv[-1:] == ["quotas"]
+        assert part.argv[-2:] == ["serve", "quotas"]
         assert part.env is not None
         assert part.env["SESSIONARY_QUOTAS_FILE"] == str(limits)
         assert part.env["SESSIONARY_API_PORT"] == api.url.rpartition(":")[2]

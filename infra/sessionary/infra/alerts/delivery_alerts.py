@@ -89,7 +89,7 @@ TABLE_ALERTS = AlertGroup(
             "ticket_for_s",
             Severity.TICKET,
             "{{ $value }} artifacts have expired and are still served",
-            "No sweep has marked {{ $value }} artifacts that expired a day ago or earlier: `sessionary artifacts "
+            "No sweep has marked {{ $value }} artifacts that expired a day ago or earlier: `sessionary artifact "
             "sweep` was not run, or not for their store.",
         ),
         Alert(

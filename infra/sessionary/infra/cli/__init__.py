@@ -3,8 +3,8 @@
     entry         where a process begins; says which extra is missing
     extras        which extra brings a module that is not installed
     app           the application; turns an error into one line and an exit code
-    command_tree  the names of all commands; imports a command's module when it is needed
-    commands/     one module per command or group of commands
+    command_tree  the tree of all commands; imports a command's module when it is needed
+    commands/     the commands' functions
     options       options that several commands share, and clients made from them
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
     progress      the progress line of a long command

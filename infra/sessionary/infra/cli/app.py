@@ -16,7 +16,7 @@ from sessionary.infra.cli.errors import INTERRUPTED, USAGE, error_text, exit_cod
 from sessionary.infra.cli.extras import missing_extra
 from sessionary.infra.cli.output import print_line, print_message
 
-_EPILOG = (
+EPILOG = (
     "Exit codes: 0 done, 1 a check failed, 2 usage or settings, 3 unreachable, 4 not found, 5 input refused, "
     "6 something must be set up first, 130 interrupted."
 )
@@ -45,7 +45,7 @@ def make_app() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        epilog=_EPILOG,
+        epilog=EPILOG,
         callback=_root_options,
     )
 
@@ -93,4 +93,4 @@ def _report_end(why: str) -> None:
         print_message(f"sessionary: {why}")
 
 
-__all__ = ["make_app", "run"]
+__all__ = ["EPILOG", "make_app", "run"]

@@ -1,108 +1,226 @@
-"""The names of all commands, and a group that imports a command's module when it is needed."""
+"""The tree of all commands: a command's module is imported when the command runs.
 
+`ROOT` is the whole command line on one screen. Help, completion and a misspelt command need the
+names and short helps alone, of groups too.
+"""
+
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import typer
 import typer.core
 import typer.main
 
+from sessionary.schemas.errors import SettingsError
+
 _COMMANDS: Final = "sessionary.infra.cli.commands"
 
 
 class LateCommand(NamedTuple):
-    """A command, or a group of commands, by the place of its function or `typer.Typer`."""
+    """A command by the place of its function, or of its `typer.Typer`."""
 
     name: str
-    module: str  # below `commands`
-    attribute: str
+    place: str  # MODULE:ATTRIBUTE, below `commands`
     short_help: str
 
 
-COMMANDS: Final = (
-    LateCommand("demo", "demo", "demo_command", "Run agent runs on a temporary stack; account for every event."),
-    LateCommand("up", "up", "up_command", "Run the local stack until Ctrl-C; its data is kept."),
-    LateCommand("env", "env", "env_command", "Print the variables of the local stack, for a shell."),
-    LateCommand("load", "demo", "load_command", "Run a file of agent runs against a running stack."),
-    LateCommand("sessions", "sessions.lists", "list_sessions", "List sessions."),
-    LateCommand("show", "sessions.lists", "show_session", "Show the state of one session."),
-    LateCommand("timeline", "sessions.timeline", "timeline_command", "Show the history of one session."),
-    LateCommand("follow", "sessions.following", "follow_command", "Print each committed change of one session."),
-    LateCommand("conversation", "sessions.conversation", "conversation_command", "Show the last turns of one session."),
-    LateCommand("runs", "sessions.runs", "list_runs", "List runs, as the processors know them."),
-    LateCommand("run", "sessions.runs", "app", "Show one run; say what resuming it would do."),
-    LateCommand("rejected", "rejected", "app", "List, show and replay refused records."),
-    LateCommand("sql", "sql", "run_query", "Run a query in ClickHouse."),
-    LateCommand(
-        "partition", "operators.partition", "app", "List the partitions; open a halted one, or decide its skips."
+class LateGroup(NamedTuple):
+    """Commands under one word."""
+
+    name: str
+    short_help: str
+    commands: "Sequence[LateCommand | LateGroup]"
+
+
+_SESSION: Final = (
+    LateCommand("list", "sessions.lists:list_sessions", "List sessions."),
+    LateCommand("show", "sessions.lists:show_session", "Show the state of one session."),
+    LateCommand("timeline", "sessions.timeline:timeline_command", "Show the history of one session."),
+    LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
+    LateCommand("conversation", "sessions.conversation:conversation_command", "Show the last turns of one session."),
+    LateCommand("pause", "operators.people:pause_command", "Hold a session."),
+    LateCommand("resume", "operators.people:resume_command", "Release a held session; its agent works on."),
+    LateCommand("cancel", "operators.people:cancel_command", "End a session that is called off."),
+    LateCommand("claim", "operators.people:claim_command", "Let a service own a session at once."),
+    LateCommand("move", "operators.moves:move_command", "Move a session to another service."),
+    LateCommand("moves", "operators.moves:moves_command", "List moves of sessions between services."),
+    LateCommand("drain", "operators.moves:drain_command", "Move all sessions of a service to another one."),
+)
+_QUESTION: Final = (
+    LateCommand("list", "operators.people:list_questions", "List the questions that wait for a person."),
+    LateCommand("approve", "operators.people:approve_command", "Answer a session's question: yes."),
+    LateCommand("deny", "operators.people:deny_command", "Answer a session's question: no."),
+)
+_RUN: Final = (
+    LateCommand("list", "sessions.runs:list_runs", "List runs, as the processors know them."),
+    LateCommand("show", "sessions.runs:show_run", "Show one run: its state, steps and tool calls."),
+    LateCommand("resume", "sessions.runs:resume_command", "Say what resuming a run would do."),
+)
+_CALL: Final = (
+    LateCommand("unknown", "operators.calls:list_unknown", "List tool calls of unknown outcome."),
+    LateCommand("resolve", "operators.calls:resolve_unknown", "Say what came of such a call."),
+)
+_REJECTED: Final = (
+    LateCommand("list", "rejected:list_rejected", "List rejected records, newest first."),
+    LateCommand("show", "rejected:show_rejected", "Show one rejected record and its event."),
+    LateCommand("replay", "rejected:replay_rejected", "Send a rejected record to the events topic again."),
+)
+_PARTITION: Final = (
+    LateCommand("list", "operators.partition:list_partitions", "List the partitions, and what halts them."),
+    LateCommand("retry", "operators.partition:retry_partition", "Open a halted partition again."),
+    LateCommand("accept-gap", "operators.partition:accept_gap", "Go on after records that are lost."),
+    LateCommand("accept-truncation", "operators.partition:accept_truncation", "Go on where the log is shorter."),
+    LateCommand("repair-clock", "operators.partition:repair_clock", "Set a partition's clock to the broker's time."),
+    LateCommand("skip", "operators.partition:skip_records", "Skip records that halt a partition."),
+)
+_RULES: Final = (
+    LateCommand("list", "operators.rules:list_rules", "List the rules in force in each partition."),
+    LateCommand("activate", "operators.rules:activate_rules", "Activate newer rules."),
+)
+_SPOOL: Final = (
+    LateCommand("list", "operators.spool:list_spools", "List the clients' spools on this machine."),
+    LateCommand("verify", "operators.spool:verify_spools", "Read every event of every spool."),
+    LateCommand("drain", "operators.spool:drain_spools", "Send what dead clients left."),
+)
+_INTEGRITY: Final = (
+    LateCommand("check", "integrity:check_command", "Check that ClickHouse has every row, once."),
+    LateCommand("repair", "integrity:repair_command", "Read rows that are missing from Kafka again."),
+)
+_SERVE: Final = (
+    LateCommand("processor", "roles:processor_command", "Run a processor."),
+    LateCommand("sink", "roles:sink_command", "Run a sink: write one topic to ClickHouse."),
+    LateCommand("quotas", "roles:quotas_command", "Admit runs and sessions by tenants' limits."),
+    LateCommand("lag-exporter", "roles:lag_exporter_command", "Serve the groups' lag to Prometheus."),
+    LateCommand("task-worker", "roles:task_worker_command", "Carry out the long tasks of a service."),
+    LateCommand("broker", "roles:broker_command", "Run a Kafka broker, for development."),
+    LateCommand("clickhouse", "roles:clickhouse_command", "Serve a ClickHouse engine, for development."),
+)
+
+ROOT: Final = (
+    LateCommand("up", "up:up_command", "Run the local stack until Ctrl-C; its data is kept."),
+    LateCommand("demo", "demo:app", "Run agent runs on a temporary stack; account for every event."),
+    LateCommand("doctor", "doctor:doctor_command", "Check every part of a stack; say what to fix."),
+    LateCommand("env", "env:env_command", "Print the variables of the local stack, for a shell."),
+    LateCommand("sql", "sql:run_query", "Run a query in ClickHouse."),
+    LateCommand("lag", "lag:lag_command", "Show how far each consumer group is behind."),
+    LateGroup("session", "List, show, pause, cancel and move sessions.", _SESSION),
+    LateGroup("question", "List and answer the questions that wait for a person.", _QUESTION),
+    LateGroup("run", "List and show runs; say what resuming one would do.", _RUN),
+    LateGroup("call", "List tool calls of unknown outcome; say what came of one.", _CALL),
+    LateGroup("rejected", "List, show and replay rejected records.", _REJECTED),
+    LateGroup("partition", "List the partitions; open a halted one, or decide its skips.", _PARTITION),
+    LateGroup("rules", "List the rules in force; activate newer ones.", _RULES),
+    LateGroup("spool", "List, check and drain the clients' spools on this machine.", _SPOOL),
+    LateGroup("integrity", "Check that ClickHouse has every row; repair it.", _INTEGRITY),
+    LateGroup(
+        "artifact",
+        "Remove artifacts that have expired.",
+        (LateCommand("sweep", "operators.artifacts:sweep_command", "Mark expired artifacts; remove their bodies."),),
     ),
-    LateCommand("pause", "operators.people", "pause_command", "Hold a session."),
-    LateCommand("resume", "operators.people", "resume_command", "Let a held session go on."),
-    LateCommand("cancel", "operators.people", "cancel_command", "End a session that is called off."),
-    LateCommand("claim", "operators.people", "claim_command", "Let a service own a session at once."),
-    LateCommand("approve", "operators.people", "approve_command", "Answer a session's question: yes."),
-    LateCommand("refuse", "operators.people", "refuse_command", "Answer a session's question: no."),
-    LateCommand("waiting", "operators.people", "waiting_command", "List the questions that wait for a person."),
-    LateCommand("migrate", "operators.migrations", "migrate_command", "Move a session to another service."),
-    LateCommand("migrations", "operators.migrations", "migrations_command", "List migrations of sessions."),
-    LateCommand("drain", "operators.migrations", "drain_command", "Move all sessions of a service to another one."),
-    LateCommand("unknown", "operators.unknown", "app", "List tool calls of unknown outcome; say what came of one."),
-    LateCommand("artifacts", "operators.artifacts", "app", "Remove artifacts that have expired."),
-    LateCommand("rules", "operators.rules", "app", "List the rules in force; activate newer ones."),
-    LateCommand("spool", "operators.spool", "app", "List, check and drain the clients' spools on this machine."),
-    LateCommand("lag", "lag", "lag_command", "Show how far each consumer group is behind."),
-    LateCommand("alerts", "alerts", "app", "Print alert rules for Prometheus."),
-    LateCommand("doctor", "doctor", "doctor_command", "Check every part of a stack; say what to fix."),
-    LateCommand("integrity", "integrity", "integrity_command", "Check that ClickHouse has every row, once."),
-    LateCommand("repair", "integrity", "repair_command", "Read rows that are missing from Kafka again."),
-    LateCommand("topics", "admin", "topics_app", "Create and configure the Kafka topics."),
-    LateCommand("db", "admin", "db_app", "Create and migrate the ClickHouse database."),
-    LateCommand("broker", "roles", "broker_command", "Run a Kafka broker, for development."),
-    LateCommand("clickhouse", "roles", "clickhouse_command", "Serve a ClickHouse engine, for development."),
-    LateCommand("processor", "roles", "processor_command", "Run a processor."),
-    LateCommand("quotas", "roles", "quotas_command", "Run the role that admits runs and sessions by tenants' limits."),
-    LateCommand("sink", "roles", "sink_command", "Run a sink: write one topic to ClickHouse."),
-    LateCommand("task-worker", "roles", "task_worker_command", "Carry out the long tasks of a service."),
-    LateCommand("lag-exporter", "roles", "lag_exporter_command", "Serve the groups' lag to Prometheus."),
+    LateGroup(
+        "alerts",
+        "Print alert rules for Prometheus.",
+        (LateCommand("render", "alerts:render_command", "Print the alert rules as YAML."),),
+    ),
+    LateGroup(
+        "topics",
+        "Create and configure the Kafka topics.",
+        (LateCommand("apply", "admin:apply_topics_command", "Create missing topics; correct settings."),),
+    ),
+    LateGroup(
+        "db",
+        "Create and migrate the ClickHouse database.",
+        (
+            LateCommand("migrate", "admin:migrate_command", "Create the database; apply missing migrations."),
+            LateCommand("rights", "admin:rights_command", "Print statements that let a user read one tenant."),
+        ),
+    ),
+    LateGroup("serve", "Run one process of a pipeline.", _SERVE),
+)
+
+# To be deleted with the release: commands by the names that they had.
+FORMER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "load": "demo load",
+        **{name: f"session {name}" for name in ("show", "timeline", "follow", "conversation", "drain")},
+        **{name: f"session {name}" for name in ("pause", "resume", "cancel", "claim")},
+        "sessions": "session list",
+        "migrate": "session move",
+        "migrations": "session moves",
+        "waiting": "question list",
+        "approve": "question approve",
+        "refuse": "question deny",
+        "runs": "run list",
+        "unknown": "call unknown",
+        "unknown resolve": "call resolve",
+        "artifacts": "artifact sweep",
+        "integrity": "integrity check",
+        "repair": "integrity repair",
+        **{name: f"serve {name}" for name in ("processor", "sink", "quotas", "lag-exporter", "task-worker")},
+        **{name: f"serve {name}" for name in ("broker", "clickhouse")},
+    }
 )
 
 
 class CommandTree(typer.core.TyperGroup):
-    """The root's commands, in the order of `COMMANDS`.
+    """A group of late commands and groups, in their order."""
 
-    Help, completion and a command that is misspelt need the names and short helps alone. The
-    command that is run or completed is imported then.
-    """
-
-    def __init__(self, **attrs: Any) -> None:
-        """Take typer's arguments; import nothing."""
+    def __init__(self, late: Sequence[LateCommand | LateGroup] = ROOT, **attrs: Any) -> None:
+        """Take typer's arguments too; import nothing."""
         super().__init__(**attrs)
-        for late in COMMANDS:
-            self.add_command(typer.core.TyperCommand(late.name, short_help=late.short_help))
+        self.late = {each.name: each for each in late}
+        for each in late:
+            self.add_command(typer.core.TyperCommand(each.name, short_help=each.short_help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command that `args` begin with, imported, and the other arguments."""
+        """Return the command that `args` begin with, imported, and the other arguments.
+
+        Raises `SettingsError` for a command's former name.
+        """
+        if ctx.parent is None and not ctx.resilient_parsing:
+            _check_former(args)
         name, command, rest = super().resolve_command(ctx, args)
-        return name, None if command is None else load_command(name or ""), rest
+        return name, None if command is None else load_command(self.late[name or ""]), rest
 
 
-def load_command(name: str) -> typer.core.TyperCommand | typer.core.TyperGroup:
-    """Return a command of `COMMANDS` with its options; import its module.
-
-    Raises `KeyError` if there is none of this name.
-    """
-    late = {late.name: late for late in COMMANDS}[name]
-    found = getattr(import_module(f"{_COMMANDS}.{late.module}"), late.attribute)
+def load_command(late: LateCommand | LateGroup) -> typer.core.TyperCommand | typer.core.TyperGroup:
+    """Return a command with its options; imports its module. Of a group, no command is imported."""
+    if isinstance(late, LateGroup):
+        return CommandTree(
+            late.commands,
+            name=late.name,
+            help=late.short_help,
+            short_help=late.short_help,
+            no_args_is_help=True,
+            rich_markup_mode=None,
+        )
+    module, _, attribute = late.place.partition(":")
+    found = getattr(import_module(f"{_COMMANDS}.{module}"), attribute)
     # A group of one, because typer makes commands of functions only as parts of an application.
     parent = typer.Typer(rich_markup_mode=None, callback=lambda: None)
     if isinstance(found, typer.Typer):
-        parent.add_typer(found, name=name, short_help=late.short_help)
+        parent.add_typer(found, name=late.name, short_help=late.short_help)
     else:
-        parent.command(name, short_help=late.short_help)(found)
-    command = typer.main.get_group(parent).commands[name]
+        parent.command(late.name, short_help=late.short_help)(found)
+    command = typer.main.get_group(parent).commands[late.name]
     if not isinstance(command, typer.core.TyperCommand | typer.core.TyperGroup):
-        raise TypeError(f"{late.module}.{late.attribute} is no command")
+        raise TypeError(f"{late.place} is no command")
     return command
 
 
-__all__ = ["COMMANDS", "CommandTree", "LateCommand", "load_command"]
+def _check_former(words: Sequence[str]) -> None:
+    """Raise `SettingsError` with the new name if `words` begin with a command's former name.
+
+    A word that names a group today was a command only if no other name follows it.
+    """
+    further = words[1] if len(words) > 1 else "-"
+    if words[0] in {late.name for late in ROOT} and (further == "--help" or not further.startswith("-")):
+        return
+    for former in (f"{words[0]} {further}", words[0]):
+        if former in FORMER_NAMES:
+            raise SettingsError(f"`sessionary {former}` is now `sessionary {FORMER_NAMES[former]}`")
+
+
+__all__ = ["FORMER_NAMES", "ROOT", "CommandTree", "LateCommand", "LateGroup", "load_command"]

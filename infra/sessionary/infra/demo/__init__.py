@@ -12,5 +12,5 @@
     report           the figures, computed by ClickHouse from rows
     demo_run         a whole demo run, from the plan to the report
 
-`sessionary demo` and `sessionary load` call `demo_run`, which uses all the others.
+`sessionary demo` and `sessionary demo load` call `demo_run`, which uses all the others.
 """

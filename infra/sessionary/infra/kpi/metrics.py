@@ -32,7 +32,7 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_integrity_findings": "Findings of v_integrity of the last SESSIONARY_INTEGRITY_WINDOW_S seconds, and "
-    "of what the sinks wrote last, by table and kind (the fault of sessionary integrity); 0 if all is well.",
+    "of what the sinks wrote last, by table and kind (the fault of sessionary integrity check); 0 if all is well.",
     "sessionary_integrity_checked_timestamp_seconds": "Time of the last check of integrity, in seconds since the "
     "epoch, by source: tables (v_integrity) or kafka (what the sinks wrote last).",
     "sessionary_kpi_reclaim_ratio": "Share of sessions timed out in the last SESSIONARY_KPI_WINDOW_S seconds whose "

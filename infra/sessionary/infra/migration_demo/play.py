@@ -64,7 +64,7 @@ def _play(services: Services, operator: ControlApiClient, progress: Tell) -> str
             progress(f"asked: research waits for a person: {question['question']}")
             answer = {"reason": _APPROVAL, "question_id": question["question_id"]}
             operator.act_on_session(session_id, TENANT, "approve", answer, str(uuid.uuid4()))
-            progress("approved: by an operator, as sessionary approve does")
+            progress("approved: by an operator, as sessionary question approve does")
             progress(f"planned: research {_await_line(research, 'moved to ')}")
             _await_line(payments, "waits for the bank")
             _await_end(research)

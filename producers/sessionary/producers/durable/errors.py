@@ -144,7 +144,7 @@ class ToolCallUnresolved(ToolCallError):
             tool_name,
             idem_key,
             f"tool call {idem_key} of {tool_name} may have taken effect: {why}. A person must decide whether it did; "
-            "`sessionary unknown resolve` takes the answer",
+            "`sessionary call resolve` takes the answer",
         )
 
 

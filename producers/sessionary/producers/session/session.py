@@ -646,8 +646,8 @@ class Session:
             if answer.approved:
                 send_invoice()
 
-        An operator answers by `sessionary approve` or `refuse`, or by the control API. If none
-        does in time, the question expires, which is a refusal. The session is Active again
+        An operator answers by `sessionary question approve` or `deny`, or by the control API. If
+        none does in time, the question expires, which is a refusal. The session is Active again
         whichever it is, in the next epoch; it sends no heartbeats meanwhile. If a process ends
         while it waits, another one may `attach` to the session and ask the same question: it takes
         the session over, and waits for the answer to the open one.

@@ -6,7 +6,7 @@
     attempt      one task from its claim to its end
     worker       takes requests, and carries out several tasks at once
 
-`Session.start_task` asks for a task; `sessionary task-worker` runs a worker.
+`Session.start_task` asks for a task; `sessionary serve task-worker` runs a worker.
 """
 
 from sessionary.producers.tasks.attempt import TaskTimes

@@ -1,14 +1,15 @@
 """The command line without any server: help, exit codes, one clear line for every failure."""
 
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.command_tree import COMMANDS, LateCommand
+from sessionary.infra.cli.command_tree import ROOT, LateCommand, LateGroup
 
 HEAVY = (
     "faust",
@@ -25,7 +26,7 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("arguments", [["sessions", "--state", "lost"], ["sql", "SELECT 1", "--format", "xml"]])
+@pytest.mark.parametrize("arguments", [["session", "list", "--state", "lost"], ["sql", "SELECT 1", "--format", "xml"]])
 def test_a_value_that_is_none_of_a_list_is_told_with_the_list_alone(
     arguments: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,7 +39,7 @@ def test_a_clickhouse_that_is_away_is_named_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", "http://127.0.0.1:1")
-    assert run(["sessions"]) == 3
+    assert run(["session", "list"]) == 3
     (said,) = capfd.readouterr().err.splitlines()
     assert said.startswith("sessionary: ClickHouse at http://127.0.0.1:1 does not answer (Connection refused): ")
     assert "start it, or name another one by --data or SESSIONARY_CLICKHOUSE_URL" in said
@@ -47,28 +48,28 @@ def test_a_clickhouse_that_is_away_is_named_with_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["sessions"], 3),
-        (["show", "abc"], 3),
-        (["timeline", "abc"], 3),
+        (["session", "list"], 3),
+        (["session", "show", "abc"], 3),
+        (["session", "timeline", "abc"], 3),
         (["rejected", "list"], 3),
         (["rejected", "show", "0:1"], 3),
-        (["unknown", "list"], 3),
-        (["unknown", "resolve", "abc", "k", "--outcome", "failed", "--by", "ann"], 3),
-        (["unknown", "resolve", "abc", "k", "--outcome", "maybe", "--by", "ann"], 2),
+        (["call", "unknown"], 3),
+        (["call", "resolve", "abc", "k", "--outcome", "failed", "--by", "ann"], 3),
+        (["call", "resolve", "abc", "k", "--outcome", "maybe", "--by", "ann"], 2),
         (["sql", "SELECT 1"], 3),
         (["db", "migrate"], 3),
         (["sql", "DROP TABLE audit"], 5),
         (["rejected", "show", "nonsense"], 5),
-        (["sessions", "--data", "no-stack"], 2),
+        (["session", "list", "--data", "no-stack"], 2),
         (["partition", "list"], 2),
         (["partition", "retry", "1"], 2),
         (["partition", "retry", "one"], 2),
-        (["sessions", "--no-such-option"], 2),
-        (["sink", "nothing"], 2),
+        (["session", "list", "--no-such-option"], 2),
+        (["serve", "sink", "nothing"], 2),
         (["no-such-command"], 2),
         (["demo", "--sessions", "0"], 2),
         (["up", "--brokers", "2", "--data", "no-stack"], 2),
-        (["load", "missing.ndjson"], 4),
+        (["demo", "load", "missing.ndjson"], 4),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
@@ -93,40 +94,89 @@ def test_help_names_every_command_and_loads_nothing_heavy() -> None:
     out = _fresh(code, os.environ)
     for name in (
         "demo",
-        "load",
         "up",
-        "sessions",
-        "show",
-        "timeline",
+        "session",
+        "question",
         "rejected",
         "partition",
         "sql",
         "topics",
         "db",
         "lag",
-        "lag-exporter",
         "doctor",
+        "serve",
     ):
         assert f"\n  {name} " in out
     assert out.splitlines()[-1] == "[] 0"
     assert "Exit codes" in out
 
 
-@pytest.mark.parametrize("late", COMMANDS, ids=lambda late: late.name)
+def test_the_help_of_a_group_names_its_commands_and_imports_none() -> None:
+    code = (
+        "import sys\nfrom sessionary.infra.cli.app import run\ncode = run(['session', '--help'])\n"
+        "print([m for m in sys.modules if m.startswith('sessionary.infra.cli.commands')], code)"
+    )
+    out = _fresh(code, os.environ)
+    assert "\n  timeline      Show the history of one session.\n" in out
+    assert out.splitlines()[-1] == "[] 0"
+
+
+def _every(late: Sequence[LateCommand | LateGroup], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for each in late:
+        yield (*before, each.name)
+        if isinstance(each, LateGroup):
+            yield from _every(each.commands, (*before, each.name))
+
+
+@pytest.mark.parametrize("words", [*_every(ROOT), ("demo", "load")], ids=" ".join)
 def test_each_command_has_its_own_help_and_one_line_in_the_list(
-    late: LateCommand, capfd: pytest.CaptureFixture[str]
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([late.name, "--help"]) == 0
-    assert capfd.readouterr().out.startswith(f"Usage: sessionary {late.name} [OPTIONS]")
-    assert len(f"  {late.name:12}  {late.short_help}") <= 80
+    assert run([*words, "--help"]) == 0
+    assert capfd.readouterr().out.startswith(f"Usage: sessionary {' '.join(words)} [OPTIONS]")
+    assert run([*words[:-1], "--help"]) == 0
+    (line,) = re.findall(rf"^  {words[-1]}  +\S.*$", capfd.readouterr().out.partition("Commands:")[2], re.M)
+    assert len(line) <= 80
+    assert not line.endswith("...")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["sessions", "--state", "Idle"], "session list"),
+        (["show", "0"], "session show"),
+        (["migrate", "0", "--to", "x"], "session move"),
+        (["unknown", "resolve", "0", "k"], "call resolve"),
+        (["integrity"], "integrity check"),
+        (["integrity", "--from", "2026-01-01"], "integrity check"),
+        (["processor"], "serve processor"),
+    ],
+)
+def test_a_former_name_is_told_its_new_one(words: list[str], name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.endswith(f"is now `sessionary {name}`")
+
+
+def test_an_option_that_would_not_have_an_effect_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "--seed", "3", "load"]) == 5
+    assert "--seed stands before load" in capfd.readouterr().err
 
 
 def test_a_misspelt_command_is_told_the_right_one(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["sesions"]) == 2
-    assert "Did you mean 'sessions'?" in capfd.readouterr().err
+    assert run(["sesion"]) == 2
+    assert "Did you mean 'session'" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "found"), [("sessionary ti", "timeline"), ("sessionary timeline --fol", "--follow")])
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("sessionary ques", "question"),
+        ("sessionary session ti", "timeline"),
+        ("sessionary session timeline --fol", "--follow"),
+        ("sessionary demo lo", "load"),
+    ],
+)
 def test_the_shell_completes_names_and_options(
     words: str, found: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,16 +9,7 @@ from sessionary.infra.cli.output import print_line, print_message
 from sessionary.infra.cli.tables import show_rows
 from sessionary.infra.environment import stack_environment
 
-topics_app = typer.Typer(no_args_is_help=True, help="Create and configure the Kafka topics.")
-db_app = typer.Typer(no_args_is_help=True, help="Create and migrate the ClickHouse database.")
 
-
-@topics_app.callback()
-def _topics_group() -> None:
-    """Keep `apply` a subcommand: typer would merge a group of one command with its command."""
-
-
-@topics_app.command("apply")
 def apply_topics_command(
     replication_factor: Annotated[
         int, typer.Option(min=1, max=9, help="Replication factor of the topics that are created.")
@@ -39,7 +30,6 @@ def apply_topics_command(
     show_rows([{"change": change} for change in changes], as_json=as_json)
 
 
-@db_app.command("migrate")
 def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> None:
     """Create the database, apply the missing migrations, and keep rows as long as the settings say.
 
@@ -59,7 +49,6 @@ def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> Non
     show_rows([{"applied": name} for name in applied], as_json=as_json)
 
 
-@db_app.command("rights")
 def rights_command(
     tenant: Annotated[str, typer.Argument(help="Tenant whose rows may be read.")],
     user: Annotated[str, typer.Option("--user", help="User of ClickHouse; it must be there.")],
@@ -76,4 +65,4 @@ def rights_command(
         print_line(f"{statement};")
 
 
-__all__ = ["db_app", "topics_app"]
+__all__ = ["apply_topics_command", "migrate_command", "rights_command"]

@@ -7,15 +7,7 @@ import typer
 
 from sessionary.infra.cli.output import print_line
 
-app = typer.Typer(no_args_is_help=True, help="Print alert rules for Prometheus.")
 
-
-@app.callback()
-def _alerts_group() -> None:
-    """Keep `render` a subcommand: typer would merge a group of one command with its command."""
-
-
-@app.command("render")
 def render_command(
     thresholds: Annotated[
         Path | None,
@@ -32,4 +24,4 @@ def render_command(
     print_line(render_rules(read_thresholds(thresholds)).rstrip("\n"))
 
 
-__all__ = ["app"]
+__all__ = ["render_command"]

@@ -1,4 +1,4 @@
-"""`sessionary demo` and `sessionary load`: recorded agent runs become sessions of a pipeline.
+"""`sessionary demo` and `sessionary demo load`: recorded agent runs become sessions of a pipeline.
 
 Both account for every event afterwards, from the rows in ClickHouse. `sessionary demo --workflow`
 kills an agent instead, and shows how another process goes on; `sessionary demo --migration` lets
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sessionary.infra.stack import Stack
     from sessionary.infra.workflow_demo.report import WorkflowReport
 
+app = typer.Typer()
 # Longest pause between two starts, in recorded seconds: recordings have pauses of hours.
 _GAP_S = 12.0
 _SAMPLE_RUNS = 60
@@ -49,11 +50,11 @@ _MIGRATION_TABLES: dict[str, tuple[str, Sequence[str] | None]] = {
 
 NEXT = """
 Try next, with a stack that stays:
-  {command} up                                  in another terminal; its data is kept
-  {command} load                                run the same agent runs on it
-  {command} timeline SESSION --html story.html  the story of a session, as a page
+  {command} up                                     in another terminal; its data is kept
+  {command} demo load                              run the same agent runs on it
+  {command} session timeline ID --html story.html  a session's story, as a page
 
-{command} sessions lists the sessions and their ids."""
+{command} session list lists the sessions and their ids."""
 
 NEXT_WORKFLOW = """
 Where to look, {with_stack}:
@@ -64,8 +65,8 @@ docs/learn/examples.md says how to run the workflow on a stack, and how to kill 
 
 NEXT_MIGRATION = """
 Where to look, {with_stack}:
-  {command} timeline {session_id} --html story.html --data {folder}
-  {command} migrations --service payments --data {folder}
+  {command} session timeline {session_id} --html story.html --data {folder}
+  {command} session moves --service payments --data {folder}
   {command} sql --data {folder} "SELECT * FROM v_session_owners WHERE session_id = '{session_id}' ORDER BY epoch"
 docs/learn/examples.md says how to run the three services on a stack, and how to kill one yourself."""
 
@@ -92,6 +93,7 @@ SeedOption = Annotated[
 ]
 
 
+@app.callback(invoke_without_command=True)
 def demo_command(
     context: typer.Context,
     sessions: Annotated[
@@ -122,6 +124,9 @@ def demo_command(
     with --workflow, if something was done twice; with --migration, if an epoch had two owners, or
     an event of a former owner was accepted.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
     if workflow and migration:
         raise Invalid("invalid_value", "--workflow and --migration are two demos: give one of them")
     _check_options(context, "--workflow" if workflow else "--migration" if migration else "")
@@ -175,6 +180,16 @@ def _demo_stack(progress: Progress, data: Path | None) -> Iterator["Stack"]:
             activate_newest_rules(stack)
             yield stack
             progress("stopping the stack")
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """Raise `Invalid` for an option between `demo` and its command: it would have no effect."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            command = context.invoked_subcommand
+            where = f"{parameter.opts[0]} stands before {command}: the options of demo {command} stand after it"
+            raise Invalid("invalid_value", where)
 
 
 def _check_options(context: typer.Context, demo: str) -> None:
@@ -273,6 +288,7 @@ def _check_faults(faults: Mapping[str, Json]) -> None:
         raise CheckFailed(", ".join(f"{name}: {value}" for name, value in faults.items()))
 
 
+@app.command("load", short_help="Run a file of agent runs against a running stack.")
 def load_command(
     file: Annotated[
         Path | None,
@@ -339,4 +355,4 @@ def _spaced_names(figures: Mapping[str, Json]) -> dict[str, Json]:
     return {name.replace("_", " "): value for name, value in figures.items()}
 
 
-__all__ = ["NEXT", "NEXT_MIGRATION", "NEXT_WORKFLOW", "demo_command", "load_command", "open_story"]
+__all__ = ["NEXT", "NEXT_MIGRATION", "NEXT_WORKFLOW", "app", "demo_command", "load_command", "open_story"]

@@ -55,7 +55,7 @@ _DAY_S = 86_400
 _LAST_S = 4_291_747_200  # a time that no record has
 _OBSERVED_S = 5.0  # longer than a large insert of a sink that catches up
 _KAFKA_ADVICE = "start a broker (sessionary up), or set SESSIONARY_BOOTSTRAP_SERVERS and its credentials"
-_PROCESSOR_ADVICE = "read the log of sessionary processor"
+_PROCESSOR_ADVICE = "read the log of sessionary serve processor"
 _CLICKHOUSE_ADVICE = "start ClickHouse (sessionary up), or set SESSIONARY_CLICKHOUSE_URL and its credentials"
 
 
@@ -133,7 +133,7 @@ def _check_processor(environ: Mapping[str, str]) -> str:
     if not api_ready(url, _TIMEOUT_S, control_api_context(environ)):
         raise _CheckError(
             f"{url} is not ready",
-            "start a processor (sessionary processor), or wait: it may still be reading its changelog",
+            "start a processor (sessionary serve processor), or wait: it may still be reading its changelog",
         )
     return f"{url} is ready"
 
@@ -150,9 +150,9 @@ def _check_partitions(partitions: Sequence[Document], worker: str = "a processor
 def _check_quota_partitions(settings: OperatorSettings, url: str) -> str:
     try:
         partitions = ControlApiClient(settings.model_copy(update={"control_url": url})).list_partitions()
-        return _check_partitions(partitions, "sessionary quotas")
+        return _check_partitions(partitions, "sessionary serve quotas")
     except Unavailable:
-        raise _CheckError(f"{url} does not answer", "start it: sessionary quotas, or read its log") from None
+        raise _CheckError(f"{url} does not answer", "start it: sessionary serve quotas, or read its log") from None
     except _CheckError as wrong:  # the role's own workers decide about its partitions
         own = wrong.advice.replace("sessionary partition ", f"SESSIONARY_CONTROL_URL={url} sessionary partition ")
         raise _CheckError(str(wrong), own) from None
@@ -167,7 +167,7 @@ def _check_integrity(settings: ClickHouseSettings) -> str:
     )
     if rows:
         found = ", ".join(f"{row['fault']}: {row['rows']}" for row in rows)
-        raise _CheckError(found, "run: sessionary integrity; rows that arrive late leave it by themselves")
+        raise _CheckError(found, "run: sessionary integrity check; rows that arrive late leave it by themselves")
     return "of the last day, no row is missing or doubled"
 
 
@@ -177,7 +177,9 @@ def _check_landed_ends(groups: SinkGroupSettings, clickhouse: ClickHouseSettings
     faults = find_end_faults(groups, ClickHouseClient(clickhouse).fetch_rows, _ENDS_S)
     if faults:
         found = ", ".join(f"{fault.fault}: partition {fault.partition}" for fault in faults)
-        raise _CheckError(found, "run: sessionary integrity, and sessionary repair while Kafka has the records")
+        raise _CheckError(
+            found, "run: sessionary integrity check, and sessionary integrity repair while Kafka has the records"
+        )
     return "the last record that each sink has written is in its table"
 
 
@@ -185,7 +187,7 @@ def _check_sinks(faults: Mapping[str, str | None]) -> str:
     if wrong := {kind: fault for kind, fault in faults.items() if fault is not None}:
         raise _CheckError(
             "; ".join(f"sink {kind}: {fault}" for kind, fault in wrong.items()),
-            "; ".join(f"read the log of sessionary sink {kind}" for kind in wrong),
+            "; ".join(f"read the log of sessionary serve sink {kind}" for kind in wrong),
         )
     return f"{', '.join(faults)} keep up, none is blocked"
 
@@ -345,7 +347,7 @@ def _start_command(name: str) -> str:
     role, _, rest = name.partition(".")
     kind, _, pipeline = rest.partition(".")  # of a sink
     variable = f"SESSIONARY_PIPELINE={pipeline} " if pipeline else ""
-    return f"{variable}sessionary {role} {kind}".rstrip()
+    return f"{variable}sessionary serve {role} {kind}".rstrip()
 
 
 def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:

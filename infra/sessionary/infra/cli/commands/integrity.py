@@ -1,4 +1,4 @@
-"""`sessionary integrity` and `sessionary repair`: whether ClickHouse has every row, once."""
+"""`sessionary integrity check` and `integrity repair`: whether ClickHouse has every row, once."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,7 +28,7 @@ ToOption = Annotated[
 ]
 
 
-def integrity_command(
+def check_command(
     since: FromOption = None,
     until: ToOption = None,
     late_s: Annotated[
@@ -51,7 +51,8 @@ def integrity_command(
     if faults:
         show_rows(faults, as_json=as_json, columns=_COLUMNS)
         raise CheckFailed(
-            f"{len(faults)} faults: rows that are missing come back with sessionary repair, if Kafka still has them"
+            f"{len(faults)} faults: rows that are missing come back with sessionary integrity repair, "
+            "if Kafka still has them"
         )
     if away is not None:
         raise away
@@ -132,4 +133,4 @@ def list_faults(
     return faults
 
 
-__all__ = ["FromOption", "ToOption", "integrity_command", "list_faults", "repair_command"]
+__all__ = ["FromOption", "ToOption", "check_command", "list_faults", "repair_command"]

@@ -33,7 +33,6 @@ from sessionary.schemas.errors import DecodeError, Invalid, Unavailable
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.settings import KafkaSettings
 
-app = typer.Typer(no_args_is_help=True, help="List, show and replay refused records.")
 PlaceArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
 # The columns that fit 80 come first: a reason says little without its detail.
 COLUMNS = ("place", "time", "reason", "detail", "session_id", "event_type", "tenant_id", "security")
@@ -62,7 +61,6 @@ _FLUSH_S = 15.0
 _log = logging.getLogger(__name__)
 
 
-@app.command("list")
 def list_rejected(
     reason: Annotated[str | None, typer.Option("--reason", help="Only this reason.", show_default=False)] = None,
     tenant: TenantOption = None,
@@ -129,7 +127,6 @@ def _from_base64(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-@app.command("show", short_help="Show one refused record and its event.")
 def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Show one refused record: key, headers and, if it can be decoded, its event."""
     from sessionary.schemas.codec import Decoder, Event
@@ -152,7 +149,6 @@ def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOp
     show_object(row, as_json=as_json)
 
 
-@app.command("replay")
 def replay_rejected(
     places: Annotated[list[str], typer.Argument(help="One or more places: PARTITION:OFFSET.")],
     data: DataOption = None,
@@ -209,4 +205,4 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
     return [sent[place] for place, _ in rows]
 
 
-__all__ = ["COLUMNS", "app"]
+__all__ = ["COLUMNS", "list_rejected", "replay_rejected", "show_rejected"]

@@ -71,7 +71,7 @@ class Cluster(NamedTuple):
 
 
 class BrokerProcess(NamedTuple):
-    """A broker as a process: its name, `host:port`, and the options of `sessionary broker`."""
+    """A broker as a process: its name, `host:port`, the options of `sessionary serve broker`."""
 
     name: str
     address: str

@@ -321,7 +321,7 @@ def _documents_by_partition(answer: Any) -> dict[int, dict[str, Any]]:
 def _absent_document(partition: int, url: str | None, answer: Any) -> dict[str, Any]:
     if isinstance(answer, NoAnswer):
         return {**_UNKNOWN, "partition": partition, "state": "unreachable", "url": url, "detail": str(answer)}
-    detail = "no worker owns it; if that lasts, start a processor: sessionary processor"
+    detail = "no worker owns it; if that lasts, start a processor: sessionary serve processor"
     return {**_UNKNOWN, "partition": partition, "state": "unassigned", "detail": detail}
 
 

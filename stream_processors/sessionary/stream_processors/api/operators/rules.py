@@ -169,7 +169,7 @@ class RulesApi:
             raise not_ready(str(error)) from None
         if not found:
             detail = "no worker of the role quotas runs, so all that asks would wait: start one first"
-            raise Problem(409, "no_quota_worker", "No worker of quotas", f"{detail} (sessionary quotas)")
+            raise Problem(409, "no_quota_worker", "No worker of quotas", f"{detail} (sessionary serve quotas)")
         return found
 
     async def _announce(self, wanted: _Wanted) -> None:

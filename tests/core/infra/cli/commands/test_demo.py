@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.command_tree import load_command
 from sessionary.infra.cli.commands import demo
 from sessionary.infra.demo import demo_run
 from sessionary.infra.demo.report import Report
 from sessionary.infra.migration_demo import play
 from sessionary.infra.migration_demo.report import RIGHT, MigrationReport
+from tests.support.command_lines import parse_command
 
 
 def suggested(text: str) -> list[list[str]]:
@@ -40,15 +40,14 @@ def test_each_command_that_the_demo_suggests_can_be_read(text: str) -> None:
     commands = suggested(text)
     assert len(commands) >= 2
     for name, *arguments in commands:
-        if name != "sessions":  # within a sentence
-            words = [_ID if word == "SESSION" else word for word in arguments]
-            load_command(name).make_context(name, words)
+        if [name, *arguments[:1]] != ["session", "list"]:  # within a sentence
+            parse_command([name, *(_ID if word == "ID" else word for word in arguments)])
 
 
 def test_the_demo_suggests_three_commands_that_belong_together() -> None:
     (up, load, timeline, sessions) = suggested(demo.NEXT)
-    assert (up, load, sessions[:1]) == (["up"], ["load"], ["sessions"])
-    assert timeline == ["timeline", "SESSION", "--html", "story.html"]
+    assert (up, load, sessions[:2]) == (["up"], ["demo", "load"], ["session", "list"])
+    assert timeline == ["session", "timeline", "ID", "--html", "story.html"]
 
 
 @pytest.mark.parametrize("has_browser", [True, False])
@@ -120,7 +119,7 @@ def load_with(report: Report, monkeypatch: pytest.MonkeyPatch, *words: str) -> d
 
     monkeypatch.setattr(demo_run, "run_demo", run_demo)
     monkeypatch.setattr("sessionary.infra.environment.stack_environment", lambda _: {})
-    assert run(["load", *words]) == 0
+    assert run(["demo", "load", *words]) == 0
     return given
 
 
@@ -146,12 +145,12 @@ def test_transitions_without_an_acknowledgement_are_explained(
 def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.ndjson"
     path.write_text("nonsense\n")
-    assert run(["load", str(path)]) == 5
+    assert run(["demo", "load", str(path)]) == 5
     assert "line 1" in capfd.readouterr().err
 
 
 def test_a_stack_without_tokens_is_a_matter_of_settings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.ndjson"
     path.write_text(json.dumps({"run": "a", "task": "a", "duration_s": 1, "start_offset_s": 0, "events": []}))
-    assert run(["load", str(path)]) == 2
+    assert run(["demo", "load", str(path)]) == 2
     assert "SESSIONARY_API_TOKENS" in capfd.readouterr().err

@@ -53,10 +53,10 @@ def test_doctor_finds_each_role_that_is_away_and_names_a_command_that_exists(mon
         role: check.advice.partition(": ")[2].partition(",")[0]
         for role, check in zip(roles, found.values(), strict=True)
     }
-    assert commands["processor"] == "sessionary processor"
-    assert commands["quotas"] == "sessionary quotas"
-    assert commands["sink.audit"] == "sessionary sink audit"
-    assert commands["sink.audit.copy"] == "SESSIONARY_PIPELINE=copy sessionary sink audit"
+    assert commands["processor"] == "sessionary serve processor"
+    assert commands["quotas"] == "sessionary serve quotas"
+    assert commands["sink.audit"] == "sessionary serve sink audit"
+    assert commands["sink.audit.copy"] == "SESSIONARY_PIPELINE=copy sessionary serve sink audit"
 
 
 def test_doctor_says_what_is_wrong_and_what_to_do(capfd: pytest.CaptureFixture[str]) -> None:
@@ -119,9 +119,9 @@ def test_doctor_says_that_runs_wait_for_ever_without_a_worker_of_quotas() -> Non
         found = quota_checks(0, role)["quotas"]
         assert not found.ok
         assert "no worker of that role runs: further runs wait for ever" in found.found
-        assert "SESSIONARY_QUOTAS_FILE=quotas.json sessionary quotas" in found.advice
+        assert "SESSIONARY_QUOTAS_FILE=quotas.json sessionary serve quotas" in found.advice
         unknown = quota_checks(None, role)["quotas"]
-        assert (unknown.ok, unknown.advice) == (False, "read the log of sessionary processor")
+        assert (unknown.ok, unknown.advice) == (False, "read the log of sessionary serve processor")
         assert "quotas" not in quota_checks(0, role, is_on=False)
         found = quota_checks(0, role, is_on=False, of_sessions=True)["quotas"]
         assert "no worker of that role runs: further sessions wait for ever" in found.found
@@ -138,13 +138,13 @@ def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> Non
         assert f"run: SESSIONARY_CONTROL_URL={role.url} sessionary partition retry 1;" in found.advice
         role.answers = {"/v1/partitions": (200, {"partitions": [partition(0), partition(1, "unassigned")]})}
         found = quota_checks(1, role)["quotas partitions"]
-        assert (found.ok, found.advice.partition(",")[0]) == (False, "start sessionary quotas")
+        assert (found.ok, found.advice.partition(",")[0]) == (False, "start sessionary serve quotas")
         role.answers = {"/v1/partitions": (200, {"partitions": [partition(0)]})}
         assert quota_checks(1, role)["quotas partitions"].ok
     away = quota_checks(1, role)["quotas partitions"]
     assert (away.found, away.advice) == (
         f"{role.url} does not answer",
-        "start it: sessionary quotas, or read its log",
+        "start it: sessionary serve quotas, or read its log",
     )
 
 

@@ -52,7 +52,7 @@ def test_changes_of_parts_are_json_lines_on_stderr_if_the_setting_says_so(tmp_pa
 def test_a_role_says_in_its_log_why_it_ends(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = str(held.getsockname()[1])
-        done = run_python("-m", "sessionary.infra.cli", "clickhouse", "--port", port, "--data", str(tmp_path))
+        done = run_python("-m", "sessionary.infra.cli", "serve", "clickhouse", "--port", port, "--data", str(tmp_path))
     [line] = [json.loads(line) for line in done.stderr.splitlines()]
     assert (done.returncode, line["level"], line["role"]) == (6, "critical", "clickhouse")
     assert line["event"].startswith("the role ends: ")

@@ -2,10 +2,10 @@
 
     partition   partition list, retry, skip, accept-gap, accept-truncation, repair-clock
     rules       rules list, activate
-    unknown     unknown list, resolve: tool calls whose outcome is unknown
-    artifacts   artifacts sweep: mark what has expired, remove it a week later
-    people      pause, resume, cancel, approve, refuse, waiting: people step in
-    migrations  migrate, migrations, drain: sessions move between services
+    calls       call unknown, resolve: tool calls whose outcome is unknown
+    artifacts   artifact sweep: mark what has expired, remove it a week later
+    people      session pause, resume, cancel, claim; question list, approve, deny
+    moves       session move, moves, drain: sessions move between services
     spool       spool list, verify, drain
 
 What came of a call is sent as an event, with the tenant's token. The commands of partitions,

@@ -1,4 +1,4 @@
-"""`sessionary artifacts`: artifacts that have expired."""
+"""`sessionary artifact`: artifacts that have expired."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +12,7 @@ from sessionary.infra.cli.tables import show_object
 from sessionary.infra.environment import stack_environment
 from sessionary.schemas.errors import SettingsError
 
-app = typer.Typer(no_args_is_help=True, help="Remove artifacts that have expired.")
 
-
-@app.callback()
-def _artifacts_group() -> None:
-    """Keep `sweep` a subcommand: typer would merge a group of one command with its command."""
-
-
-@app.command("sweep")
 def sweep_command(
     store: Annotated[str, typer.Option("--store", help="Folder or URL of the store, as the clients name it.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
@@ -61,4 +53,4 @@ def _place(store: str) -> str | Path:
     return folder
 
 
-__all__ = ["app"]
+__all__ = ["sweep_command"]

@@ -13,7 +13,6 @@ from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.control_api_client import ControlApiClient, UnknownPartition
 
-app = typer.Typer(no_args_is_help=True, help="List the partitions; open a halted one again, or decide what it skips.")
 PartitionArgument = Annotated[int, typer.Argument(min=0, metavar="N", help="The partition's number.")]
 ReasonOption = Annotated[str, typer.Option(help="Why; the audit trail keeps it, with your principal.")]
 _COLUMNS = ("partition", "state", "instance", "next_offset", "live_rows", "batch_number", "reason", "halted_at")
@@ -28,7 +27,6 @@ def describe_halt(partition: Mapping[str, Json]) -> str:
     return f"partition {number} is halted {since}, {partition['reason']}: {detail}"
 
 
-@app.command("list")
 def list_partitions(data: DataOption = None, as_json: JsonOption = False) -> None:
     """List every partition: its owner, its state, and how far it is.
 
@@ -49,7 +47,6 @@ def list_partitions(data: DataOption = None, as_json: JsonOption = False) -> Non
         print_message(f"remove the cause, then run: sessionary partition retry {halted[0]['partition']}")
 
 
-@app.command("retry")
 def retry_partition(
     partition: PartitionArgument,
     data: DataOption = None,
@@ -62,7 +59,6 @@ def retry_partition(
     _show_reopened(partition, lambda client: client.retry_partition(partition), data, as_json=as_json)
 
 
-@app.command("accept-gap")
 def accept_gap(
     partition: PartitionArgument,
     reason: ReasonOption,
@@ -77,7 +73,6 @@ def accept_gap(
     _show_reopened(partition, lambda client: client.accept_gap(partition, reason), data, as_json=as_json)
 
 
-@app.command("accept-truncation")
 def accept_truncation(
     partition: PartitionArgument,
     reason: ReasonOption,
@@ -92,7 +87,6 @@ def accept_truncation(
     _show_reopened(partition, lambda client: client.accept_truncation(partition, reason), data, as_json=as_json)
 
 
-@app.command("repair-clock")
 def repair_clock(
     partition: PartitionArgument,
     reason: ReasonOption,
@@ -107,7 +101,6 @@ def repair_clock(
     _show_reopened(partition, lambda client: client.repair_clock(partition, reason), data, as_json=as_json)
 
 
-@app.command("skip")
 def skip_records(
     partition: PartitionArgument,
     offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="Of the record at which it is halted.")],
@@ -148,4 +141,12 @@ def _without_nulls(found: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-__all__ = ["app", "describe_halt"]
+__all__ = [
+    "accept_gap",
+    "accept_truncation",
+    "describe_halt",
+    "list_partitions",
+    "repair_clock",
+    "retry_partition",
+    "skip_records",
+]

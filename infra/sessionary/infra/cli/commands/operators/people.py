@@ -1,4 +1,4 @@
-"""`sessionary pause`, `resume`, `cancel`, `claim`, `approve`, `refuse` and `waiting`."""
+"""`sessionary session pause`, `resume`, `cancel`, `claim`; `question list`, `approve`, `deny`."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ AnswerReasonOption = Annotated[
 ]
 QuestionOption = Annotated[
     str | None,
-    typer.Option("--question", help="Id of the question that you mean, as in `waiting`.", show_default=False),
+    typer.Option("--question", help="Id of the question that you mean, as in `question list`.", show_default=False),
 ]
 ForOption = Annotated[str, typer.Option("--for", help="The service that is to own it.", metavar="SERVICE")]
 _COLUMNS: Final = ("session_id", "question", "asked_at", "deadline", "owner_service", "tenant_id", "question_id")
@@ -45,7 +45,7 @@ def pause_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Hold an Active session, with a snapshot of its committed state; `resume` lets it go on.
+    """Hold an Active session, with a snapshot of its committed state; `session resume` releases it.
 
     Its agent is told, and does not lose the session. Needs a token with the role operator.
     """
@@ -59,9 +59,9 @@ def resume_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a held session go on: its agent works on in the next epoch.
+    """Release a held session: its agent works on in the next epoch.
 
-    A session that waits for an answer is approved or refused instead.
+    A session that waits for an answer goes on by `question approve` or `question deny` instead.
     """
     _act("resume", session, tenant, {"reason": reason}, data, as_json=as_json)
 
@@ -101,11 +101,11 @@ def approve_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer the question that a session waits with: yes. `sessionary waiting` lists questions."""
+    """Answer the question that a session waits with: yes. `sessionary question list` lists them."""
     _act("approve", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
 
 
-def refuse_command(
+def deny_command(
     session: SessionArgument,
     reason: AnswerReasonOption = None,
     question: QuestionOption = None,
@@ -113,11 +113,11 @@ def refuse_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Answer the question that a session waits with: no. `sessionary waiting` lists questions."""
+    """Answer the question that a session waits with: no. `sessionary question list` lists them."""
     _act("refuse", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
 
 
-def waiting_command(
+def list_questions(
     tenant: TenantOption = None, limit: LimitOption = 50, data: DataOption = None, as_json: JsonOption = False
 ) -> None:
     """List the questions that wait for a person: what is asked, since when, until when, by whom.
@@ -166,8 +166,8 @@ __all__ = [
     "approve_command",
     "cancel_command",
     "claim_command",
+    "deny_command",
+    "list_questions",
     "pause_command",
-    "refuse_command",
     "resume_command",
-    "waiting_command",
 ]

@@ -13,7 +13,6 @@ from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.rules import NEWEST_RULES
 
-app = typer.Typer(no_args_is_help=True, help="List the rules in force; activate newer ones.")
 SessionQuotasOption = Annotated[
     bool,
     typer.Option(
@@ -45,7 +44,6 @@ _COLUMNS = (
 )
 
 
-@app.command("list")
 def list_rules(data: DataOption = None, as_json: JsonOption = False) -> None:
     """List the rules that every partition is judged by, and which rules the workers know.
 
@@ -54,7 +52,6 @@ def list_rules(data: DataOption = None, as_json: JsonOption = False) -> None:
     _show_listing(control_api_client(data).list_rules(), as_json=as_json)
 
 
-@app.command("activate")
 def activate_rules(
     version: Annotated[
         int, typer.Option("--version", min=1, help="Default: the newest that this release knows.")
@@ -141,4 +138,4 @@ def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:
         print_message(f"workers of the role quotas: {quota_workers}")
 
 
-__all__ = ["app"]
+__all__ = ["activate_rules", "list_rules"]

@@ -16,7 +16,6 @@ from sessionary.infra.environment import stack_environment
 if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
-app = typer.Typer(no_args_is_help=True, help="List and check the clients' spools on this machine; send what is left.")
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", help="Folder of the spools. Default: SESSIONARY_SPOOL_DIR.", show_default=False),
@@ -26,7 +25,6 @@ _FINDING_COLUMNS = ("file", "process", "events", "lost", "damage")
 _LOOK_S = 0.5
 
 
-@app.command("list")
 def list_spools(folder: DirOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """List the spools of living and dead clients, of every cluster, on this machine.
 
@@ -56,7 +54,6 @@ def list_spools(folder: DirOption = None, data: DataOption = None, as_json: Json
         )
 
 
-@app.command("verify")
 def verify_spools(folder: DirOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Read every event of every spool on this machine. The exit code is 1 if one is damaged."""
     from sessionary.producers.delivery.spool.inspection import spool_folders, verify_folder
@@ -82,7 +79,6 @@ def verify_spools(folder: DirOption = None, data: DataOption = None, as_json: Js
         )
 
 
-@app.command("drain")
 def drain_spools(
     timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Give up after so many seconds.")] = 600.0,
     data: DataOption = None,
@@ -156,4 +152,4 @@ def _life_text(alive: bool) -> str:
     return "alive" if alive else "dead"
 
 
-__all__ = ["app"]
+__all__ = ["drain_spools", "list_spools", "verify_spools"]

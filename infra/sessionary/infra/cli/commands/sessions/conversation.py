@@ -1,4 +1,4 @@
-"""`sessionary conversation`: the last turns of a session, as the processors know them."""
+"""`sessionary session conversation`: the last turns of a session, as the processors know them."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""`sessionary sessions` and `show`: what ClickHouse knows of sessions."""
+"""`sessionary session list` and `show`: what ClickHouse knows of sessions."""
 
 from datetime import UTC, datetime
 from enum import StrEnum

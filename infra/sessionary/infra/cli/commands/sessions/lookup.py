@@ -34,7 +34,7 @@ def checked_session_start(text: str) -> str:
         raise Invalid(
             "invalid_value",
             f"{text!r} is no session id, nor the beginning of one: an id is a UUID, such as "
-            "183108ed-8784-4091-97dd-1ac993fda554; sessionary sessions lists those that there are",
+            "183108ed-8784-4091-97dd-1ac993fda554; sessionary session list lists those that there are",
         )
     return written
 
@@ -71,7 +71,7 @@ def find_session(source: ClickHouseClient, session: str, tenant: str | None) -> 
     )
     if not rows:
         of_tenant = f" of tenant {tenant}" if tenant else ""
-        raise NotFound(f"ClickHouse has no session {session!r}{of_tenant}; sessionary sessions lists those it has")
+        raise NotFound(f"ClickHouse has no session {session!r}{of_tenant}; sessionary session list lists those it has")
     if len(rows) > 1:
         names = ", ".join(f"{row['tenant_id']}:{row['session_id']}" for row in rows)
         raise Invalid("invalid_value", f"more than one session begins with {session!r}: {names} …; give more of its id")

@@ -1,4 +1,4 @@
-"""`sessionary runs` and `run`: runs as the processors know them, and what resuming one would do."""
+"""`sessionary run list`, `show` and `resume`: runs, as the processors know them."""
 
 import json
 import time
@@ -25,7 +25,6 @@ from sessionary.schemas.errors import Invalid, SettingsError
 if TYPE_CHECKING:
     from sessionary.producers.control.http_control import HttpControl
 
-app = typer.Typer(no_args_is_help=True, help="Show one run; say what resuming it would do.")
 _TIMEOUT_S: Final = 10.0
 _PART: Final = 1_000  # rows of one answer
 _ASK_AGAIN_S: Final = 2.0  # for each answer a worker looks through its rows
@@ -129,7 +128,6 @@ def _change_key(row: Mapping[str, Json]) -> tuple[str, str, str, int]:
     return row["session_id"], row["run_id"], row["state"], row["entered_ms"]
 
 
-@app.command("show")
 def show_run(
     session: SessionArgument,
     run: RunArgument,
@@ -149,7 +147,6 @@ def show_run(
             show_rows(rows, as_json=False, columns=columns)
 
 
-@app.command("resume")
 def resume_command(
     session: SessionArgument,
     run: RunArgument,
@@ -263,10 +260,10 @@ def _session_of(control: "HttpControl", session: str, run: str) -> str:
     rows = _fetch_list(control, {}, _PART)
     found = {row["session_id"] for row in rows if row["run_id"] == run and row["session_id"].startswith(session)}
     if not found:
-        raise NotFound(f"no session {session!r} has a run {run!r}; sessionary runs lists those that there are")
+        raise NotFound(f"no session {session!r} has a run {run!r}; sessionary run list lists those that there are")
     if len(found) > 1:
         raise Invalid("invalid_value", f"more than one session has it: {', '.join(sorted(found))}; give more of its id")
     return f"{found.pop()}"
 
 
-__all__ = ["FollowedRuns", "RunStateChoice", "app", "control_of", "list_runs"]
+__all__ = ["FollowedRuns", "RunStateChoice", "control_of", "list_runs", "resume_command", "show_run"]

@@ -1,4 +1,4 @@
-"""`sessionary timeline`: the story of one session, as lines or as a page."""
+"""`sessionary session timeline`: the story of one session, as lines or as a page."""
 
 import json
 import sys

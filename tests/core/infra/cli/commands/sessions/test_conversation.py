@@ -1,4 +1,4 @@
-"""`sessionary conversation`, against the real API over a client in memory."""
+"""`sessionary session conversation`, against the real API over a client in memory."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session
 
 
 def test_the_last_turns_are_json_lines_for_programs(session: Session, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["conversation", session.session_id, "--last", "2"]) == 0
+    assert run_command(["session", "conversation", session.session_id, "--last", "2"]) == 0
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(line["turn"], line["role"], line["content"], line["name"]) for line in lines] == [
         (2, "tool", '{"april":7}', "revenue"),
@@ -42,7 +42,7 @@ def test_a_person_reads_a_table(
 ) -> None:
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
     monkeypatch.setenv("COLUMNS", "200")
-    assert run_command(["conversation", session.session_id]) == 0
+    assert run_command(["session", "conversation", session.session_id]) == 0
     head, *rows = capfd.readouterr().out.splitlines()
     assert head.split() == ["turn", "role", "name", "content", "service", "agent", "run"]
     assert [row.split()[:2] for row in rows] == [["1", "user"], ["2", "tool"], ["3", "assistant"]]
@@ -60,12 +60,12 @@ def test_the_beginning_of_an_id_is_looked_up(
 
     monkeypatch.setattr(conversation, "clickhouse_client", lambda data: None)
     monkeypatch.setattr(conversation, "find_session", find)
-    assert run_command(["conversation", begun, "--last", "1"]) == 0
+    assert run_command(["session", "conversation", begun, "--last", "1"]) == 0
     assert json.loads(capfd.readouterr().out)["content"] == "8, I think"
 
 
 @pytest.mark.usefixtures("session")
 def test_an_unknown_session_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     session_id = new_session_id()
-    assert run_command(["conversation", session_id]) != 0
+    assert run_command(["session", "conversation", session_id]) != 0
     assert session_id in capfd.readouterr().err

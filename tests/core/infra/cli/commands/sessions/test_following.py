@@ -1,4 +1,4 @@
-"""`sessionary follow`, against a control API that sends what a test wrote down."""
+"""`sessionary session follow`, against a control API that sends what a test wrote down."""
 
 import json
 
@@ -29,7 +29,7 @@ def test_each_change_is_a_json_line_for_programs(
     answers = StreamAnswer([told(5, 1), told(6, 2)]), StreamAnswer([told(6, 2), told(8, 3), END])
     with stream_server(*answers) as server:
         use_server(monkeypatch, server)
-        assert run_command(["follow", SESSION_ID]) == 0
+        assert run_command(["session", "follow", SESSION_ID]) == 0
         assert [headers["authorization"] for _, headers in server.asked] == ["Bearer token"] * 2
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(line["session_id"], line["position"], line["version"]) for line in lines] == [
@@ -47,14 +47,14 @@ def test_a_person_reads_lines_and_the_command_ends_after_a_silence(
     monkeypatch.setattr(following, "clickhouse_client", lambda _: None)
     with stream_server(StreamAnswer([told(5, 1)], stays=True)) as server:
         use_server(monkeypatch, server)
-        assert run_command(["follow", SESSION_ID[:8], "--timeout", "0.1"]) == 0
+        assert run_command(["session", "follow", SESSION_ID[:8], "--timeout", "0.1"]) == 0
     assert capfd.readouterr().out == "1:5  Active  processing  2  1  {}\n"
 
 
 def test_an_unknown_session_is_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     with stream_server(problem(404, "unknown_session")) as server:
         use_server(monkeypatch, server)
-        assert run_command(["follow", SESSION_ID]) != 0
+        assert run_command(["session", "follow", SESSION_ID]) != 0
         assert len(server.asked) == 1
     out, err = capfd.readouterr()
     assert (out, "unknown_session" in err) == ("", True)

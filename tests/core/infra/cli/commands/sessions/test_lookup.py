@@ -1,17 +1,15 @@
 """What names a session, and its live state as the control API shows it."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from typer.core import TyperGroup
 
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.command_tree import COMMANDS, load_command
 from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, fetch_live_state
 from sessionary.schemas.errors import Invalid
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
+from tests.support.command_lines import leaf_commands
 
 
 def live_state(url: str) -> object:
@@ -58,31 +56,24 @@ def test_what_begins_no_session_id_is_refused(text: str) -> None:
 
 def commands_of_sessions() -> Iterator[list[str]]:
     """Yield a line of words for each command that takes a session's id: a wrong id, a good rest."""
-
-    def find(command: Any, words: list[str]) -> Iterator[list[str]]:
-        if isinstance(command, TyperGroup):
-            for name, part in command.commands.items():
-                yield from find(part, [*words, name])
-        elif any(
-            parameter.name == "session" for parameter in command.params if parameter.param_type_name == "argument"
-        ):
-            given = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
-            yield [*words, *("nonsense" if name == "session" else "k" for name in given)]
-
-    for late in COMMANDS:
-        yield from find(load_command(late.name), [late.name])
+    for name, command in leaf_commands().items():
+        given = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
+        if "session" in given:
+            yield [*name.split(), *("nonsense" if one == "session" else "k" for one in given)]
 
 
 def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing is set: what a command needs besides is asked for later."""
     why = ["--reason", "x"]
-    more = {"unknown": ["--outcome", "failed", "--by", "ann"], "migrate": ["--to", "shipping", *why]}
-    more |= dict.fromkeys(("pause", "resume", "cancel"), why) | {"claim": ["--for", "shipping", *why]}
+    more = {"call resolve": ["--outcome", "failed", "--by", "ann"], "session move": ["--to", "shipping", *why]}
+    more |= {f"session {verb}": why for verb in ("pause", "resume", "cancel")}
+    more |= {"session claim": ["--for", "shipping", *why]}
     found = [*commands_of_sessions(), ["rejected", "list", "--session", "nonsense"]]
-    reading = {"show", "timeline", "follow", "conversation", "run", "unknown", "rejected"}
-    assert {words[0] for words in found} == reading | more.keys() | {"approve", "refuse"}
+    reading = {f"session {verb}" for verb in ("show", "timeline", "follow", "conversation")}
+    reading |= {"run show", "run resume", "rejected list", "question approve", "question deny"}
+    assert {" ".join(words[:2]) for words in found} == reading | more.keys()
     for words in found:
-        assert run([*words, *more.get(words[0], [])]) == 5, words
+        assert run([*words, *more.get(" ".join(words[:2]), [])]) == 5, words
         out, err = capfd.readouterr()
         assert (out, len(err.splitlines())) == ("", 1), words
         assert err.startswith("sessionary: 'nonsense' is no session id, nor the beginning of one"), words

@@ -1,4 +1,4 @@
-"""`sessionary runs` and `run`, against the real API over clients in memory."""
+"""`sessionary run`, against the real API over clients in memory."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -68,13 +68,13 @@ def answers(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 def test_runs_are_listed_by_state(runs: Runs, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["runs"]) == 0
+    assert run_command(["run", "list"]) == 0
     assert {(row["run_id"], row["state"]) for row in answers(capfd)} == {("r1", "failed"), ("r2", "completed")}
-    assert run_command(["runs", "--state", "failed", "--user", "ann"]) == 0
+    assert run_command(["run", "list", "--state", "failed", "--user", "ann"]) == 0
     assert [row["session_id"] for row in answers(capfd)] == [runs.session.session_id]
-    assert run_command(["runs", "--user", "bob"]) == 0
+    assert run_command(["run", "list", "--user", "bob"]) == 0
     assert answers(capfd) == []
-    assert run_command(["runs", "--limit", "1"]) == 0
+    assert run_command(["run", "list", "--limit", "1"]) == 0
     assert len(answers(capfd)) == 1
 
 
@@ -82,15 +82,15 @@ def test_runs_are_listed_by_agent_and_by_their_last_event(runs: Runs, capfd: pyt
     other, _ = memory_client(memory=runs.memory, agent_id="other")
     with other.attach(runs.session.session_id).run("export", run_id="r3"):
         pass
-    assert run_command(["runs", "--agent", "other", "--limit", "1"]) == 0
+    assert run_command(["run", "list", "--agent", "other", "--limit", "1"]) == 0
     assert [row["run_id"] for row in answers(capfd)] == ["r3"]
-    assert run_command(["runs", "--agent", "third"]) == 0
+    assert run_command(["run", "list", "--agent", "third"]) == 0
     assert answers(capfd) == []
     runs.memory.advance(100)
     with runs.session.run("export", run_id="r4"):
         pass
     since = datetime.fromtimestamp(runs.memory.now_ms / 1_000 - 50, UTC)
-    assert run_command(["runs", "--since", since.isoformat()]) == 0
+    assert run_command(["run", "list", "--since", since.isoformat()]) == 0
     assert [row["run_id"] for row in answers(capfd)] == ["r4"]
 
 
@@ -139,7 +139,7 @@ def follow_runs(monkeypatch: pytest.MonkeyPatch, *meanwhile: Callable[[], object
     monkeypatch.setattr(HttpControl, "fetch_runs", ask)
     for module in ("follow", "runs"):
         monkeypatch.setattr(f"sessionary.infra.cli.commands.sessions.{module}.time", SimpleNamespace(sleep=pause))
-    assert run_command(["runs", "--follow", *options]) == 130
+    assert run_command(["run", "list", "--follow", *options]) == 130
     return happened
 
 
@@ -230,7 +230,7 @@ def test_a_person_reads_a_run_and_the_list(runs: Runs, capfd: pytest.CaptureFixt
     out = capfd.readouterr().out
     assert "TimeoutError" in out
     assert KEY in out
-    assert run_command(["runs"]) == 0
+    assert run_command(["run", "list"]) == 0
     assert [line.split()[:3] for line in capfd.readouterr().out.splitlines()][1:] == [
         ["r1", "failed", "report"],
         ["r2", "completed", "export"],
@@ -241,7 +241,7 @@ def test_a_person_reads_a_run_and_the_list(runs: Runs, capfd: pytest.CaptureFixt
     ("arguments", "code", "text"),
     [
         (["show", "00000000-0000-4000-8000-000000000001", "r1"], 4, "has no run r1"),
-        (["show", "ffff0000", "r1"], 4, "sessionary runs lists"),
+        (["show", "ffff0000", "r1"], 4, "sessionary run list lists"),
         (["resume", "00000000-0000-4000-8000-000000000001", "r1"], 5, "give --dry-run"),
         (["show", "--tenant", "zeta", "ffff", "r1"], 2, "no token is known for zeta"),
     ],

@@ -1,4 +1,4 @@
-"""`sessionary timeline` of rows that need no server."""
+"""`sessionary session timeline` of rows that need no server."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_a_story_that_is_followed_begins_at_since(
     source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     take_steps(monkeypatch, lambda: None, lambda: source.outcomes.append(_ARCHIVED), lambda: None)
-    assert run(["timeline", "abc", "--follow", "--since", "2026-03-01T12:01:30", "--json"]) == 0
+    assert run(["session", "timeline", "abc", "--follow", "--since", "2026-03-01T12:01:30", "--json"]) == 0
     told = [json.loads(line)["source_offset"] for line in capfd.readouterr().out.splitlines()]
     assert told == [9], "nothing before the time is told later"
 
@@ -54,7 +54,7 @@ def test_each_moment_that_is_followed_is_told_once_and_waits_for_its_outcome(
         lambda: source.outcomes.append(_ARCHIVED),
         lambda: None,
     )
-    assert run(["timeline", "abc", "--follow", "--json"]) == 0
+    assert run(["session", "timeline", "abc", "--follow", "--json"]) == 0
     told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(moment["source_offset"], moment["to_state"]) for moment in told] == [
         (1, None), (5, "Paused"), (7, "Active"), (9, "Archived"),
@@ -78,7 +78,7 @@ def test_a_program_that_follows_gets_each_line_before_the_next_wait(
     take_steps(monkeypatch, archive, lambda: None)
     with os.fdopen(writing, "w") as pipe, monkeypatch.context() as replaced:
         replaced.setattr("sys.stdout", pipe)
-        assert run(["timeline", "abc", "--follow", "--json"]) == 0
+        assert run(["session", "timeline", "abc", "--follow", "--json"]) == 0
         read_lines()
     os.close(reading)
     assert told == [[1, 5], [9]]
@@ -90,7 +90,7 @@ def test_a_line_that_follows_names_the_time_zone(
     monkeypatch.setattr(f"{_TIMELINE}.wants_json", lambda asked: asked)
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
     take_steps(monkeypatch, lambda: source.outcomes.append(_ARCHIVED), lambda: None)
-    assert run(["timeline", "abc", "--follow"]) == 0
+    assert run(["session", "timeline", "abc", "--follow"]) == 0
     assert capfd.readouterr().out.splitlines()[-1].startswith("12:01:30.000 UTC  ")
 
 
@@ -99,7 +99,7 @@ def test_the_heading_says_when_the_session_began_and_not_its_first_moment(
 ) -> None:
     monkeypatch.setattr(f"{_TIMELINE}.wants_json", lambda asked: asked)
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
-    assert run(["timeline", "abc", "--since", "2026-03-01T12:00:30"]) == 0
+    assert run(["session", "timeline", "abc", "--since", "2026-03-01T12:00:30"]) == 0
     out, err = capfd.readouterr()
     assert "12:01:00" in out
     assert "began 2026-03-01 12:00:00" in err
@@ -116,9 +116,9 @@ def test_a_page_has_what_happened_since(
     monkeypatch.setattr(f"{_TIMELINE}.fetch_findings", lambda *_: [])
     monkeypatch.setattr(f"{_TIMELINE}.fetch_partition_findings", lambda *_: [])
     page = tmp_path / "story.html"
-    assert run(["timeline", "abc", "--html", f"{page}"]) == 0
+    assert run(["session", "timeline", "abc", "--html", f"{page}"]) == 0
     whole = page.read_text()
-    assert run(["timeline", "abc", "--html", f"{page}", "--since", "2026-03-01T12:00:30"]) == 0
+    assert run(["session", "timeline", "abc", "--html", f"{page}", "--since", "2026-03-01T12:00:30"]) == 0
     later = page.read_text()
     assert ("started" in whole, "started" in later, "paused" in later) == (True, False, True)
     assert "Only what happened since 2026-03-01 12:00:30" in later
@@ -129,6 +129,6 @@ def test_a_page_has_what_happened_since(
 
 def test_a_page_is_not_followed(source: StoredRows, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "story.html"
-    assert run(["timeline", "abc", "--html", f"{page}", "--follow"]) == 5
+    assert run(["session", "timeline", "abc", "--html", f"{page}", "--follow"]) == 5
     assert "leave --follow out" in capfd.readouterr().err
     assert not page.exists()

@@ -1,4 +1,4 @@
-"""`sessionary unknown list` of rows that need no server."""
+"""`sessionary call unknown` of rows that need no server."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.module_time import set_module_time
 
-_UNKNOWN = "sessionary.infra.cli.commands.operators.unknown"
+_UNKNOWN = "sessionary.infra.cli.commands.operators.calls"
 
 
 class Unresolved(ClickHouseClient):
@@ -39,7 +39,7 @@ def keys_of(capfd: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_calls_are_listed_by_user_and_time(calls: Unresolved, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["unknown", "list", "--user", "ann", "--since", "2026-03-01T12:00", "--limit", "1"]) == 0
+    assert run(["call", "unknown", "--user", "ann", "--since", "2026-03-01T12:00", "--limit", "1"]) == 0
     assert keys_of(capfd) == ["a"]
     (asked,) = calls.asked
     assert (asked["user"], asked["since"]) == ("ann", "2026-03-01 12:00:00.000000")
@@ -54,5 +54,5 @@ def test_calls_that_are_followed_are_told_once(
         calls.keys.append(f"{len(calls.keys)}")
 
     set_module_time(monkeypatch, "sessionary.infra.cli.commands.sessions.follow", sleep=become_unknown)
-    run(["unknown", "list", "--follow"])
+    run(["call", "unknown", "--follow"])
     assert keys_of(capfd) == ["a", "b", "2", "3"]

@@ -1,4 +1,4 @@
-"""`sessionary unknown`: tool calls whose outcome is unknown, and what people found out."""
+"""`sessionary call`: tool calls whose outcome is unknown, and what people found out."""
 
 import json
 import tempfile
@@ -27,7 +27,6 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment, tenant_tokens
 from sessionary.schemas.errors import Invalid
 
-app = typer.Typer(no_args_is_help=True, help="List tool calls of unknown outcome; say what came of one.")
 _COLUMNS = ("session", "run", "tool", "key", "since", "args")
 _PLACE = ("tenant_id", "session", "run", "key", "since")
 _FOLLOWED_MAX = 10_000
@@ -54,7 +53,6 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-@app.command("list")
 def list_unknown(
     tenant: TenantOption = None,
     user: Annotated[str | None, typer.Option("--user", help="Only calls for this user.", show_default=False)] = None,
@@ -84,7 +82,6 @@ def list_unknown(
     show_rows(fetch_calls(limit), as_json=as_json, columns=_COLUMNS)
 
 
-@app.command("resolve")
 def resolve_unknown(
     session: SessionArgument,
     key: Annotated[str, typer.Argument(help="Idempotency key of the call.")],
@@ -170,4 +167,4 @@ def _send_outcome(environ: Mapping[str, str], call: Row, outcome: Outcome, resul
     return None if verdict.applied else verdict.reason or "unknown"
 
 
-__all__ = ["Outcome", "app", "find_unknown_call"]
+__all__ = ["Outcome", "find_unknown_call", "list_unknown", "resolve_unknown"]

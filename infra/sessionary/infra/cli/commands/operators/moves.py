@@ -1,4 +1,4 @@
-"""`sessionary migrate`, `migrations` and `drain`: sessions move between services."""
+"""`sessionary session move`, `moves` and `drain`: sessions move between services."""
 
 import time
 import uuid
@@ -78,7 +78,7 @@ _CLOCKS_S: Final = 300.0  # by which the clocks of ClickHouse and the brokers ma
 _AT_ONCE: Final = 16
 
 
-def migrate_command(
+def move_command(
     session: SessionArgument,
     to: ToOption,
     reason: ReasonOption,
@@ -110,7 +110,7 @@ def migrate_command(
         raise CheckFailed(f"session {found['session_id']} stays where it is: {ended['reason_code']}")
 
 
-def migrations_command(
+def moves_command(
     service: Annotated[
         str | None, typer.Option("--service", help="Only from or to this service.", show_default=False)
     ] = None,
@@ -119,7 +119,7 @@ def migrations_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List migrations of sessions, the latest first: from where to where, how far, how long."""
+    """List moves of sessions, the latest first: from where to where, how far, how long."""
     rows = clickhouse_client(data).fetch_rows(_MIGRATIONS, tenant=tenant or "", service=service or "", limit=limit)
     show_rows(rows, as_json=as_json, columns=_COLUMNS)
 
@@ -159,9 +159,7 @@ def drain_command(
             except (Invalid, UnknownSession) as error:
                 outcomes[_reason_of(error)] += 1
     count = len(offered)
-    ends = _await_ends(
-        source, to, offered, first_s, ttl, lambda ended: progress(f"ended {ended} of {count} migrations")
-    )
+    ends = _await_ends(source, to, offered, first_s, ttl, lambda ended: progress(f"ended {ended} of {count} moves"))
     progress.clear()
     outcomes.update(f"{end['step']}" if end["step"] == "completed" else f"{end['reason_code']}" for end in ends)
     moved = outcomes.pop("completed", 0)
@@ -205,4 +203,4 @@ def _reason_of(error: SessionaryError) -> str:
     return f"refused: {error.detail}" if isinstance(error, Invalid) else "unknown session"
 
 
-__all__ = ["drain_command", "migrate_command", "migrations_command"]
+__all__ = ["drain_command", "move_command", "moves_command"]

@@ -1,4 +1,4 @@
-"""`sessionary drain` and `migrate`: what is offered, how often, and what they wait for."""
+"""`sessionary session drain` and `move`: what is offered, how often, and what they wait for."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.core.infra.fake_control_api import FakeControlApi, serve_fake_api
 
-MODULE = "sessionary.infra.cli.commands.operators.migrations"
+MODULE = "sessionary.infra.cli.commands.operators.moves"
 SESSIONS = [f"183108ed-8784-4091-97dd-1ac993fda55{number}" for number in range(4)]
 Ends = Callable[[int], dict[str, str]]
 
@@ -86,7 +86,7 @@ def path(session: str) -> str:
 
 
 def drain(*options: str, code: int = 0) -> None:
-    assert run(["drain", "billing", "--to", "shipping", *options]) == code
+    assert run(["session", "drain", "billing", "--to", "shipping", *options]) == code
 
 
 def report_of(capfd: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], list[str]]:
@@ -103,7 +103,7 @@ def test_a_drain_waits_for_its_own_migrations_and_asks_for_their_ends_alone(
     assert report == {"service": "billing", "to": "shipping", "sessions": 4, "moved": 4, "stayed": {}}
     assert len(stored.since_s) == len(SESSIONS)  # each look finds one more
     assert not any("v_migrations" in sql for sql in stored.asked)
-    assert [line.split("s  ")[1] for line in told] == ["offered 1 of 4 sessions", "ended 1 of 4 migrations"]
+    assert [line.split("s  ")[1] for line in told] == ["offered 1 of 4 sessions", "ended 1 of 4 moves"]
 
 
 def test_the_rate_is_a_bound_and_ends_are_looked_for_from_the_first_offer_on(
@@ -145,7 +145,7 @@ def test_one_session_is_shown_as_the_view_has_it_once_it_is_there(
     api: FakeControlApi, stored: Stored, capfd: pytest.CaptureFixture[str]
 ) -> None:
     stored.ends = lambda looks: {SESSIONS[0]: "migrated"} if looks == 3 else {}
-    assert run(["migrate", SESSIONS[0], "--to", "shipping", "--reason", "x", "--json"]) == 0
+    assert run(["session", "move", SESSIONS[0], "--to", "shipping", "--reason", "x", "--json"]) == 0
     shown, _ = report_of(capfd)
     assert (shown["migration_id"], shown["freeze_ms"]) == (f"m-{SESSIONS[0]}", 92)
     assert ["v_migrations" in sql for sql in stored.asked] == [False, False, False, True]
