@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from docs.build.commands_page import leaf_commands
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.tenants import TENANTS
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.support.command_lines import leaf_commands
 from tests.support.migrated_tables import make_tables
 from tests.support.mock_cluster import mock_cluster
 from tests.support.pipelines import environment

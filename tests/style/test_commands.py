@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from typer import BadParameter
 
-from docs.build.commands_page import PAGE, commands_page
+from docs.build.commands_page import PAGE, commands_page, leaf_commands
 from sessionary.infra.cli.command_tree import FORMER_NAMES
 from sessionary.schemas.errors import SettingsError
 from tests.style.project import ROOT, tracked_files
-from tests.support.command_lines import find_fault, leaf_commands, parse_command, read_mentions, texts_of
+from tests.support.command_lines import find_fault, parse_command, read_mentions, texts_of
 
 _KINDS = {".py", ".md", ".yml", ".yaml", ".json", ".toml", ".sh", ".sql", ""}
 # The past, by the names of then; half a word that a test completes.

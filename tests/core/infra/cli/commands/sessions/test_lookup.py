@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from docs.build.commands_page import leaf_commands
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, fetch_live_state
 from sessionary.schemas.errors import Invalid
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
-from tests.support.command_lines import leaf_commands
 
 
 def live_state(url: str) -> object:
