@@ -47,7 +47,6 @@ class JudgedHandle:
     _emitter: Emitter
     _lock: SessionLock
     _local_state: str
-    _rules: int
     _sends_phases: bool
     _is_member: bool
     _agent_count: int
@@ -100,14 +99,12 @@ class JudgedHandle:
             self._lost_before = self._emitter.lost_events
         # In a shared session, another process may keep it from the state that we asked for.
         if committed or self._is_holder:
-            self._bars = barred_events(
-                self._local_state, is_owner=self._sends_phases, rules=self._rules, is_member=self._is_member
-            )
+            self._bars = barred_events(self._local_state, is_owner=self._sends_phases, is_member=self._is_member)
         else:
             self._bars = NO_BARS
 
     def _may_go_on_alone(self, payload: Payload, run_id: str | None) -> bool:
-        """Return whether an event may be one of a detached run, if rules 2 are in force by now.
+        """Return whether an event may be one of a detached run.
 
         The state of its session then bars it not.
         """

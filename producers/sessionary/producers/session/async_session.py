@@ -196,7 +196,6 @@ class AsyncSession(AsyncSessionAgents):
         Returns what was completed. Raises as `Session.migrate` does.
         """
         session = self.sync_session
-        await asyncio.to_thread(session._learn_rules)
         offered = await self._run_verb(session._offer, to, ttl_s, reason, marks)
         return await run_flow_async(session._migration_flow(offered), session._waits.pause)
 

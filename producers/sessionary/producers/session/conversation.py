@@ -87,7 +87,7 @@ class SessionConversation(SessionViews):
         """Return the last turns of the conversation in order, whichever process sent them.
 
         Waits as `sync` does until the processor has judged what this client sent; refused turns are
-        not among them. A session that is judged by rules 1 keeps none.
+        not among them.
 
         Args:
             last: How many turns, from 0 to 200.

@@ -20,7 +20,6 @@ from sessionary.producers.errors import (
     DeliveryFailed,
     Invalid,
     Refused,
-    RulesTooOld,
     SessionEnded,
     SessionFenced,
     SessionLost,
@@ -84,7 +83,6 @@ class SharedServices(NamedTuple):
     task_places: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
-    rules: int = 1  # version of the rules by which events are judged, as far as the client knows
     artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
@@ -112,7 +110,7 @@ class SessionHandle(BeatingHandle):
         self._schema_version = state_schema_version
         self._local_state: str = "Idle"
         self._phase: str | None = None
-        self._rules, self._quotas = services.rules, services.quotas
+        self._quotas = services.quotas
         self._sends_phases = True  # only the owning service may change the phase
         self._is_member = False  # an agent of this service is registered
         self._version = 1
@@ -200,14 +198,6 @@ class SessionHandle(BeatingHandle):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self._bars.get(type(payload))) is not None and not self._may_go_on_alone(payload, fields.run_id):
             self._require_passing(payload, bar)
-
-    def _require_rules(self, what: str, version: int) -> None:
-        """Raise `RulesTooOld` if the session is judged by older rules, as far as is known."""
-        if self._rules < version:
-            raise RulesTooOld(
-                f"{what} needs rules {version}, but session {self.session_id} is judged by rules {self._rules}; "
-                "activate them with `sessionary rules activate` once all processors are upgraded"
-            )
 
     def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
         """Return whether an event may be one of a run that goes on without its session."""
@@ -332,7 +322,6 @@ class SessionHandle(BeatingHandle):
         self._emitter.add_data_classes(view.data_classes)
         self._version = view.version
         self._phase = view.phase
-        self._rules = self._rules if view.rules is None else view.rules
         self._quotas = self._quotas if view.quotas is None else view.quotas
         self._sends_phases = view.owner_service == self._emitter.service_id
         self._state_json = view.state_json

@@ -33,7 +33,6 @@ IsAlive = Callable[[], bool]
 # Heartbeats that are due within this time, and this part of their interval, go out together: each
 # wake-up of the timer costs more than a heartbeat.
 _TOGETHER_S, _TOGETHER_PART = 0.2, 0.02
-_RUN_RULES = 2  # the first ones that know runs
 _ENDED_MIN = 64  # entries of ended sessions that the queue may hold besides as many as live ones
 # First heartbeats are spread over the interval by the golden ratio, so that the sessions of a
 # process that starts thousands at once do not beat at once.
@@ -312,7 +311,7 @@ class BeatingHandle(JudgedHandle):
             return
         try:
             if self._pending is None and self._followed is None and self._may_beat():
-                self._emitter.emit_heartbeat(run_id, elapsed_s if self._rules >= _RUN_RULES else None)
+                self._emitter.emit_heartbeat(run_id, elapsed_s)
         finally:
             self._lock.release()
 

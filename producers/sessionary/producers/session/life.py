@@ -33,7 +33,6 @@ from sessionary.schemas.types import ErrorInfo, PauseKind, Phase, StartFailureRe
 
 _END_BY_STATE: Mapping[str, TerminationReason] = {"Active": "closed", "Paused": "cancelled", "Error": "unrecoverable"}
 
-_TAKE_OVER_RULES = 2  # the first ones that know it
 
 Step = Callable[[], object]
 """A step of a session's start; what it raises ends the session."""
@@ -305,7 +304,6 @@ class Session(AdmittedSession):
         """Begin to take the session over, as `SessionClient.attach` describes it."""
         if self._local_state == "Terminated":
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
-        self._require_rules("attach(take_over=True)", _TAKE_OVER_RULES)
         return self._ask_verdict("attach", [SessionTakenOver()], envelope_fields(marks))
 
     def _await_take_over(self, pending: PendingVerdict) -> None:

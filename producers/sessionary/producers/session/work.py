@@ -35,9 +35,8 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import new_task_id
 from sessionary.schemas.limits import with_defaults
-from sessionary.schemas.types import Phase, RunMode
+from sessionary.schemas.types import RunMode
 
-_UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
 _TASKS_MAX = 1_000  # places of tasks that a client remembers
 
 
@@ -171,12 +170,8 @@ class SessionWork(LateVerdicts):
             update = StateUpdated(self._version, self._version + 1, text)
             if (bar := self._bars.get(StateUpdated)) is not None:  # before any phase is sent
                 self._require_passing(update, bar)
-            if self._sends_phases and self._rules >= 2:
+            if self._sends_phases:
                 update = update._replace(updating_at=updating_at, persisting_at=_now_us())
-            elif self._sends_phases:
-                # A refused update leaves the phase where it was: continue from there.
-                reached = _UPDATE_PHASES.index(self._phase) + 1 if self._phase in _UPDATE_PHASES else 0
-                self._send_phases(*_UPDATE_PHASES[reached:], fields=fields)
             sent = self._send_awaited(update, fields)
             self._phase = "processing"
             if self._local_state == "Active":  # in any other state the processor refuses it
@@ -386,7 +381,6 @@ class SessionWork(LateVerdicts):
             services.verdict_timeout_s,
             self._waits,
             services.on_error,
-            lambda: self._rules,
             lambda: with_defaults(self._limits),
             services.artifacts,
             lambda: self._quotas,

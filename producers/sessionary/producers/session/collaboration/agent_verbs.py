@@ -24,8 +24,6 @@ from sessionary.producers.session.state_json import parsed_state
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced
 from sessionary.schemas.types import RefusalReason
 
-_RULES = 2  # the first ones that know agents
-
 
 class SessionAgents(SessionAsking):
     """The verbs of a session's agents. Thread-safe; they wait for the processor."""
@@ -52,7 +50,6 @@ class SessionAgents(SessionAsking):
                 another role or service.
             Refused: The processor refuses it: `not_member` to another service than the owning one,
                 `too_many_agents`.
-            RulesTooOld: The session is judged by rules that know no agents.
 
         Otherwise raises as `sync` and `emit` do.
         """
@@ -168,9 +165,7 @@ class SessionAgents(SessionAsking):
         return VersionConflict(self.session_id, base, view.version, parsed_state(view.state_json))
 
     def _adopt_for_agents(self) -> SessionView:
-        view = self._sync_unless_left(self._departures)
-        self._require_rules("work with agents", _RULES)
-        return view
+        return self._sync_unless_left(self._departures)
 
     def _tell_agents(self, payload: AgentRegistered | AgentTaskUpdated | ContextSynced, marks: Marks) -> None:
         """Send an event about agents, wait for its verdict, and adopt the agents' snapshots."""

@@ -15,7 +15,6 @@ from sessionary.schemas.events import SessionPaused
 from sessionary.schemas.limits import NUMBER_MAX, with_defaults
 from sessionary.schemas.types import Answer
 
-_ASK_RULES: Final = 2  # the first ones that know questions
 _PAUSED: Final = "session_paused"
 _PAUSE_S, _PAUSE_S_MAX = 0.2, 2.0
 
@@ -56,7 +55,6 @@ class SessionAsking(SessionConversation):
         Raises:
             Refused: The processor refused the pause, for example because others hold the session.
             NotAllowed: The session waits for the answer to another question.
-            RulesTooOld: The rules in force know no questions.
             SessionEnded: The session ended, for example because an operator called it off.
             SessionFenced: Another process took the session over meanwhile.
             Unavailable: The control API has not answered since the deadline. Ask again.
@@ -97,10 +95,6 @@ class SessionAsking(SessionConversation):
     def _open_question(self, question: str, answer_ms: int | None, marks: Marks, fields: EnvelopeFields) -> _Asked:
         """Pause with a question, or find it open: then this process takes the session over."""
         self._services.control.check_configured()
-        if self._rules < _ASK_RULES:  # they may have been activated since the client was made
-            known = self._fetch_judged(self._services.control.fetch_session).rules
-            self._rules = max(self._rules, known or 0)
-        self._require_rules("ask()", _ASK_RULES)
         if self._local_state == "Paused" and (found := self._find_open(question)) is not None:
             if not self._is_holder:
                 self._await_take_over(self._ask_take_over(marks))

@@ -15,7 +15,6 @@ from sessionary.schemas.events import SessionMigrationAccepted, SessionMigration
 from sessionary.schemas.ids import checked_name, content_hash, new_session_id
 from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
-MIGRATION_RULES = 2  # the first ones that know it
 TTL_S_DEFAULT = MIGRATION_TTL_MS_DEFAULT / 1_000
 _TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000
 _MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
@@ -68,7 +67,6 @@ class MigratingSession(SessionAgents):
         Raises:
             MigrationAborted: The session stays, and goes on here; `reason_code` says why.
             Refused: The offer was refused, for example with `migration_open` or `not_owner`.
-            RulesTooOld: The session is judged by rules 1, which know no migration.
             Unavailable: It is not told how it ended, or whether it began. `sync` tells it later.
             SessionLost: The session was archived meanwhile.
             Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
@@ -77,19 +75,9 @@ class MigratingSession(SessionAgents):
 
         Otherwise raises as `emit` does.
         """
-        self._learn_rules()
         return run_flow(self._migration_flow(self._offer(to, ttl_s, reason, marks)), self._waits.pause)
 
     # The source
-
-    def _learn_rules(self) -> None:
-        """Ask by which rules the session is judged, if the client does not know of new ones."""
-        if self._rules < MIGRATION_RULES:
-            self.sync()
-
-    def sync(self) -> SessionView:
-        """Read the session from the processor."""
-        raise NotImplementedError
 
     def _offer(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> OfferedMigration:
         """Offer the session. Raises as `migrate` does before it waits."""
@@ -99,7 +87,6 @@ class MigratingSession(SessionAgents):
         if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
             raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
         self._services.control.check_configured()
-        self._require_rules("migrate()", MIGRATION_RULES)
         migration_id = new_session_id()
         payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
         with self._lock:
@@ -216,4 +203,4 @@ class MigratingSession(SessionAgents):
             self._set_state(self._local_state, committed=True)
 
 
-__all__ = ["MIGRATION_RULES", "TTL_S_DEFAULT", "MigratingSession", "MigrationResult", "OfferedMigration"]
+__all__ = ["TTL_S_DEFAULT", "MigratingSession", "MigrationResult", "OfferedMigration"]
