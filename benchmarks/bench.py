@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 
 from benchmarks.machine import load_average
 from benchmarks.results import Result, RunLog
-from sessionary.schemas.rules import NEWEST_RULES
 
 T = TypeVar("T")
 RUNS = 3
@@ -27,7 +26,6 @@ class Options(NamedTuple):
     keep: bool = False
     base: str = "HEAD^"  # the commit that v compares with
     part: str | None = None  # the only figure that p measures; no results file is written then
-    rules: int = NEWEST_RULES.version  # version of the rules that judge in b, e and v
 
     @property
     def writes_file(self) -> bool:
@@ -101,14 +99,6 @@ def parse_options(words: Sequence[str], letters: Sequence[str], names: Sequence[
     parser.add_argument("--keep", action="store_true", help="keep the temporary folder with data and logs")
     parser.add_argument("--base", default="HEAD^", metavar="COMMIT", help="the commit that v compares with")
     parser.add_argument("--part", choices=PARTS, help="the only figure that p measures; no results file is written")
-    versions = range(1, NEWEST_RULES.version + 1)
-    parser.add_argument(
-        "--rules",
-        type=int,
-        choices=versions,
-        default=NEWEST_RULES.version,
-        help="version of the rules that judge in b, e and v (default: the newest; in v, the newest of each tree)",
-    )
     given = parser.parse_args(words)
     wanted = [letter.strip() for letter in given.only.split(",") if letter.strip()]
     if unknown := sorted(set(wanted) - {*letters, *names}):

@@ -90,7 +90,7 @@ def measure_tree(stack: Stack, bench: Bench, tree: Path, events: int) -> dict[st
     """Measure the full job of a tree; return what the program prints. Raises `RuntimeError`."""
     folder = stack.folder / f"job-{len(list(stack.folder.glob('job-*')))}"
     folder.mkdir()
-    words = (stack.bootstrap_servers, str(folder), f"{events}", f"{bench.options.seed}", f"{bench.options.rules}")
+    words = (stack.bootstrap_servers, str(folder), f"{events}", f"{bench.options.seed}")
     figures = stack.run_to_end(
         [sys.executable, str(_PROGRAM), *words], {"PYTHONPATH": tree_path(tree)}, "job-of-tree", _TIMEOUT_S
     )

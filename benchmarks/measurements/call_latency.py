@@ -16,7 +16,6 @@ from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.measurements.latency import warm_broker
 from benchmarks.results import Result, Target
 from benchmarks.workload.live_sessions import preload_sessions
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 
 RATE, RATE_QUICK = 200, 50
@@ -36,7 +35,7 @@ def judged_pipeline(
     The settings are by field name. `tokens`: further ones of the control API.
     """
     kafka = stack.new_pipeline()
-    preload_sessions(kafka, (), 0, rules=NEWEST_RULES)
+    preload_sessions(kafka, (), 0)
     worker = Worker(stack, kafka, api_tokens=json.dumps({_TOKEN: "acme", **tokens}))
     try:
         worker.wait_ready()

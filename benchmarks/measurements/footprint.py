@@ -8,7 +8,7 @@ from benchmarks.bench import Bench
 from benchmarks.harness.pipeline import Worker
 from benchmarks.harness.proc_stats import folder_bytes, rss_bytes
 from benchmarks.harness.stack import Stack, running_stack
-from benchmarks.measurements.full_job import make_workload, rules_of
+from benchmarks.measurements.full_job import make_workload
 from benchmarks.results import Result, Target
 from benchmarks.workload.live_sessions import preload_sessions
 from sessionary.schemas.settings import KafkaSettings
@@ -43,15 +43,15 @@ def _measure_size(stack: Stack, kafka: KafkaSettings, folder: Path | None) -> _S
 def run(bench: Bench) -> list[Result]:
     """Measure a process with the sessions, less one without, both just after recovery."""
     sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
-    workload, rules = make_workload(bench), rules_of(bench)
+    workload = make_workload(bench)
     results: list[Result] = []
     with running_stack(bench) as stack:
         full, empty = stack.new_pipeline(), stack.new_pipeline()
         changelog = bench.run_once(
-            f"changelog of {sessions:,} sessions, rules {rules.version}",
-            lambda: preload_sessions(full, workload.templates, sessions, rules=rules),
+            f"changelog of {sessions:,} sessions",
+            lambda: preload_sessions(full, workload.templates, sessions),
         )
-        preload_sessions(empty, workload.templates, 0, rules=rules)
+        preload_sessions(empty, workload.templates, 0)
         for store in ("memory", "rocksdb"):
             sizes: list[list[_Size]] = []
             for kafka, what in ((empty, "none"), (full, f"{sessions:,}")):

@@ -15,9 +15,8 @@ from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.results import Result, Target
 from benchmarks.workload.events import Workload, agent_runs
 from benchmarks.workload.live_sessions import preload_sessions
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.schemas.types import RuleSet
 
 EVENTS, EVENTS_QUICK = 300_000, 60_000
 CONCURRENT, CONCURRENT_QUICK = 2_000, 200
@@ -52,14 +51,14 @@ def run_job(
 ) -> JobRun:
     """Write the events, let a processor judge them, check that it applied every one.
 
-    `prepare` is called first, with the new pipeline; by default that is empty, and judged by the
-    rules of the options. `start` starts the processor. Raises `RuntimeError`.
+    `prepare` is called first, with the new pipeline; by default that is empty. `start` starts the
+    processor. Raises `RuntimeError`.
     """
     kafka = stack.new_pipeline()
     if prepare is not None:
         prepare(kafka)
     else:
-        preload_sessions(kafka, (), 0, rules=rules_of(bench))
+        preload_sessions(kafka, (), 0)
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
     reader = BatchReader(kafka)
     worker = start(stack, kafka)
@@ -106,11 +105,6 @@ def job_figures(
     )
 
 
-def rules_of(bench: Bench) -> RuleSet:
-    """Return the rules that the options name."""
-    return NEWEST_RULES if bench.options.rules == NEWEST_RULES.version else FIRST_RULES
-
-
 def warm_up(stack: Stack, bench: Bench, workload: Workload) -> None:
     """Let a new broker compile its code on a run that is not counted; do nothing with `--quick`."""
     if not bench.options.quick:
@@ -122,7 +116,7 @@ def make_workload(bench: Bench) -> Workload:
     options = bench.options
     concurrent = CONCURRENT_QUICK if options.quick else CONCURRENT
     runs = agent_runs(options.runs_file)
-    return Workload(runs, seed=options.seed, concurrent=concurrent, rules=rules_of(bench).version)
+    return Workload(runs, seed=options.seed, concurrent=concurrent)
 
 
 def run(bench: Bench) -> list[Result]:
@@ -134,7 +128,7 @@ def run(bench: Bench) -> list[Result]:
         found = bench.repeat(f"full job, {events:,} events", lambda _: run_job(stack, bench, workload, events))
     notes = (
         f"{events:,} events of {workload.concurrent:,} sessions at a time, 4 partitions, written before the processor "
-        f"starts; first tenth left out; every event was applied, none refused, by rules {bench.options.rules}",
+        f"starts; first tenth left out; every event was applied, none refused, by rules {NEWEST_RULES.version}",
         f"{found[0].audits_a_event:.3f} audit records an event; heartbeats, the cheapest events, are left out",
     )
     details = {"runs": [one._asdict() for one in found], "events": events, "concurrent": workload.concurrent}
@@ -146,4 +140,4 @@ def run(bench: Bench) -> list[Result]:
     ]
 
 
-__all__ = ["COST", "RATE", "STALL_S", "JobRun", "job_figures", "make_workload", "rules_of", "run", "run_job", "warm_up"]
+__all__ = ["COST", "RATE", "STALL_S", "JobRun", "job_figures", "make_workload", "run", "run_job", "warm_up"]

@@ -15,7 +15,6 @@ from benchmarks.measurements.full_job import (
     EVENTS_QUICK,
     JobRun,
     make_workload,
-    rules_of,
     run_job,
     warm_up,
 )
@@ -31,7 +30,7 @@ GROWTH = 1.1
 
 def _run_job(stack: Stack, bench: Bench, workload: Workload, live: int, events: int) -> JobRun:
     def prepare(kafka: KafkaSettings) -> None:
-        size = preload_sessions(kafka, workload.templates, live, rules=rules_of(bench))
+        size = preload_sessions(kafka, workload.templates, live)
         bench.print_progress(f"  changelog of {size / 1e6:,.0f} MB")
 
     return run_job(stack, bench, workload, events, prepare)

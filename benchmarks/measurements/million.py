@@ -1,6 +1,6 @@
 """(m) A million sessions: recovery, restart in place with RocksDB, and what gravestones cost.
 
-All by rules 2, so that a recovery also compares the rows' sum with the position's.
+A recovery also compares the rows' sum with the position's.
 """
 
 import time
@@ -15,7 +15,6 @@ from benchmarks.measurements.full_job import make_workload
 from benchmarks.results import Result, Target
 from benchmarks.workload.gravestones import preload_gravestones
 from benchmarks.workload.live_sessions import preload_sessions
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 
 SESSIONS, SESSIONS_QUICK = 1_000_000, 2_000
@@ -58,10 +57,10 @@ def run(bench: Bench) -> list[Result]:
     workload = make_workload(bench)
     with running_stack(bench) as stack:
         full, graves, empty = stack.new_pipeline(), stack.new_pipeline(), stack.new_pipeline()
-        preload_sessions(empty, workload.templates, 0, rules=NEWEST_RULES)
+        preload_sessions(empty, workload.templates, 0)
         bench.run_once(
             f"changelog of {sessions:,} sessions",
-            lambda: preload_sessions(full, workload.templates, sessions, rules=NEWEST_RULES),
+            lambda: preload_sessions(full, workload.templates, sessions),
         )
         written = bench.run_once(f"changelog of {stones:,} gravestones", lambda: preload_gravestones(graves, stones))
         none = bench.repeat("recovery of nothing", lambda _: _measure_opening(stack, empty))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from benchmarks.bench import Bench
 from benchmarks.harness.pipeline import Batch, BatchReader, CpuTrace, Worker, preload_events
 from benchmarks.harness.stack import Stack, running_stack
-from benchmarks.measurements.full_job import STALL_S, make_workload, rules_of, run_job, warm_up
+from benchmarks.measurements.full_job import STALL_S, make_workload, run_job, warm_up
 from benchmarks.results import Result
 from benchmarks.workload.events import Workload
 from benchmarks.workload.live_sessions import preload_sessions
@@ -54,7 +54,7 @@ def find_shared_span(batches: Iterable[Batch], workers: int = len(NAMES)) -> Spa
 def run_shared(stack: Stack, bench: Bench, workload: Workload, events: int) -> SharedRun:
     """Write the events, and let two processors share the partitions. Raises `RuntimeError`."""
     kafka = stack.new_pipeline()
-    preload_sessions(kafka, (), 0, rules=rules_of(bench))
+    preload_sessions(kafka, (), 0)
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
     reader, workers = BatchReader(kafka), [Worker(stack, kafka, name) for name in NAMES]
     children = [worker.child for worker in workers]

@@ -20,7 +20,7 @@ from quixstreams import State, message_context  # type: ignore[import-not-found]
 from benchmarks.programs.quix_app import make_application, tune_collector
 from benchmarks.workload.output_topics import HEAD_BYTES, topics_by_head
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.rules import FIRST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.core.machine import apply_facts
 from sessionary.stream_processors.core.model import EventLog, LogRecord, Place
@@ -63,7 +63,7 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
             return Place(place.partition, place.offset, outputs - 1, now_ms, 0)
 
         record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
-        arrival = read_arrival(record, row, decoder, EventLog(topic, place.partition, partitions), now_ms, FIRST_RULES)
+        arrival = read_arrival(record, row, decoder, EventLog(topic, place.partition, partitions), now_ms, NEWEST_RULES)
         if arrival is None:
             return []
         facts = machine.decide(row, arrival).facts

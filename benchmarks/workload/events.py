@@ -98,20 +98,17 @@ def agent_runs(path: Path | None = None) -> list[Run]:
     return sample_runs(60) if path is None else read_runs(path)
 
 
-def make_templates(runs: Sequence[Run], seed: int, rules: int = 1) -> list[Template]:
-    """Run each recorded run once (300 of them at most) and return what the client sent.
-
-    `rules`: version of the rules that the client expects.
-    """
+def make_templates(runs: Sequence[Run], seed: int) -> list[Template]:
+    """Run each recorded run once (300 of them at most) and return what the client sent."""
     chosen = list(runs)[:_TEMPLATES_MAX]
     # Each run is planned twice, because some outcomes are left out.
     plan = make_plan([*chosen, *chosen], demo_id=f"benchmark-{seed}", seed=seed, speed=1.0)
     wanted = [session for session in plan.sessions if session.outcome not in _LEFT_OUT]
-    return [_record_template(session, rules) for session in wanted]
+    return [_record_template(session) for session in wanted]
 
 
-def _record_template(session: PlannedSession, rules: int) -> Template:
-    client, memory = memory_client(session.tenant_id, session.service_id, f"{session.service_id}-agent", rules=rules)
+def _record_template(session: PlannedSession) -> Template:
+    client, memory = memory_client(session.tenant_id, session.service_id, f"{session.service_id}-agent")
     client.on_cleanup(lambda _request: None)
     lines: list[_Line] = []
     with client:
@@ -220,13 +217,13 @@ def _draw_uuid(rng: random.Random) -> str:
 class Workload:
     """An endless supply of sessions. Each call of `event_stream` yields the same bytes again."""
 
-    def __init__(self, runs: Sequence[Run], *, seed: int = 1, concurrent: int = 2_000, rules: int = 1) -> None:
+    def __init__(self, runs: Sequence[Run], *, seed: int = 1, concurrent: int = 2_000) -> None:
         """Make the templates, which takes some seconds.
 
-        `concurrent`: number of sessions at a time. `rules`: version of the rules for the client.
+        `concurrent`: number of sessions at a time.
         """
         self.seed, self.concurrent = seed, concurrent
-        self.templates = make_templates(runs, seed, rules)
+        self.templates = make_templates(runs, seed)
 
     def event_stream(self, events: int) -> Iterator[EventRecord]:
         """Yield `events` events. The sessions that run at the end stay unfinished."""

@@ -1,4 +1,4 @@
-"""A changelog of a partition's packed gravestones, as a processor by rules 2 would have written it.
+"""A changelog of a partition's packed gravestones, as a processor would have written it.
 
 The hashes are random: a processor does not look at more of a gravestone when it recovers.
 """
@@ -67,9 +67,7 @@ def preload_gravestones(kafka: KafkaSettings, gravestones: int) -> int:
             producer.produce(kafka.topics.changelog, packed.value, key, partition, headers=headers)
             size += len(key) + len(packed.value) + len(packed.due)
         counted = sum_rows((key, packed.stored) for key, packed in chunks)
-        position = Position(0, now_ms, 0, 1, 0, rules=NEWEST_RULES)._replace(
-            row_count=counted.rows, row_checksum=counted.checksum
-        )
+        position = Position(0, now_ms, 0, 1, 0)._replace(row_count=counted.rows, row_checksum=counted.checksum)
         producer.produce(kafka.topics.changelog, encode_position(position), POSITION_KEY, partition)
         producer.commit_transaction(60)
     return size

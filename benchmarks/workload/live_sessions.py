@@ -20,10 +20,10 @@ from sessionary.schemas.codec import encode_position
 from sessionary.schemas.events import SessionCreated, StateUpdated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Position, SessionState
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
-from sessionary.schemas.types import ProducerLedger, RuleSet, SessionLimits
+from sessionary.schemas.types import ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, nothing_stored
@@ -45,11 +45,8 @@ class LiveRow(NamedTuple):
     packed: PackedRow
 
 
-def _half_way_row(template: Template, now_ms: int, rules: int) -> LiveRow:
-    """Return a template's row in the middle of its run; its key is the tenant's prefix only.
-
-    `rules`: the version that it is written by.
-    """
+def _half_way_row(template: Template, now_ms: int) -> LiveRow:
+    """Return a template's row in the middle of its run; its key is the tenant's prefix only."""
     lines = template.lines[: len(template.lines) // 2]
     created = template.lines[0].payload
     assert isinstance(created, SessionCreated)
@@ -85,16 +82,14 @@ def _half_way_row(template: Template, now_ms: int, rules: int) -> LiveRow:
         late_epoch=0,
         producers=(ProducerLedger(_NO_PRODUCER, len(lines)),),
     )
-    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state, rules))
+    return LiveRow(f"{envelope.tenant_id}:".encode(), _ROWS.pack(state, NEWEST_RULES.version))
 
 
-def session_rows(
-    templates: Sequence[Template], sessions: int, seed: int, now_ms: int, rules: int = NEWEST_RULES.version
-) -> Iterator[LiveRow]:
-    """Yield the rows of `sessions` sessions; `rules`: the version that they are written by."""
+def session_rows(templates: Sequence[Template], sessions: int, seed: int, now_ms: int) -> Iterator[LiveRow]:
+    """Yield the rows of `sessions` sessions."""
     rng = random.Random(f"live {seed}")
     # Sessions that ended before they were Active have no middle.
-    rows = [_half_way_row(template, now_ms, rules) for template in templates if template.outcome != "failed_start"]
+    rows = [_half_way_row(template, now_ms) for template in templates if template.outcome != "failed_start"]
     no_id, no_producer = _NO_ID.encode(), _NO_PRODUCER.encode()
     for _ in range(sessions):
         key, packed = rng.choice(rows)
@@ -103,13 +98,10 @@ def session_rows(
         yield LiveRow(key + session_id, PackedRow(packed.due, value))
 
 
-def preload_sessions(
-    kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1, rules: RuleSet = FIRST_RULES
-) -> int:
+def preload_sessions(kafka: KafkaSettings, templates: Sequence[Template], sessions: int, seed: int = 1) -> int:
     """Write the changelog of `sessions` sessions and the positions; return its bytes.
 
-    `rules`: those in force; by the second ones the positions count the rows. The events topic must
-    be empty. Blocks.
+    The positions count the rows. The events topic must be empty. Blocks.
     """
     now_ms = time.time_ns() // 1_000_000
     producer = _changelog_producer(kafka)
@@ -125,9 +117,7 @@ def preload_sessions(
             producer.commit_transaction(60)
             producer.begin_transaction()
     for partition, (rows, checksum) in enumerate(counted):
-        position = Position(0, now_ms, 0, 1, 0, rules=rules)
-        if rules.version >= 2:
-            position = position._replace(row_count=rows, row_checksum=checksum)
+        position = Position(0, now_ms, 0, 1, 0, row_count=rows, row_checksum=checksum)
         producer.produce(topic, encode_position(position), POSITION_KEY, partition)
     producer.commit_transaction(60)
     return size
@@ -136,7 +126,7 @@ def preload_sessions(
 def preload_engines(
     kafka: KafkaSettings, templates: Sequence[Template], sessions: int, streams_changelogs: Sequence[str], seed: int = 1
 ) -> int:
-    """Write the same rows, by rules 1, for a processor and for programs on Kafka Streams.
+    """Write the same rows for a processor and for programs on Kafka Streams.
 
     Return the bytes of one changelog. The events should follow within five seconds: all clocks are
     set to the end of the rows, so that the first event ends no silence of the log. A program's
@@ -145,7 +135,7 @@ def preload_engines(
     began_ms = time.time_ns() // 1_000_000
     producer, size = _changelog_producer(kafka), 0
     producer.begin_transaction()
-    for n, (key, packed) in enumerate(session_rows(templates, sessions, seed, began_ms, FIRST_RULES.version), 1):
+    for n, (key, packed) in enumerate(session_rows(templates, sessions, seed, began_ms), 1):
         partition = partition_of(key, kafka.partitions)
         producer.produce(kafka.topics.changelog, packed.value, key, partition, headers=[(DUE_HEADER, packed.due)])
         for topic in streams_changelogs:
@@ -158,7 +148,7 @@ def preload_engines(
     clock_ms = time.time_ns() // 1_000_000
     producer.begin_transaction()
     for partition in range(kafka.partitions):
-        position = encode_position(Position(0, clock_ms, 0, 1, 0, rules=FIRST_RULES))
+        position = encode_position(Position(0, clock_ms, 0, 1, 0))
         producer.produce(kafka.topics.changelog, position, POSITION_KEY, partition)
         for topic in streams_changelogs:
             producer.produce(topic, _STREAMS_CLOCK.pack(clock_ms, 0), POSITION_KEY, partition)

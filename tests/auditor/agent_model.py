@@ -1,4 +1,4 @@
-"""The oracle's model of the agents of a session, by rules 2: what their events make of them."""
+"""The oracle's model of the agents of a session: what their events make of them."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The oracle's model of an artifact, by rules 2: what its events make of it."""
+"""The oracle's model of an artifact: what its events make of it."""
 
 from tests.auditor.decoding import Refusal, Row
 

@@ -8,7 +8,10 @@ from typing import Any, NamedTuple
 from fastavro import parse_schema
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from tests.auditor.rules import RULES
+
 AVRO = Path(__file__).parents[2] / "schemas" / "sessionary" / "schemas" / "avro"
+SECOND_RULES = Path(__file__).parents[1] / "support" / "second_rules"  # that only tests have
 
 
 class WriterSchema(NamedTuple):
@@ -40,18 +43,18 @@ def _spelled_out(schema: Any, parts: dict[str, Any], met: set[str]) -> Any:
     return result
 
 
-def _files(folder: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text("utf-8")) for path in sorted((AVRO / folder).glob("*.avsc"))]
+def _files(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.avsc"))]
 
 
 @cache
 def schemas_by_fingerprint() -> dict[bytes, WriterSchema]:
-    """Return current and released schemas by fingerprint (CRC-64-AVRO, little-endian)."""
-    parts = {_full_name(schema): schema for schema in _files("common")}
-    today = [_spelled_out(schema, parts, set()) for schema in (*_files("events"), *_files("records"))]
-    released = json.loads((AVRO / "released" / "0.1.0.json").read_text("utf-8"))
+    """Return the schemas of all rules by fingerprint (CRC-64-AVRO, little-endian)."""
+    parts = {_full_name(schema): schema for schema in _files(AVRO / "common")}
+    first = [_spelled_out(schema, parts, set()) for schema in (*_files(AVRO / "events"), *_files(AVRO / "records"))]
+    second = [_spelled_out(schema, parts, set()) for schema in _files(SECOND_RULES)]
     found: dict[bytes, WriterSchema] = {}
-    for rules, schemas in ((2, today), (1, released.values())):
+    for rules, schemas in ((RULES, first), (RULES + 1, second)):
         for schema in schemas:
             crc = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
             found[crc] = WriterSchema(_full_name(schema), parse_schema(schema), rules)

@@ -1,4 +1,4 @@
-"""The oracle's model of a reserved tool call, by rules 2: what events and its limit make of it."""
+"""The oracle's model of a reserved tool call: what events and its limit make of it."""
 
 from tests.auditor.decoding import Refusal, Row
 from tests.auditor.step_model import is_retryable

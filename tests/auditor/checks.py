@@ -68,8 +68,8 @@ class AuditInput(NamedTuple):
     lines: list[Line]
 
 
-def replay_evidence(evidence: Evidence, rules: int = 1) -> AuditInput:
-    """Replay the log up to the positions in the table; `rules` are in force from the start.
+def replay_evidence(evidence: Evidence) -> AuditInput:
+    """Replay the log up to the positions in the table.
 
     Of a log that was cut, only the records that remain can be replayed: those that were lost are
     differences.
@@ -77,7 +77,7 @@ def replay_evidence(evidence: Evidence, rules: int = 1) -> AuditInput:
     ends = evidence.positions
     folded = [entry for entry in evidence.log if entry.offset < ends.get(entry.partition, 0)]
     decisions = decisions_of(fields for _, fields in evidence.outputs["audit"])
-    oracle = replay_log(folded, evidence.partitions, decisions, rules)
+    oracle = replay_log(folded, evidence.partitions, decisions)
     return AuditInput(evidence, oracle, list(numbered_events(evidence.log)))
 
 
@@ -191,7 +191,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
                 "ticks": words["tick"],
                 **{name: sum(counts[offset] for offset in inside) for name, counts in sums.items()},
             }
-            found = {field: batch.get(field, 0) for field in wanted}  # by rules 1 there are no fenced beats
+            found = {field: batch[field] for field in wanted}
             if found != wanted:
                 yield Difference("judgement", f"{name} ({first} to {last}) counts {found} instead of {wanted}")
             following = last + 1
@@ -234,7 +234,7 @@ def check_sizes(inputs: AuditInput) -> Iterator[Difference]:
         for entry, fields in records:
             begun = inputs.oracle.partitions[entry.partition].begun
             at = fields.get("source_offset")  # a request does not tell, so any rules may allow it
-            rules = [Decision(entry.partition, 0, "", 1), *(one for first, one in begun if at is None or first <= at)]
+            rules = [Decision(entry.partition, 0, ""), *(one for first, one in begun if at is None or first <= at)]
             limits = [one.rejected_bytes if name == "rejected" else one.output_bytes for one in rules]
             limit = max(limits) if at is None else limits[-1]
             size = len(entry.key or b"") + len(entry.value or b"") + _BATCH_BYTES_MIN

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastavro import schemaless_reader
 
 from tests.auditor.avro_schemas import schemas_by_fingerprint
-from tests.auditor.rules import OUTPUT_BYTES, REJECTED_BYTES
+from tests.auditor.rules import OUTPUT_BYTES, REJECTED_BYTES, RULES
 
 Row = dict[str, Any]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -136,7 +136,7 @@ def microseconds(time: Any) -> Any:
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
-def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
+def decode_record(value: bytes | None, rules: int = RULES) -> tuple[str, Row]:
     """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`.
 
     A schema that came with later rules is unknown.
@@ -156,7 +156,7 @@ def decode_record(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
     return writer.full_name, fields
 
 
-def read_event(value: bytes | None, rules: int = 2) -> tuple[str, Row]:
+def read_event(value: bytes | None, rules: int = RULES) -> tuple[str, Row]:
     """Decode a record of the events topic into event type and fields; raises `Refusal`."""
     full_name, fields = decode_record(value, rules)
     _, family, name = full_name.split(".")

@@ -1,4 +1,4 @@
-"""The oracle's model of a conversation, by rules 2: its turns and their rows."""
+"""The oracle's model of a conversation: its turns and their rows."""
 
 from tests.auditor.decoding import Row
 

@@ -39,17 +39,13 @@ class Oracle:
         return {key: row for oracle in self.partitions.values() for key, row in oracle.rows.items()}
 
 
-def replay_log(
-    entries: Iterable[LogEntry], partitions: int = 4, decisions: Iterable[Decision] = (), rules: int = 1
-) -> Oracle:
+def replay_log(entries: Iterable[LogEntry], partitions: int = 4, decisions: Iterable[Decision] = ()) -> Oracle:
     """Judge a whole log; entries and operators' decisions come in offset order per partition.
 
     If a log was cut, its entries come as they were appended: those that were lost, then those that
-    took their offsets. `rules` are in force before the first record.
+    took their offsets.
     """
     oracle = Oracle(partitions)
-    for partition in oracle.partitions.values():
-        partition.rules = rules
     for decision in decisions:
         oracle.partitions[decision.partition].decisions.append(decision)
     for entry in entries:

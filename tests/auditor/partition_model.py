@@ -17,7 +17,7 @@ from tests.auditor.decoding import (
 )
 from tests.auditor.migration_model import MigrationModel, is_held_for_migration, open_migration
 from tests.auditor.people_model import take_answer
-from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, grave_end
+from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, RULES, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
 
@@ -32,13 +32,13 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         self.quiet_until = 0
         self.hole_end = 0
         self.believed_from = 0  # records below this offset do not move the clock
-        self.rules = 1  # the version of the rules in force
+        self.rules = RULES  # the version of the rules in force
         self.announced: Decision | None = None
         self.begun: list[tuple[int, Decision]] = []  # from which offset on
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
-        self.swept_day = -1  # when gravestones were dropped last, by rules 2
+        self.swept_day = -1  # when gravestones were dropped last
         self.audits: list[Row] = []
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
@@ -62,9 +62,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             return at + limits["init_ms"], "init_timeout"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
-            unheard_until = self.hole_end if self.rules >= 2 else 0
-            clocks = [(max(row["last_event_at"], unheard_until) + budget, 0, "inactive")]
-            clocks.append((max(row["last_work_at"], unheard_until) + limits["idle_ms"], 1, "idle"))
+            clocks = [(max(row["last_event_at"], self.hole_end) + budget, 0, "inactive")]
+            clocks.append((max(row["last_work_at"], self.hole_end) + limits["idle_ms"], 1, "idle"))
             clocks.append((row["max_due_at"], 2, "max_duration"))
             instant, _, name = min(clocks)
             return instant, name
@@ -104,7 +103,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             decision = self.decisions.pop(0)
             line: Row = {"source_partition": self.number, "source_offset": decision.offset, "kind": "decision"}
             if decision.event_type in SKIPS:
-                line |= self.leave_offsets(decision, knows_decisions=self.rules >= 2 or self.announced is not None)
+                line |= self.leave_offsets(decision)
                 self.move_clock(decision.clock_ms)
             elif decision.version:
                 self.announced = decision
@@ -141,13 +140,9 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
     def drop_gravestones(self) -> None:
         """Drop what has expired; unlike deadlines that ignores the quiet time after a hole."""
         self.drop_finished_runs()
-        if self.rules >= 2:
-            if self.swept_day != self.now // DAY_MS:
-                self.swept_day = self.now // DAY_MS
-                self.graves = {key: grave for key, grave in self.graves.items() if grave_end(grave) > self.now}
-            return
-        while self.graves and next(iter(self.graves.values()))["expires_at"] <= self.now:
-            del self.graves[next(iter(self.graves))]  # all have the same lifetime: the oldest is first
+        if self.swept_day != self.now // DAY_MS:
+            self.swept_day = self.now // DAY_MS
+            self.graves = {key: grave for key, grave in self.graves.items() if grave_end(grave) > self.now}
 
     def fire_due(self) -> None:
         while ripe := [
@@ -188,7 +183,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             for ledger in row["producers"].values():
                 ledger["ids"] = {}
             grave["expires_at"] = self.now + GRAVESTONE_MS
-            if self.rules < 2 or grave_end(grave) > self.now:
+            if grave_end(grave) > self.now:
                 self.graves[key] = grave
             del self.rows[key]
             self.drop_children(key, key)
@@ -262,7 +257,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.end_migration(key, row, "taken_over")
 
     def make_room_for(self, row: Row, producer: str, seq: int) -> None:
-        """Enter a producer that the ledger does not list; by rules 2 another one may go."""
+        """Enter a producer that the ledger does not list; another one may go."""
         listed, forgotten, epoch, own = row["producers"], row["forgotten"], row["epoch"], producer_hash(producer)
         last = forgotten[own][0] if own in forgotten else 0
         if seq <= last:
@@ -277,7 +272,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
                     raise Refusal("too_many_producers")
                 del forgotten[oldest]
             ledger = listed.pop(gone)
-            forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"] or epoch)
+            forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"])
         forgotten.pop(own, None)
         missing = [(1, last)] if last else []
         listed[producer] = {"last": last, "missing": missing, "epoch": 0, "at": 0, "unsure": last, "ids": {}}
@@ -311,7 +306,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             return True
         if kind == "session_created" and not envelope["user_id"]:
             return True
-        if self.rules >= 2 and envelope["producer_seq"] > 10**15:
+        if envelope["producer_seq"] > 10**15:
             return True
         return kind != "heartbeat" and bool(envelope["producer_seq"] < 1)
 

@@ -29,7 +29,6 @@ from tests.auditor.rules import (
     is_legal,
     is_out_of_bounds,
     snapshot_fault,
-    unsure_numbers,
 )
 from tests.auditor.run_model import OWN_TYPES
 
@@ -72,11 +71,11 @@ class PartitionOracle(PauseModel):
                 self.judge_verdict(key, fields)
                 return "tick"
             if key is None or event_type in ("tick", ACTIVATION, VERDICT) or not key_parts(key)[0]:
-                # The key is judged before the bytes: rules 2 know heartbeats only.
-                is_beat = event_type == "heartbeat" and self.rules >= 2 and not has_long_text(fields["envelope"])
+                # The key is judged before the bytes: only heartbeats are known.
+                is_beat = event_type == "heartbeat" and not has_long_text(fields["envelope"])
                 event_type = event_type if is_beat else ""
                 raise Refusal("bad_key")
-            if self.rules >= 2 and has_long_text(fields["envelope"]):
+            if has_long_text(fields["envelope"]):
                 event_type = ""
                 raise Refusal("invalid_value")
             row = self.rows.get(key) or self.graves.get(key)
@@ -90,13 +89,12 @@ class PartitionOracle(PauseModel):
 
     def add_refusal(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
         self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})
-        is_kept = self.of_session or self.rules >= 2
-        if row is not None and "refusals" in row and is_kept and event_type != "heartbeat":
+        if row is not None and "refusals" in row and event_type != "heartbeat":
             row["refusals"] = [*row["refusals"], (self.entry.offset, reason)][-16:]
         if event_type == "heartbeat" or self.late_reported:
             return
         state = "UNKNOWN" if row is None else row.get("state", "Archived")
-        row = None if self.rules >= 2 and key in self.graves else row  # it has no numbers
+        row = None if key in self.graves else row  # it has no numbers
         if row is not None:
             row["audit_seq"] += 1
         self.add_audit(
@@ -116,26 +114,26 @@ class PartitionOracle(PauseModel):
                 raise Refusal("unknown_session")
         self.of_session = True
         if key in self.graves and row is not None:
-            return self.judge_archived(row, kind, envelope)
+            raise Refusal("session_archived")
         if self.has_invalid_value(kind, envelope):
             raise Refusal("invalid_value")
-        if row is None and self.rules >= 2 and (fault := creation_fault(session, fields, self.now)):
+        if row is None and (fault := creation_fault(session, fields, self.now)):
             raise Refusal(fault)
         if row is None:
             return self.create_session(key, envelope, fields)
-        if self.rules >= 2 and self.entry.replayed and self.fills_gap(key, row, kind, envelope, fields):
+        if self.entry.replayed and self.fills_gap(key, row, kind, envelope, fields):
             self.tell_tokens(row, kind, fields)
             return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
-        if self.rules >= 2 and is_out_of_bounds(fields):
+        if is_out_of_bounds(fields):
             raise Refusal("invalid_value")
         self.check_permitted(key, row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
         if not self.goes_on_alone(key, row, kind, envelope):
-            if self.rules >= 2 and envelope["service_id"] == row["owner"]:
+            if envelope["service_id"] == row["owner"]:
                 row["owner_heard"] = self.now
-            if self.rules >= 2 and kind in MIGRATION_TYPES:
+            if kind in MIGRATION_TYPES:
                 pass  # it is no sign of work
             elif kind != "heartbeat":
                 row["last_work_at"] = row["last_event_at"] = self.now
@@ -149,54 +147,32 @@ class PartitionOracle(PauseModel):
         self.tell_tokens(row, kind, fields)
         return "applied"
 
-    def judge_archived(self, grave: Row, kind: str, envelope: Row) -> str:
-        """Judge an event of an archived session: by rules 1 it may be a duplicate, else refused."""
-        try:
-            if (
-                (self.rules < 2 and kind != "heartbeat")
-                and not self.has_invalid_value(kind, envelope)
-                and self.is_duplicate(grave, envelope)
-            ):
-                return "duplicate"
-        except Refusal:
-            pass  # `session_archived` comes before any other reason
-        raise Refusal("session_archived")
-
     def is_duplicate(self, row: Row, envelope: Row) -> bool:
         """Enter the event in its producer's ledger; return True if it was there already."""
         producer, seq = envelope["producer_id"], envelope["producer_seq"]
         if producer not in row["producers"]:
-            if self.rules >= 2 and "forgotten" in row:
-                self.make_room_for(row, producer, seq)
-            elif len(row["producers"]) == 64:
-                raise Refusal("too_many_producers")
-            else:
-                row["producers"][producer] = {"last": 0, "missing": [], "epoch": 0, "at": 0, "unsure": 0, "ids": {}}
+            self.make_room_for(row, producer, seq)
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
             raise Refusal("late_filler")
         if seq <= ledger["last"]:
-            if self.rules >= 2 and ledger["ids"].get(seq, envelope["event_id"]) != envelope["event_id"]:
+            if ledger["ids"].get(seq, envelope["event_id"]) != envelope["event_id"]:
                 raise Refusal("producer_conflict")
             return True
         if seq > ledger["last"] + 1:
             hole = (ledger["last"] + 1, seq - 1)
-            unsure = unsure_numbers(ledger)
+            unsure = ledger["unsure"]
             if len(ledger["missing"]) == 16:
                 (first, _), (_, last), *rest = ledger["missing"]
                 ledger["missing"], unsure = [(first, last), *rest], max(unsure, last)
             ledger["missing"].append(hole)
-            ledger["unsure"] = unsure if self.rules >= 2 else 0
+            ledger["unsure"] = unsure
             row["audit_seq"] += 1
             self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
         ledger["last"] = seq
-        if self.rules >= 2 and "forgotten" in row:
-            ledger["unsure"] = unsure_numbers(ledger)
-            ledger["epoch"], ledger["at"] = row["epoch"], self.now
-            ids = {**ledger["ids"], seq: envelope["event_id"]}
-            ledger["ids"] = {number: name for number, name in ids.items() if number > seq - 32}
-        else:
-            ledger["epoch"] = ledger["at"] = ledger["unsure"] = 0
+        ledger["epoch"], ledger["at"] = row["epoch"], self.now
+        ids = {**ledger["ids"], seq: envelope["event_id"]}
+        ledger["ids"] = {number: name for number, name in ids.items() if number > seq - 32}
         return False
 
     def fills_gap(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> bool:
@@ -214,7 +190,7 @@ class PartitionOracle(PauseModel):
             or is_out_of_bounds(fields)
         ):
             return False
-        number, unsure = envelope["producer_seq"], unsure_numbers(ledger)
+        number, unsure = envelope["producer_seq"], ledger["unsure"]
         inside = [hole for hole in ledger["missing"] if hole[0] <= number <= hole[1]]
         if not inside or number <= unsure:
             return False
@@ -238,13 +214,12 @@ class PartitionOracle(PauseModel):
             raise Refusal("invalid_limits")
         first = fields["snapshot"]
         own_parent = first["parent_snapshot_id"] in (None, fields["restored_from_snapshot_id"])
-        if self.rules >= 2 and not own_parent:
+        if not own_parent:
             raise Refusal("broken_chain")
-        if self.rules >= 2 and (fault := snapshot_fault(first, first["parent_snapshot_id"])):
+        if fault := snapshot_fault(first, first["parent_snapshot_id"]):
             raise Refusal(fault)
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
-        if self.rules >= 2:
-            row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
+        row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
         reason = self.ask_for_session(row)
         self.enter_state(key, row, "Idle", "creating", "T01", event_type="session_created", reason_code=reason)
         self.is_duplicate(row, envelope)
@@ -273,23 +248,23 @@ class PartitionOracle(PauseModel):
             raise Refusal("processor_only")
         if kind not in ("session_created", "resources_released"):
             if envelope["epoch"] < row["epoch"] and not self.is_of_detached(key, kind, envelope):
-                if kind == "heartbeat" and self.rules >= 2:
+                if kind == "heartbeat":
                     self.is_untold = is_fenced_again(row, envelope["producer_id"])
                 raise Refusal("stale_epoch")
             if envelope["epoch"] > row["epoch"]:
                 raise Refusal("future_epoch")
         if kind == "session_created":
             raise Refusal("session_exists")
-        if self.rules >= 2 and kind in MIGRATION_TYPES:
+        if kind in MIGRATION_TYPES:
             self.check_migration_sender(row, kind, envelope, fields)
             return
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"] and not by_operator(fields):
             raise Refusal("not_owner")
         of_detached = self.is_of_detached(key, kind, envelope)
-        if self.rules >= 2 and is_stranger(row, kind, envelope, fields) and not of_detached:
+        if is_stranger(row, kind, envelope, fields) and not of_detached:
             raise Refusal("not_member")
-        is_content = self.rules >= 2 and kind in ("snapshot_created", "checkpoint_saved")
+        is_content = kind in ("snapshot_created", "checkpoint_saved")
         if is_content and is_prepared(row) and not self.goes_on_alone(key, row, kind, envelope):
             raise Refusal("illegal_transition")
         if not is_legal(row["state"], kind) and not self.goes_on_alone(key, row, kind, envelope):
@@ -301,7 +276,7 @@ class PartitionOracle(PauseModel):
 
     def apply_event(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Apply a legal event, or raise `Refusal` if its guard fails."""
-        if self.rules >= 2 and kind in MIGRATION_TYPES:
+        if kind in MIGRATION_TYPES:
             self.judge_migration(key, row, kind, envelope, fields)
             return
         self.judge_run(key, row, kind, envelope, fields)

@@ -18,13 +18,13 @@ class PauseModel(PartitionModel):
     """Applies the events that pause, resume and end a session."""
 
     def take_snapshot(self, row: Row, snapshot: Row) -> None:
-        if self.rules >= 2 and (fault := snapshot_fault(snapshot, row["head"])):
+        if fault := snapshot_fault(snapshot, row["head"]):
             raise Refusal(fault)
         row["head"], row["head_content"] = snapshot["snapshot_id"], content_of(snapshot)
 
     def fence_off(self, row: Row, fields: Row) -> None:
-        """Note that a client raised the epoch: by rules 2 only its holder goes on below that."""
-        if self.rules >= 2 and not by_operator(fields):
+        """Note that a client raised the epoch: only its holder goes on below that."""
+        if not by_operator(fields):
             row["holder_epoch"] = row["epoch"]
 
     def pause_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
@@ -36,7 +36,7 @@ class PauseModel(PartitionModel):
             raise Refusal("missing_snapshot")
         row["max_due_at"] = max(0, row["max_due_at"] - self.now)
         ask_question(row, envelope, fields)
-        details = {"snapshot_id": row["head"], "actor": envelope["actor"]} if self.rules >= 2 else {}
+        details = {"snapshot_id": row["head"], "actor": envelope["actor"]}
         self.enter_state(key, row, "Paused", None, "T04", event_type="session_paused", **details)
 
     def resume_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
@@ -73,7 +73,7 @@ class PauseModel(PartitionModel):
         if reason == "completed" and row["phase"] in ("updating", "persisting"):
             raise Refusal("phase_order")
         last = fields["snapshot"]
-        if last is not None and not (self.rules >= 2 and snapshot_fault(last, row["head"])):
+        if last is not None and not (snapshot_fault(last, row["head"])):
             row["head"], row["head_content"] = last["snapshot_id"], content_of(last)
         drop_question(row)
         bad = state == "Error" or reason == "abnormal_termination"

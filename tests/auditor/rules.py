@@ -4,7 +4,8 @@ import hashlib
 import uuid
 from typing import Any
 
-# What an output and a rejected record may take by rules 1, each as a batch of its own.
+RULES = 2  # the version of the only rules of this release
+# What an output and a rejected record may take, each as a batch of its own.
 OUTPUT_BYTES = REJECTED_BYTES = 2_097_152
 DEFAULTS = {
     "init_ms": 15_000,
@@ -78,7 +79,7 @@ ACTIVE_TYPES = frozenset(
         "artifact_purged",
     }
 )
-# By rules 2: the most characters of a text by its field; 256 for all others.
+# The most characters of a text by its field; 256 for all others.
 LONG_TEXTS = {
     **dict.fromkeys(["choice", "detail", "message", "question", "reason", "resume_plan", "uri"], 16_384),
     **dict.fromkeys(["text", "content", "output_text"], 1_048_576),
@@ -97,14 +98,14 @@ def made_ms(session_id: str) -> int | None:
 
 
 def grave_end(grave: dict[str, Any]) -> int:
-    """Return when a gravestone vanishes by rules 2: with a day, and with its id of version 7."""
+    """Return when a gravestone vanishes: with a day, and with its id of version 7."""
     made = made_ms(grave["session"])
     last: int = grave["expires_at"] if made is None else min(grave["expires_at"], made + GRAVESTONE_MS)
     return (last + DAY_MS - 1) // DAY_MS * DAY_MS
 
 
 def creation_fault(session_id: str, fields: dict[str, Any], now: int) -> str:
-    """Return why rules 2 refuse the creation of a session, or ''."""
+    """Return why the rules refuse the creation of a session, or ''."""
     if is_out_of_bounds(fields):
         return "invalid_value"
     made = made_ms(session_id)
@@ -112,28 +113,21 @@ def creation_fault(session_id: str, fields: dict[str, Any], now: int) -> str:
 
 
 def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
-    """Return why rules 2 refuse a snapshot after `head`, or ''."""
+    """Return why the rules refuse a snapshot after `head`, or ''."""
     if snapshot["parent_snapshot_id"] != head:
         return "broken_chain"
     right = hashlib.sha256(snapshot["state_json"].encode("utf-8")).hexdigest()
     return "" if snapshot["content_hash"] == right else "hash_mismatch"
 
 
-def unsure_numbers(ledger: dict[str, Any]) -> int:
-    """Return up to which number a producer's missing ones are not known exactly."""
-    by_rules_1 = ledger["epoch"] == 0 and len(ledger["missing"]) == 16
-    unsure: int = ledger["unsure"]
-    return max(unsure, ledger["missing"][0][1] if by_rules_1 else 0)
-
-
 def has_long_text(envelope: dict[str, Any]) -> bool:
-    """Return True if a text of an envelope is longer than rules 2 allow."""
+    """Return True if a text of an envelope is longer than the rules allow."""
     texts = [value for value in envelope.values() if isinstance(value, str)]
     return max(map(len, texts)) > 256 or len(envelope["data_classes"]) > 1_024
 
 
 def is_out_of_bounds(value: Any, field: str = "", owner: str = "") -> bool:
-    """Return True if an event has a value that rules 2 do not allow, at any depth."""
+    """Return True if an event has a value that the rules do not allow, at any depth."""
     match value:
         case bool() | None:
             return False

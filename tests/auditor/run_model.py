@@ -1,4 +1,4 @@
-"""The oracle's model of runs, by rules 2: their events, their clocks, and what ends them."""
+"""The oracle's model of runs: their events, their clocks, and what ends them."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ class RunModel(QuotaModel):
 
     def run_of(self, key: bytes, kind: str, envelope: Row) -> Row | None:
         """Return the run that an event names; None if it names none, or one that is not known."""
-        if self.rules < 2 or kind not in RUN_TYPES or not envelope["run_id"]:
+        if kind not in RUN_TYPES or not envelope["run_id"]:
             return None
         return self.runs.get(run_key_of(key, envelope["run_id"]))
 
@@ -93,7 +93,7 @@ class RunModel(QuotaModel):
 
     def judge_run(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
         """Apply an event to the run, step and call that it names, or raise `Refusal`."""
-        if self.rules < 2 or kind not in RUN_TYPES:
+        if kind not in RUN_TYPES:
             return
         run_id = envelope["run_id"]
         if not run_id:

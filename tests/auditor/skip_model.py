@@ -38,11 +38,8 @@ class SkipModel:
     def take_decisions(self, offset: int) -> None:
         raise NotImplementedError
 
-    def leave_offsets(self, decision: Decision, *, knows_decisions: bool) -> Row:
-        """Leave offsets unfolded from now on; return what the audit trail must say.
-
-        `knows_decisions`: the rules know decisions. By the first rules it is a gap.
-        """
+    def leave_offsets(self, decision: Decision) -> Row:
+        """Leave offsets unfolded from now on; return what the audit trail must say."""
         first, last, is_cut = decision.first, decision.last, decision.event_type == "log_truncation_accepted"
         what = f"{decision.event_type} of offsets {first} to {last} of partition {self.number}"
         if first > last or (last >= decision.offset if is_cut else first != decision.offset):
@@ -51,9 +48,9 @@ class SkipModel:
             self.faults.append(f"{what} came after offset {self.next_offset - 1} was done")
         if not is_cut:
             self.next_offset = max(self.next_offset, last + 1)
-        rejects = knows_decisions and decision.event_type != "log_gap_accepted"
+        rejects = decision.event_type != "log_gap_accepted"
         self.decided.append(Decided(decision.offset, first, last, decision.event_type, rejects, is_cut))
-        return {"kind": "decision" if knows_decisions else "gap", "reason_code": decision.event_type}
+        return {"kind": "decision", "reason_code": decision.event_type}
 
     def leave_out(self, entry: LogEntry) -> str:
         """Return the outcome of a record that is not folded, '' if it is to be folded."""

@@ -1,4 +1,4 @@
-"""The oracle's model of a run's steps, by rules 2: what events and its limit make of a step."""
+"""The oracle's model of a run's steps: what events and its limit make of a step."""
 
 from typing import Any
 

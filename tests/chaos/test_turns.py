@@ -9,7 +9,7 @@ from tests.chaos.turns import TURNS_PER_ROUND, emit_turn
 
 @pytest.mark.parametrize("mode", ["attached", "detached"])
 def test_a_round_reserves_twice_loses_a_call_and_tells_its_outcome(mode: RunMode) -> None:
-    client, memory = memory_client(rules=2)
+    client, memory = memory_client()
     with client.session(user_id="u1", state={}) as session, session.run("chat", mode=mode):
         for turn in range(TURNS_PER_ROUND):
             emit_turn(session, turn, holds_run=mode == "attached")

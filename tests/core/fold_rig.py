@@ -7,6 +7,7 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.limits import FINISHED_RUN_DAYS
 from sessionary.schemas.records import AuditRecord, RejectedEvent, RulesActivation, SessionState
+from sessionary.schemas.rules import newest_known
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
@@ -119,4 +120,5 @@ class FoldRig:
         return [record for record in self._records() if isinstance(record, AuditRecord)]
 
     def _records(self) -> list[object]:
-        return [Decoder().decode_record(value) for _, _, value, _ in self.written if value is not None]
+        decoder = Decoder(rules=newest_known().version)
+        return [decoder.decode_record(value) for _, _, value, _ in self.written if value is not None]

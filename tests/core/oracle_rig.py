@@ -15,7 +15,6 @@ from sessionary.schemas.records import (
     RunState,
     SessionState,
 )
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones.chunk_index import hash_key, key_hashes, split_hashes
@@ -29,6 +28,7 @@ from tests.auditor.people_model import people_of
 from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, agent_summary, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
+from tests.support.second_rules import SECOND_RULES
 
 # Gravestones are packed in twos, so that few sessions reach all of that.
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
@@ -36,8 +36,8 @@ START_MS = 1_700_000_000_000
 DECODER = Decoder()
 SkipType = Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]
 FIRST_POSITION = Position(0, 0, 0, 0, 0)
-# The newest rules begin with the first record that says so.
-ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*NEWEST_RULES, from_offset=0, principal="ops"))
+# Other rules begin with the first record that says so.
+ANNOUNCING = FIRST_POSITION._replace(announced=AnnouncedRules(*SECOND_RULES, from_offset=0, principal="ops"))
 
 
 def oracle_row(state: SessionState) -> Row:
@@ -147,11 +147,6 @@ def outcome_text(outcome: Outcome) -> str:
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
 
-def position_under(rules: int) -> Position:
-    """Return the position of an empty partition that is judged by a version of the rules."""
-    return FIRST_POSITION._replace(rules=NEWEST_RULES._replace(version=rules))
-
-
 class OracleRig:
     """A fold, an oracle and the log so far; `at` is the next record's append time in ms."""
 
@@ -248,12 +243,12 @@ class OracleRig:
     def gravestones(self) -> set[bytes]:
         """Return the hashes of the gravestones that are not over, packed or not."""
         found: set[bytes] = set()
-        by_rules_2, now_ms = self.fold.position.rules.version >= 2, self.fold.position.clock_ms
+        now_ms = self.fold.position.clock_ms
         for key, row in self.fold.rows.items():
             ends_ms = self.fold.expiry_ms(row)
             if isinstance(row, GravestoneChunk) and row.expires_at > now_ms:
                 found |= {*split_hashes(row.key_hashes)}
-            elif ends_ms is not None and (ends_ms > now_ms or not by_rules_2):
+            elif ends_ms is not None and ends_ms > now_ms:
                 found |= {*key_hashes(key)}
         return found
 

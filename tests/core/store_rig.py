@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
@@ -85,7 +85,7 @@ class StoreRig:
     def recover_from(self, store: Store, changelog: Sequence[ChangelogEntry]) -> None:
         """Go on as a new owner that has this store, and reads these records."""
         saved = store.saved_position
-        position = Position(0, 0, 0, 0, 0, rules=FIRST_RULES) if saved is None else saved.position
+        position = Position(0, 0, 0, 0, 0) if saved is None else saved.position
         store.rows.forget_unsaved()
         for key, value, due in changelog:
             if key == POSITION_KEY:

@@ -21,7 +21,7 @@ from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_c
 from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, decisions_of, decode_record, read_event
 from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, decisions_in_positions, read_journals
 from tests.core.fold_rig import FoldRig
-from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig, position_under
+from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import EventFactory, snapshot
 from tests.support.machines import MACHINES
 
@@ -105,8 +105,8 @@ def _rows(log: list[LogEntry], outputs: dict[str, list[tuple[LogEntry, Row]]]) -
     return {**rows, "history": [{**place(entry), "digest": digest} for entry, digest in zip(log, digests, strict=True)]}
 
 
-def complaints(evidence: Evidence, rules: int = 1) -> set[str]:
-    return {difference.kind for difference in run_checks(replay_evidence(evidence, rules))}
+def complaints(evidence: Evidence) -> set[str]:
+    return {difference.kind for difference in run_checks(replay_evidence(evidence))}
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +295,7 @@ def test_a_table_that_is_not_the_fold(correct: Evidence, field: str) -> None:
 
 
 def test_a_packed_gravestone_that_is_missing_strange_or_too_short_is_reported() -> None:
-    rig = OracleRig(SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=2)), position=position_under(2))
+    rig = OracleRig(SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=2)))
     for name in ("first", "second"):
         assert rig.send(EventFactory(name), "session_created") == "applied"
     rig.advance(400_000, step_ms=5_000)
@@ -327,7 +327,7 @@ def test_an_output_that_is_larger_than_its_rules_allow(correct: Evidence, name: 
 
 
 def test_rules_that_begin_bound_the_outputs_of_later_events_only() -> None:
-    rig, agent = OracleRig(position=position_under(1)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     evidence = evidence_of(rig)
     inputs = replay_evidence(evidence)

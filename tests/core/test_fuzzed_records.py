@@ -5,11 +5,9 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import AgentState, RunState, SessionState
 from sessionary.schemas.types import Refusal
-from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from tests.core.record_fuzzer import RecordFuzzer
 from tests.fuzz.campaign import (
     GROWTH_BYTES_MAX,
-    CampaignResult,
     Run,
     RunResult,
     find_gaps,
@@ -24,26 +22,24 @@ from tests.fuzz.full_sessions import full_sessions
 from tests.fuzz.fuzz_run import ACCEPTABLE, MARKS, REASONS, VERDICT, FailingMachine, FuzzRun, check_refused
 
 
-def check_reach(seed: int, records: int, rules: int) -> None:
-    result = run_seed(seed, records, rules)
-    assert find_gaps(CampaignResult().add(rules, result)) == []
+def check_reach(seed: int, records: int) -> None:
+    result = run_seed(seed, records)
+    assert find_gaps(result) == []
     assert result.records == records
     assert result.decoded / records <= 0.6
-    assert set(result.seen) == {*PAYLOADS, "tick", *([VERDICT] if rules >= 2 else [])}
-    unknown = {"session_taken_over", *(MIGRATION_EVENTS - {"session_migration_completed"})} if rules == 1 else set()
-    assert ACCEPTABLE ^ set(result.applied) == unknown
-    assert REASONS[rules] ^ {reason for _, reason in result.refused} == set()
-    assert MARKS[rules] <= set(result.marks)
+    assert set(result.seen) == {*PAYLOADS, "tick", VERDICT}
+    assert set(result.applied) == ACCEPTABLE
+    assert {reason for _, reason in result.refused} == REASONS
+    assert set(result.marks) >= MARKS
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_fuzzed_records_stop_neither_processor_nor_sinks(rules: int) -> None:
-    check_reach(11, 20_000, rules)
+def test_fuzzed_records_stop_neither_processor_nor_sinks() -> None:
+    check_reach(11, 20_000)
 
 
 @pytest.mark.parametrize("seed", range(3, 9))
 def test_many_more_fuzzed_records_stop_neither_processor_nor_sinks(seed: int) -> None:
-    check_reach(seed, 50_000, 1 + seed % 2)
+    check_reach(seed, 50_000)
 
 
 def test_a_seed_always_gives_the_same_records() -> None:
@@ -77,8 +73,8 @@ def test_columns_are_compared_if_the_build_makes_them_at_once() -> None:
         run.columns.compare()
 
 
-def test_a_failure_that_was_not_meant_is_found_by_rules_2_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = FuzzRun(3, 2)
+def test_a_failure_that_was_not_meant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = FuzzRun(3)
     monkeypatch.setattr(FailingMachine, "report", staticmethod(lambda *_: 1 // 0))
     with pytest.raises(AssertionError):
         run.fold_records(300)
@@ -92,23 +88,18 @@ def test_full_sessions_have_as_much_of_everything_as_they_may() -> None:
     of_others = [row for row in full.rows.values() if not isinstance(row, SessionState | RunState)]
     agents = [row for row in of_others if isinstance(row, AgentState)]
     assert (len(agents), len(of_others)) == (64, 10_064)
-    assert full.position.rules.version == 2
 
 
 def test_a_campaign_has_each_run_once_and_its_sum() -> None:
-    assert plan_runs(7, 120_000, (1,)) == [Run(7, 50_000, 1), Run(8, 50_000, 1), Run(9, 20_000, 1)]
-    assert plan_runs(7, 120_001) == [Run(7, 50_000, 1), Run(8, 50_000, 2), Run(9, 10_001, 1), Run(10, 10_000, 2)]
-    assert plan_runs(7, 1) == [Run(7, 1, 1)]
-    ((run, alone),) = run_campaign(plan_runs(3, 400, (1,)), 1)
-    assert (run.rules, alone.records, alone.failures) == (1, 400, ())
+    assert plan_runs(7, 120_000) == [Run(7, 50_000), Run(8, 50_000), Run(9, 20_000)]
+    assert plan_runs(7, 1) == [Run(7, 1)]
+    ((run, alone),) = run_campaign(plan_runs(3, 400), 1)
+    assert (run.seed, alone.records, alone.failures) == (3, 400, ())
     assert sum(alone.seen.values()) == alone.decoded
     twice = alone.combine(alone)
     assert (twice.records, twice.decoded) == (800, 2 * alone.decoded)
     assert dict(twice.refused) == {key: 2 * count for key, count in alone.refused.items()}
-    campaign = CampaignResult().add(1, alone).add(1, alone)
-    assert campaign.whole == campaign.by_rules[1] == twice
-    table = "\n".join(format_report(campaign, twice, 2.0))
-    assert "rules 1: 800 records" in table
+    table = "\n".join(format_report(twice, 2.0))
     assert "800 records in 2 s, 400 records/s" in table
     assert "heartbeat" in table
 
@@ -129,38 +120,17 @@ def test_a_process_that_grows_after_its_first_runs_is_a_fault() -> None:
 
 
 def test_a_rare_kind_and_too_much_damage_are_gaps() -> None:
-    def result_by(rules: int, times: int) -> RunResult:
-        seen = dict.fromkeys((*PAYLOADS, "tick"), times)
-        refused = {("heartbeat", reason): times for reason in REASONS[rules]}
-        return RunResult(20_000, 9_000, seen, {}, refused, dict.fromkeys(MARKS[rules], times))
-
-    def gaps(*results: RunResult) -> list[str]:
-        campaign = CampaignResult()
-        for rules, result in enumerate(results, 1):
-            campaign = campaign.add(rules, result)
-        return find_gaps(campaign)
-
-    good = result_by(1, 2)
-    assert gaps(good) == []
-    assert gaps(good._replace(seen={**good.seen, "tick": 1})) == [
-        "rules 1: event type tick came 1 times in 20,000 records, must be 2"
+    seen = dict.fromkeys((*PAYLOADS, "tick"), 2)
+    refused = {("heartbeat", reason): 2 for reason in REASONS}
+    good = RunResult(20_000, 9_000, seen, {}, refused, dict.fromkeys(MARKS, 2))
+    assert find_gaps(good) == []
+    assert find_gaps(good._replace(seen={**good.seen, "tick": 1})) == [
+        "event type tick came 1 times in 20,000 records, must be 2"
     ]
     less = {key: count for key, count in good.refused.items() if key[1] != "late"}
-    assert gaps(good._replace(refused=less)) == [
-        "rules 1: refusal reason late came 0 times in 20,000 records, must be 2"
-    ]
-    assert "only 35.0% of the records decode" in gaps(good._replace(decoded=7_000))[-1]
-
-    both = result_by(2, 4)
-    assert gaps(good, both) == []
-    assert gaps(good, both._replace(seen={**both.seen, "tick": 1})) == [
-        "rules 2: event type tick came 1 times in 20,000 records, must be 2"
-    ]
-    rare = {key: 3 if key[1] in ("not_member", "late") else count for key, count in both.refused.items()}
-    assert gaps(good, both._replace(refused=rare)) == [
-        "rules 2: refusal reason not_member came 3 times in 20,000 records, must be 4"
-    ], "what only rules 2 know must come as often in all records"
-    assert "rules 2: mark chunks merged came 0 times" in gaps(good, both._replace(marks={}))[0]
+    assert find_gaps(good._replace(refused=less)) == ["refusal reason late came 0 times in 20,000 records, must be 2"]
+    assert "mark chunks merged came 0 times" in find_gaps(good._replace(marks={}))[0]
+    assert "only 35.0% of the records decode" in find_gaps(good._replace(decoded=7_000))[-1]
 
 
 def test_a_record_that_raises_is_a_failure_that_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +140,6 @@ def test_a_record_that_raises_is_a_failure_that_says_how_to_repeat_it(monkeypatc
 
     monkeypatch.setattr(FuzzRun, "fold_records", fold_records)
     result = run_seed(9, 1_000)
-    (failure,) = find_gaps(CampaignResult().add(1, result))[:1]
-    assert "seed 9, at offset 99; to repeat: make fuzz SEED=9 RECORDS=1000 ARGS='--rules 1'" in failure
+    (failure,) = find_gaps(result)[:1]
+    assert "seed 9, at offset 99; to repeat: make fuzz SEED=9 RECORDS=1000\n" in failure
     assert "a fault of the fold" in failure

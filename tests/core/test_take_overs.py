@@ -8,7 +8,7 @@ import pytest
 from tests.auditor.checks import replay_evidence, run_checks
 from tests.auditor.decoding import Row
 from tests.auditor.evidence import Evidence
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.core.test_auditor import evidence_of
 from tests.support.event_factory import EventFactory, snapshot
 
@@ -21,7 +21,7 @@ class TakeOverRig:
     """Agents of two services: the second takes a session over within a call of the first."""
 
     def __init__(self) -> None:
-        self.rig = OracleRig(position=position_under(2))
+        self.rig = OracleRig()
         self.source = EventFactory(service=SOURCE, producer="p")
         self.target = EventFactory(service=TARGET, producer="q")
         self.rig.start(self.source)
@@ -82,7 +82,7 @@ def fenced() -> Evidence:
 
 def complaints(evidence: Evidence) -> list[str]:
     """Return what the check of take-overs says."""
-    return [one.text for one in run_checks(replay_evidence(evidence, rules=2)) if one.kind == "take-over"]
+    return [one.text for one in run_checks(replay_evidence(evidence)) if one.kind == "take-over"]
 
 
 def without_refusal(evidence: Evidence, event_type: str) -> Evidence:
@@ -98,7 +98,7 @@ def with_audits(evidence: Evidence, change: Callable[[Row], Row]) -> Evidence:
 
 
 def test_a_session_whose_former_agent_is_fenced_off_passes(fenced: Evidence) -> None:
-    assert run_checks(replay_evidence(fenced, rules=2)) == []
+    assert run_checks(replay_evidence(fenced)) == []
 
 
 @pytest.mark.parametrize("event_type", ["state_updated", "snapshot_created", "tool_call_succeeded", "session_activity"])

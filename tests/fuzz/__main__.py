@@ -12,8 +12,6 @@ import time
 from collections.abc import Sequence
 
 from tests.fuzz.campaign import (
-    ALL_RULES,
-    CampaignResult,
     RunResult,
     find_gaps,
     find_growth,
@@ -30,9 +28,6 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000, help="number of records")
     parser.add_argument("--seed", type=int, default=1, help="seed of the first run; each next run has the next one")
-    parser.add_argument(
-        "--rules", choices=("1", "2", "both"), default="both", help="that judge the records; both: half of them each"
-    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one per core")
     given = parser.parse_args(argv)
     if given.records <= 0 or given.processes <= 0:
@@ -48,13 +43,12 @@ def _say(text: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """Return the exit code."""
     options = _options(argv)
-    began_s, total, campaign = time.monotonic(), RunResult(), CampaignResult()
+    began_s, total = time.monotonic(), RunResult()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    all_rules = ALL_RULES if options.rules == "both" else (int(options.rules),)
-    runs = run_campaign(plan_runs(options.seed, options.records, all_rules), options.processes)
+    runs = run_campaign(plan_runs(options.seed, options.records), options.processes)
     try:
-        for run, result in runs:
-            total, campaign = total.combine(result), campaign.add(run.rules, result)
+        for _, result in runs:
+            total = total.combine(result)
             _say(progress_line(total, options.records, began_s))
             for failure in result.failures:
                 _say(failure)
@@ -62,9 +56,9 @@ def main(argv: Sequence[str]) -> int:
         _say("interrupted; what was done so far:")
     finally:
         runs.close()
-    for line in format_report(campaign, total, time.monotonic() - began_s):
+    for line in format_report(total, time.monotonic() - began_s):
         _say(line)
-    gaps = find_gaps(campaign) + find_growth(total)
+    gaps = find_gaps(total) + find_growth(total)
     for gap in gaps[:_SHOWN_MAX]:
         _say(gap)
     _say(

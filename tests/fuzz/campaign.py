@@ -19,7 +19,6 @@ RECORDS_PER_RUN = 50_000
 # Of every 10,000 records, at least one has each event type, and one is refused for each reason.
 RECORDS_PER_KIND = 10_000
 DECODED_SHARE_MIN = 0.4
-ALL_RULES = (1, 2)
 _UNREADABLE = "(unreadable)"
 _MIB = 1 << 20
 # A process grows while it meets the first kinds of everything: that is the first third of its runs.
@@ -29,15 +28,14 @@ GROWTH_BYTES_MAX = 48 * _MIB
 
 
 class Run(NamedTuple):
-    """One run of a campaign: its seed, how many records, and the version of the rules."""
+    """One run of a campaign: its seed, and how many records."""
 
     seed: int
     records: int
-    rules: int
 
 
 class RunResult(NamedTuple):
-    """The counts of one run, or of several by the same rules."""
+    """The counts of one run, or of several."""
 
     records: int = 0
     decoded: int = 0
@@ -65,50 +63,21 @@ class RunResult(NamedTuple):
         )
 
 
-class CampaignResult(NamedTuple):
-    """The sums of a campaign, by version of the rules."""
-
-    by_rules: Mapping[int, RunResult] = {}
-
-    def add(self, rules: int, result: RunResult) -> "CampaignResult":
-        """Return the sums with the result of another run."""
-        former = self.by_rules.get(rules, RunResult())
-        return CampaignResult({**self.by_rules, rules: former.combine(result)})
-
-    @property
-    def whole(self) -> RunResult:
-        """The sum over all rules. Its samples of memory are not in order."""
-        total = RunResult()
-        for result in self.by_rules.values():
-            total = total.combine(result)
-        return total
+def plan_runs(seed: int, records: int) -> list[Run]:
+    """Return the runs: the first one has `seed`, each next one the next."""
+    starts = range(0, records, RECORDS_PER_RUN)
+    return [Run(seed + n, min(RECORDS_PER_RUN, records - start)) for n, start in enumerate(starts)]
 
 
-def plan_runs(seed: int, records: int, all_rules: Sequence[int] = ALL_RULES) -> list[Run]:
-    """Return the runs: the first one has `seed`, each next one the next.
-
-    The records are shared among the rules, which take turns.
-    """
-    left = {rules: records // len(all_rules) for rules in all_rules}
-    left[all_rules[0]] += records % len(all_rules)
-    runs: list[Run] = []
-    while any(left.values()):
-        for rules in all_rules:
-            if size := min(left[rules], RECORDS_PER_RUN):
-                runs.append(Run(seed + len(runs), size, rules))
-                left[rules] -= size
-    return runs
-
-
-def run_seed(seed: int, records: int, rules: int = 1) -> RunResult:
+def run_seed(seed: int, records: int) -> RunResult:
     """Run one seed in this process. An exception becomes a failure that says how to repeat it."""
-    run = FuzzRun(seed, rules)
+    run = FuzzRun(seed)
     failures: tuple[str, ...] = ()
     try:
         run.fold_records(records)
         run.columns.compare()
     except Exception:  # noqa: BLE001 - any exception is what the fuzzer looks for
-        again = f"make fuzz SEED={seed} RECORDS={records} ARGS='--rules {rules}'"
+        again = f"make fuzz SEED={seed} RECORDS={records}"
         failures = (f"seed {seed}, at offset {run.offset - 1}; to repeat: {again}\n{traceback.format_exc()}",)
     counts = dict(run.seen), dict(run.applied), dict(run.refused), dict(run.marks)
     made, decoded = run.records, run.decoded
@@ -140,26 +109,19 @@ def run_campaign(runs: Sequence[Run], processes: int) -> Generator[tuple[Run, Ru
             raise
 
 
-def find_gaps(campaign: CampaignResult) -> list[str]:
+def find_gaps(total: RunResult) -> list[str]:
     """Return a sentence for each thing that the runs did not reach, and each failure."""
-    whole = campaign.whole
-    gaps = list(whole.failures)
-    known: set[str] = set()  # what the former rules can reach too
-    for rules, total in sorted(campaign.by_rules.items()):
-        names = {"event type": {*PAYLOADS, "tick"}, "refusal reason": REASONS[rules], "mark": MARKS[rules]}
-        counts = {"event type": Counter(total.seen), "refusal reason": _by_reason(total), "mark": Counter(total.marks)}
-        for what, wanted in names.items():
-            for name in sorted(wanted):
-                # What only these rules know must come as often in all records as everything else.
-                records = total.records if name in known or rules == min(campaign.by_rules) else whole.records
-                required, count = records // RECORDS_PER_KIND, counts[what][name]
-                if count < required:
-                    gaps.append(
-                        f"rules {rules}: {what} {name} came {count:,} times in {total.records:,} records, "
-                        f"must be {required:,}"
-                    )
-        known |= set().union(*names.values())
-    share = whole.decoded / max(whole.records, 1)
+    gaps = list(total.failures)
+    names = {"event type": {*PAYLOADS, "tick"}, "refusal reason": REASONS, "mark": MARKS}
+    counts = {"event type": Counter(total.seen), "refusal reason": _by_reason(total), "mark": Counter(total.marks)}
+    required = total.records // RECORDS_PER_KIND
+    for what, wanted in names.items():
+        gaps += [
+            f"{what} {name} came {counts[what][name]:,} times in {total.records:,} records, must be {required:,}"
+            for name in sorted(wanted)
+            if counts[what][name] < required
+        ]
+    share = total.decoded / max(total.records, 1)
     if share < DECODED_SHARE_MIN:
         gaps.append(f"only {share:.1%} of the records decode, must be {DECODED_SHARE_MIN:.0%}")
     return gaps
@@ -193,20 +155,17 @@ def find_growth(total: RunResult) -> list[str]:
     return [f"a process grew by {growth / _MIB:.1f} MiB, must be at most {GROWTH_BYTES_MAX / _MIB:.0f} MiB"]
 
 
-def format_report(campaign: CampaignResult, in_order: RunResult, seconds: float) -> list[str]:
-    """Return lines: by rules a table of event types and reasons, then the figures of the whole.
+def format_report(total: RunResult, seconds: float) -> list[str]:
+    """Return lines: a table of event types and reasons, then the figures of the whole.
 
-    `in_order`: the sum of all runs as they ended.
+    `total`: the sum of all runs as they ended.
     """
-    lines: list[str] = []
-    for rules, result in sorted(campaign.by_rules.items()):
-        lines += ["", f"rules {rules}: {result.records:,} records", *_format_counts(result)]
     return [
-        *lines,
+        *_format_counts(total),
         "",
-        f"{in_order.records:,} records in {seconds:,.0f} s, {in_order.records / max(seconds, 1e-9):,.0f} records/s; "
-        f"{in_order.decoded / max(in_order.records, 1):.1%} decode; "
-        f"memory of a process grew by at most {memory_growth(in_order) / _MIB:.1f} MiB",
+        f"{total.records:,} records in {seconds:,.0f} s, {total.records / max(seconds, 1e-9):,.0f} records/s; "
+        f"{total.decoded / max(total.records, 1):.1%} decode; "
+        f"memory of a process grew by at most {memory_growth(total) / _MIB:.1f} MiB",
     ]
 
 
@@ -239,12 +198,10 @@ def progress_line(total: RunResult, records: int, began_s: float) -> str:
 
 
 __all__ = [
-    "ALL_RULES",
     "DECODED_SHARE_MIN",
     "GROWTH_BYTES_MAX",
     "RECORDS_PER_KIND",
     "RECORDS_PER_RUN",
-    "CampaignResult",
     "Run",
     "RunResult",
     "find_gaps",

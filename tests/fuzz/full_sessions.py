@@ -1,4 +1,4 @@
-"""Sessions that are full by rules 2: of open runs, of children, or of producers.
+"""Sessions that are full: of open runs, of children, or of producers.
 
 To fill them takes more than ten thousand records, so a process folds these once, and each of its
 runs begins with the rows that came of them.
@@ -16,7 +16,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCERS_MAX
-from tests.core.oracle_rig import DECODER, START_MS, position_under
+from tests.core.oracle_rig import DECODER, FIRST_POSITION, START_MS
 from tests.core.record_fuzzer import FOREVER, PARTITIONS
 from tests.support.event_factory import EventFactory
 from tests.support.machines import MACHINES
@@ -43,7 +43,7 @@ def full_sessions() -> FullSessions:
     names = [_home_name(what) for what in ("runs", "children", "producers")]
     settings = PartitionSettings("sessionary.events", PARTITIONS)
     state = PartitionState(0, settings, DECODER, MACHINES)
-    state.load_position(position_under(2))
+    state.load_position(FIRST_POSITION)
     state.finish_loading()
     values = iter([(one.key.encoded(), value) for one, value in _filling(*map(EventFactory, names))])
     waiting, offset = next(values, None), 0

@@ -1,12 +1,12 @@
 """Fuzzed records through the fold and every row builder, with what must hold for each of them.
 
-No record may raise, change a neighbour's row, or leave an output that its topic would refuse. From
-rules 2 on, sessions are full from the start, an operator skips records now and then, and a machine
-fails on some on purpose: no other record may end as an `internal_error`.
+No record may raise, change a neighbour's row, or leave an output that its topic would refuse.
+Sessions are full from the start, an operator skips records now and then, and a machine fails on
+some on purpose: no other record may end as an `internal_error`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import Any, get_args
 
@@ -47,13 +47,12 @@ from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRe
 from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
-from tests.core.oracle_rig import START_MS, position_under
+from tests.core.oracle_rig import START_MS
 from tests.core.record_fuzzer import PARTITIONS, FuzzedRecord, RecordFuzzer
 from tests.fuzz.column_check import ColumnCheck
 from tests.fuzz.full_sessions import full_sessions
-from tests.fuzz.newer_rules_fuzzer import NewerRulesFuzzer
+from tests.fuzz.story_fuzzer import StoryFuzzer
 from tests.support.event_factory import TICK
-from tests.support.values import REASONS_OF_RULES_2
 
 SETTINGS = ProcessorSettings(partitions=PARTITIONS)
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
@@ -68,10 +67,8 @@ ACCEPTABLE = set().union(
     (transition.event_type for transition in TRANSITIONS if transition.by != "processor"),
     MIGRATION_EVENTS - {"session_migration_completed"},
 )
-# By the version of the rules. `bad_row` is a sink's.
-_ALL_REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}
-REASONS: Mapping[int, frozenset[str]] = {1: _ALL_REASONS - REASONS_OF_RULES_2, 2: _ALL_REASONS}
-# What else a run must reach by rules 2, and only by them.
+REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}  # `bad_row` is a sink's
+# What else a run must reach.
 GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "gravestone packed", "chunks merged", "content kept apart"
 GAP_FILLED, OUT_OF_BOUNDS = "gap filled by a replay", "value out of its bounds"
 FENCED_BEAT = "heartbeat of a fenced client only counted"
@@ -80,10 +77,7 @@ QUOTA_MARKS = frozenset(
     f"{quota}: {step}" for quota in get_args(QuotaName)[1:] for step in ("requested", "taken", "released", "used")
 )
 VERDICT = "quota_verdict"
-MARKS: Mapping[int, frozenset[str]] = {
-    1: frozenset(),
-    2: frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}) | QUOTA_MARKS,
-}
+MARKS = frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}) | QUOTA_MARKS
 _BOUND_SENTENCES = (" characters, more than ", "it must be from 0 to ", "it must be at most ", "not a finite number")
 _CHUNK_SIZES = ChunkSizes(chunk_keys=3, chunks_merged=3)  # so that few gravestones are packed, and few chunks merged
 _ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
@@ -132,11 +126,11 @@ class FailingMachine(SessionMachine):
 class FuzzRun:
     """Folds fuzzed records in batches, writes their transactions, and builds the sinks' rows."""
 
-    skipped_share = 0.02  # of the batches, by rules 2
-    failed_share = 0.001  # of the records, by rules 2
+    skipped_share = 0.02  # of the batches
+    failed_share = 0.001  # of the records
 
-    def __init__(self, seed: int, rules: int = 1) -> None:
-        self._random, self._sizes, self._rules = Random(seed), Random(seed), rules
+    def __init__(self, seed: int) -> None:
+        self._random, self._sizes = Random(seed), Random(seed)
         self._machine = FailingMachine()
         self._job = machines_job(SETTINGS, [self._machine, *all_machines()[1:]])
         self._state = self._job.new_state(0)
@@ -157,17 +151,13 @@ class FuzzRun:
 
     def _load_state(self, seed: int) -> RecordFuzzer:
         """Load the rows that the run begins with; return what makes its records."""
-        if self._rules == 1:
-            self._state.load_position(position_under(1))
-            self._state.finish_loading()
-            return RecordFuzzer(seed, self._rows_current)
         full = full_sessions()
         for key, row in full.rows.items():
             self._state.load(key, row)
         rules = full.position.rules._replace(quotas=True, session_quotas=True, token_quotas=True)
         self._state.load_position(full.position._replace(rules=rules))
         self._state.finish_loading()
-        return NewerRulesFuzzer(seed, self._rows_current, self._state.is_packed, full)
+        return StoryFuzzer(seed, self._rows_current, self._state.is_packed, full)
 
     def _rows_current(self, key: bytes) -> Any:
         return self._rows.current(key)
@@ -186,7 +176,7 @@ class FuzzRun:
         """Fold so many records in batches of one to a hundred."""
         left = records
         while left > 0:
-            if self._rules >= 2 and self._postponed is None and self._sizes.random() < self.skipped_share:
+            if self._postponed is None and self._sizes.random() < self.skipped_share:
                 left -= self._skip_records(min(left, self._sizes.randint(1, 3)))
             else:
                 left -= self.fold_batch(min(left, self._sizes.choice((1, 5, 40, 100))))
@@ -273,7 +263,7 @@ class FuzzRun:
         """Apply a record and check what it changed; return False if the batch is full."""
         before, refused, applied = self._rows.current(record.key or b""), len(batch._refusals), batch._applied
         self._rows.changes.clear()
-        self._machine.fails = self._rules >= 2 and self._random.random() < self.failed_share
+        self._machine.fails = self._random.random() < self.failed_share
         if not batch.apply(record):
             return False
         is_tick = record.key is None and record.value == TICK

@@ -4,14 +4,11 @@ import functools
 import signal
 from collections import Counter, defaultdict
 
-import pytest
-
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.schemas.types import RuleSet
 from tests.integration.processor_load import Agent, Sender, begin_with, count_judged, start_processor, wait_judged
 from tests.integration.test_processor_road import LASTING, SHORT
 from tests.support import Processes, read_records, read_topic, wait_until
@@ -30,11 +27,7 @@ def is_last_reported(kafka: KafkaSettings) -> bool:
     return bool(reported) and reported[-1].number == batches[-1].number
 
 
-@pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=lambda rules: f"rules {rules.version}")
-def test_a_worker_that_ends_reports_its_last_acknowledgements(
-    kafka: KafkaSettings, processes: Processes, rules: RuleSet
-) -> None:
-    begin_with(kafka, rules)
+def test_a_worker_that_ends_reports_its_last_acknowledgements(kafka: KafkaSettings, processes: Processes) -> None:
     worker = start_processor(processes, kafka, "w1")
     sender, agent = Sender(kafka), Agent()
     sender.send(*agent.start())
@@ -43,7 +36,7 @@ def test_a_worker_that_ends_reports_its_last_acknowledgements(
     assert worker.wait(180)
     batches, reported = read_both(kafka)
     last = batches[-1]
-    expected = [(last.partition, last.number, "w1")] if rules.version >= 2 else []
+    expected = [(last.partition, last.number, "w1")]
     assert [(one.partition, one.number, one.instance) for one in reported[-1:]] == expected
     assert all(one.acknowledged_at >= last.started_at for one in reported)
 

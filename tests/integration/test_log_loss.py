@@ -15,10 +15,8 @@ from sessionary.infra.local.ports import free_port
 from sessionary.schemas.kafka.admin_connection import AdminConnection
 from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.rules_change import RulesRequest
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.decisions.pending_decision import TruncationAcceptance
 from sessionary.stream_processors.runtime.log_probe import probe_log
@@ -160,18 +158,15 @@ def decision_lines(kafka: KafkaSettings) -> list[AuditRecord]:
     return [line for line in audits if line.event_type == "log_truncation_accepted"]
 
 
-@pytest.mark.parametrize(("rules", "grown"), [(1, 0), (2, 0), (2, 60)])
+@pytest.mark.parametrize("grown", [0, 60])
 def test_an_accepted_truncation_folds_no_offset_twice_and_goes_on(
-    broker: LocalBroker, tmp_path: Path, rules: int, grown: int
+    broker: LocalBroker, tmp_path: Path, grown: int
 ) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
 
     async def story() -> None:
         bench = LossBench(kafka)
         owner = await bench.fold_all()
-        if rules == 2:
-            owner.request_rules(RulesRequest(NEWEST_RULES, "ops"))
-            await bench.seen(lambda: owner.state.position.announced is not None)
         row = next(iter(owner.state.rows.values()))
         owner.request_end()
         await owner.task
@@ -193,10 +188,10 @@ def test_an_accepted_truncation_folds_no_offset_twice_and_goes_on(
         await bench.seen(lambda: again.is_open)  # no loss is told any more
         await bench.close(again)
         (line,) = decision_lines(kafka)
-        assert (line.kind, line.actor) == ("gap" if rules == 1 else "decision", "alice")
+        assert (line.kind, line.actor) == ("decision", "alice")
         assert (line.source_offset, line.gap_first, line.gap_last) == (40, cut, 39)
         letters = [one for one in read_records(kafka, kafka.topics.rejected) if isinstance(one, RejectedEvent)]
-        replaced = range(cut, min(40, cut + max(2, grown))) if rules == 2 else range(0)
+        replaced = range(cut, min(40, cut + max(2, grown)))
         assert [(letter.source_offset, letter.reason) for letter in letters] == [(n, "skipped") for n in replaced]
 
     asyncio.run(story())

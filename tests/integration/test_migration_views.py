@@ -8,7 +8,6 @@ import pytest
 from sessionary.infra.cli.commands.operators.moves import _await_ends
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.core.fold_rig import FoldRig
 from tests.support.aged_rows import AgedRows
@@ -25,7 +24,6 @@ class JudgedRows:
     def __init__(self, clickhouse: ClickHouseSettings) -> None:
         self.rows, self.rig = AgedRows(clickhouse), FoldRig()
         self.rig.at = self.rows.at_us(1) // 1_000
-        self.rig.activate(NEWEST_RULES)
         self.owner = EventFactory(service="billing")
         self.target = EventFactory(service=TARGET, producer="q")
         self.records: dict[Any, list[tuple[int, int, bytes]]] = {"history": [], "audit": [], "rejected": []}

@@ -8,7 +8,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import Limits
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.clickhouse_rows import insert_block
 from tests.support.event_factory import EventFactory
 from tests.support.migrated_tables import make_tables
@@ -20,7 +20,7 @@ class Story:
     """Sessions of a rig, an hour of log time ago, and their audit trail in ClickHouse."""
 
     def __init__(self) -> None:
-        self.rig = OracleRig(position=position_under(2))
+        self.rig = OracleRig()
         self.rig.at = int(time.time()) * 1_000 - 24 * HOUR_MS
         self.hands = 0
 

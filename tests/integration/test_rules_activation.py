@@ -30,6 +30,7 @@ from tests.support import Processes, wait_until
 
 WAIT_S = 120.0
 LATER = NEWEST_RULES.version + 1
+OTHERS = NEWEST_RULES._replace(finished_run_days=90)
 TOKENS = {"op": {"principal": "on-call", "roles": ["operator"]}}
 
 
@@ -41,8 +42,8 @@ def announce_and_die(kafka: KafkaSettings) -> int:
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         offer(owner, bench.log[:10])
-        owner.request_rules(RulesRequest(NEWEST_RULES, "on-call"))
-        assert await owner.wait_until(lambda position: is_decided(position, NEWEST_RULES), WAIT_S)
+        owner.request_rules(RulesRequest(OTHERS, "on-call"))
+        assert await owner.wait_until(lambda position: is_decided(position, OTHERS), WAIT_S)
         await bench.close(owner)
         return bench.partition
 
@@ -53,11 +54,9 @@ def test_the_next_owner_begins_rules_that_were_only_announced(kafka: KafkaSettin
     partition = announce_and_die(kafka)
     announced = changelog_of(kafka)[1][partition]
     assert announced.announced is not None
-    assert (announced.rules.version, announced.announced.from_offset) == (1, 10)
+    assert (announced.rules, announced.announced.from_offset) == (NEWEST_RULES, 10)
     worker = start_processor(processes, kafka, "w1")
-    wait_until(
-        lambda: changelog_of(kafka)[1][partition].rules == NEWEST_RULES, WAIT_S, "the rules in force", pause_s=0.2
-    )
+    wait_until(lambda: changelog_of(kafka)[1][partition].rules == OTHERS, WAIT_S, "the rules in force", pause_s=0.2)
     worker.signal(signal.SIGTERM)
     assert worker.wait(180)
     decisions = [audit for audit in check_everything(kafka) if audit.kind == "decision"]
@@ -95,7 +94,7 @@ def test_a_setting_of_the_rules_in_force_is_changed_while_events_come(
     told = Counter(audit.reason.rpartition(";")[2] for audit in check_everything(kafka) if audit.kind == "decision")
     assert told == {
         f" finished runs are kept for {days}, and failed ones may be resumed for 86400000 ms": kafka.partitions
-        for days in ("30 days", "90 days", "1 day")
+        for days in ("90 days", "1 day")
     }
 
 

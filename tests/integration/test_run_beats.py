@@ -3,7 +3,6 @@
 import re
 
 from docs.build.clickhouse_page import PAGE
-from sessionary.producers import ProducerSettings
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import encode_event
 from sessionary.schemas.settings import ClickHouseSettings
@@ -24,7 +23,7 @@ def test_the_beats_of_a_run_are_told_in_order_with_the_time_that_it_took_and_non
 ) -> None:
     """What is sent in a silent minute lands in another order, and one beat twice."""
     runs, memory = Runs(clickhouse), InMemoryTransport(partitions=1)
-    client, _ = memory_client(memory=memory, settings=ProducerSettings.from_env({"SESSIONARY_RULES": "2"}))
+    client, _ = memory_client(memory=memory)
     with client, client.session(user_id="u") as session:
         with session.run("train") as run:
             memory.advance(60.04)

@@ -1,6 +1,6 @@
 """Folds a log with the core that is found first, and prints what came of it as JSON.
 
-    python fold_log.py LOG RULES
+    python fold_log.py LOG
 
 LOG is a pickled list of records of one partition. The answer names the build of the core and the
 types of the codec's functions, and has a digest of all that the transactions write, in order: the
@@ -24,11 +24,9 @@ from tests.core.fold_rig import FoldRig
 _BATCH = 500
 
 
-def main(path: str, rules: str) -> None:
+def main(path: str) -> None:
     """Fold and print."""
     rig, job = FoldRig(), processor_job(ProcessorSettings(partitions=1, instance="w1"))
-    if int(rules) == NEWEST_RULES.version:
-        rig.activate(NEWEST_RULES)
     log = [
         LogRecord(rig.offset + n, rig.at + n // 4, key, value, headers)
         for n, (key, value, headers) in enumerate(pickle.loads(Path(path).read_bytes()))
@@ -48,7 +46,7 @@ def main(path: str, rules: str) -> None:
         rows += len(transaction.rows)
         rig.fold.merge(batch)
     (writer,) = {type(write).__name__ for write in framing._WRITERS.values()}
-    (reader,) = {type(read).__name__ for read in framing._compiled_readers_as_of(int(rules)).values()}
+    (reader,) = {type(read).__name__ for read in framing._compiled_readers_as_of(NEWEST_RULES.version).values()}
     codec = {"reader": reader, "writer": writer}
     counts = {"digest": digest.hexdigest(), "records": records, "rows": rows, "refused": refused}
     sys.stdout.write(json.dumps({"core": core_build(), **codec, **counts}))

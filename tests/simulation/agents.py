@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
 from tests.core.people_moves import asking_story, draw_actor, draw_operator_event
@@ -376,6 +375,6 @@ class AgentPool(LargeMoves):
             process.deliver()
 
 
-_GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1), FIRST_RULES.version)
+_GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
 
 __all__ = ["STEADY_EVERY_MS", "AgentPool"]

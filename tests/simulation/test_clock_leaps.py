@@ -21,7 +21,7 @@ from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTim
 from sessionary.stream_processors.runtime.decisions.own_repair import find_own_repair, waits_for_repair
 from sessionary.stream_processors.runtime.fetching.fetched_records import group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import START_MS, OracleRig, position_under
+from tests.core.oracle_rig import START_MS, OracleRig
 from tests.simulation.adapter import LogRecord, Outcome, PartitionSettings, opened
 from tests.support.event_factory import TICK, EventFactory
 
@@ -91,16 +91,13 @@ class Agent:
 class ClockRig:
     """One partition: agents, a broker whose clock leaps, a worker whose clock is right."""
 
-    repairs_itself = True  # by rules 2; else only an operator sets a clock
+    repairs_itself = True  # else only an operator sets a clock
 
-    def __init__(
-        self, leaps: Sequence[Leap], agents: Sequence[Agent], worker: ProcessorSettings = WORKER, rules: int = 1
-    ) -> None:
-        self.leaps, self.agents, self.worker, self.rules = leaps, agents, worker, rules
+    def __init__(self, leaps: Sequence[Leap], agents: Sequence[Agent], worker: ProcessorSettings = WORKER) -> None:
+        self.leaps, self.agents, self.worker = leaps, agents, worker
         self.now_ms = START_MS
         self.settings = PartitionSettings("sessionary.events", 1, worker.hole_ms, worker.quiet_ms)
         self.fold = opened(0, self.settings, ())
-        self.fold.load_position(position_under(rules))
         self.log: list[LogRecord] = []
         self.truth: list[dict[tuple[str, str], int]] = []  # for each record: true silence by agent and reason
         self.timeouts: list[Timeout] = []
@@ -159,7 +156,7 @@ class ClockRig:
         """Stop until the assignment would open the partition again."""
         assert fault.reason == "clock_ahead"
         assert fault.clears_in_s is not None
-        if waits_for_repair(fault, self.fold.position):
+        if waits_for_repair(fault):
             self.waiting = fault
             self.halts.append((self.now_ms, self.now_ms + int(HALT_RETRY_S * SECOND_MS)))
             return
@@ -209,7 +206,7 @@ class ClockRig:
                     self.timeouts.append(Timeout(name, line.reason_code, LIMIT_MS[line.reason_code] - silent_ms))
 
 
-def play_leap(ahead_ms: int, lasts_ms: int, worker: ProcessorSettings = WORKER, rules: int = 1) -> ClockRig:
+def play_leap(ahead_ms: int, lasts_ms: int, worker: ProcessorSettings = WORKER) -> ClockRig:
     """Let the broker's clock leap ahead and back, until the log's clock goes on, and longer.
 
     One agent works and lives, one dies just before the leap; a third one sends something every
@@ -219,10 +216,10 @@ def play_leap(ahead_ms: int, lasts_ms: int, worker: ProcessorSettings = WORKER, 
     dies = Agent("dies")
     dies.dies_ms = begin_ms - 3 * SECOND_MS
     agents = [Agent("lives"), dies, Agent("dense", beat_ms=SECOND_MS, work_ms=SECOND_MS)]
-    rig = ClockRig([Leap(ahead_ms, begin_ms, begin_ms + lasts_ms)], agents, worker, rules)
+    rig = ClockRig([Leap(ahead_ms, begin_ms, begin_ms + lasts_ms)], agents, worker)
     rig.run_until(begin_ms + lasts_ms + 90 * SECOND_MS, 500)
     back_ms = begin_ms
-    if rules == 1 or not rig.halts:
+    if not rig.halts:
         back_ms = begin_ms + ahead_ms
         rig.run_until(back_ms - AHEAD_MS_MAX, max(5 * SECOND_MS, ahead_ms // 2_000))
     rig.run_until(back_ms + lasts_ms + 200 * SECOND_MS, 500)
@@ -238,16 +235,10 @@ def false_timeouts(rig: ClockRig) -> list[Timeout]:
 LEAPS_MS = (1_000, 4_900, 5_001, 20_000, 50_000, 60_000, 61_000, 600_000)
 
 
-by_rules = pytest.mark.parametrize("rules", [1, 2])
-
-
-@by_rules
 @pytest.mark.parametrize("lasts_ms", [500, 20_000])
 @pytest.mark.parametrize("ahead_ms", [*LEAPS_MS, DAY_MS])
-def test_a_leap_that_ends_before_the_quiet_time_makes_no_false_timeout(
-    ahead_ms: int, lasts_ms: int, rules: int
-) -> None:
-    rig = play_leap(ahead_ms, lasts_ms, rules=rules)
+def test_a_leap_that_ends_before_the_quiet_time_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
+    rig = play_leap(ahead_ms, lasts_ms)
     assert false_timeouts(rig) == []
     [noticed] = rig.timeouts
     assert (noticed.agent, noticed.reason_code) == ("dies", "inactive")
@@ -255,26 +246,18 @@ def test_a_leap_that_ends_before_the_quiet_time_makes_no_false_timeout(
     assert bool(rig.halts) == (ahead_ms > AHEAD_MS_MAX)
 
 
-@by_rules
 @pytest.mark.parametrize("ahead_ms", [*LEAPS_MS, DAY_MS])
-def test_an_agent_that_sends_heartbeats_survives_a_leap_however_long_it_lasts(ahead_ms: int, rules: int) -> None:
+def test_an_agent_that_sends_heartbeats_survives_a_leap_however_long_it_lasts(ahead_ms: int) -> None:
     for lasts_ms in (26_000, 60_000, 120_000):
-        rig = play_leap(ahead_ms, lasts_ms, rules=rules)
+        rig = play_leap(ahead_ms, lasts_ms)
         assert [timeout for timeout in false_timeouts(rig) if timeout.reason_code == "inactive"] == []
         assert ("dies", "inactive") in {timeout[:2] for timeout in rig.timeouts}
 
 
-def test_by_rules_1_a_leap_that_outlasts_the_quiet_time_shortens_limits_that_heartbeats_do_not_extend() -> None:
-    for ahead_ms in (60_000, 600_000):
-        rig = play_leap(ahead_ms, 60_000)
-        assert [timeout[:2] for timeout in false_timeouts(rig)] == [("lives", "idle")]
-        assert 0 < false_timeouts(rig)[0].early_ms <= min(ahead_ms, IDLE_MS)
-
-
 @pytest.mark.parametrize("lasts_ms", [60_000, 120_000])
 @pytest.mark.parametrize("ahead_ms", [60_000, 61_000, 600_000, DAY_MS])
-def test_by_rules_2_it_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
-    rig = play_leap(ahead_ms, lasts_ms, rules=2)
+def test_a_leap_that_outlasts_the_quiet_time_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
+    rig = play_leap(ahead_ms, lasts_ms)
     assert false_timeouts(rig) == []
     assert len(rig.fold.position.clock_repairs) == (ahead_ms > AHEAD_MS_MAX)
 
@@ -288,23 +271,15 @@ def test_with_a_longer_quiet_time_it_makes_no_false_timeout(ahead_ms: int, ahead
     assert bool(rig.halts) == (ahead_ms > ahead_s_max * SECOND_MS)
 
 
-def test_a_partition_goes_on_as_soon_as_the_workers_clock_has_caught_up() -> None:
-    rig = play_leap(600_000, 500)
-    begin_ms = START_MS + BEFORE_MS
-    assert all(begin_ms <= at for at, _ in rig.halts)
-    assert 0 <= rig.halts[-1][1] - (begin_ms + 600_000 - AHEAD_MS_MAX) <= SECOND_MS
-
-
-@by_rules
 @pytest.mark.parametrize("seed", range(12))
-def test_heartbeats_survive_a_clock_that_leaps_again_and_again(seed: int, rules: int) -> None:
+def test_heartbeats_survive_a_clock_that_leaps_again_and_again(seed: int) -> None:
     rng, leaps, at_ms = Random(seed), list[Leap](), START_MS + BEFORE_MS
     for _ in range(12):
         lasts_ms = rng.choice((500, 3_000, 20_000, 40_000))
         ahead_ms = rng.choice((rng.randint(1, 5_000), rng.randint(5_001, 60_000), rng.randint(60_001, 300_000)))
         leaps.append(Leap(ahead_ms, at_ms, at_ms + lasts_ms))
         at_ms += lasts_ms + rng.choice((10_000, 30_000, 90_000))
-    rig = ClockRig(leaps, [Agent("lives"), Agent("dense", beat_ms=SECOND_MS, work_ms=SECOND_MS)], rules=rules)
+    rig = ClockRig(leaps, [Agent("lives"), Agent("dense", beat_ms=SECOND_MS, work_ms=SECOND_MS)])
     rig.run_until(at_ms + 400_000, 500)
     assert rig.fold.position.next_offset == len(rig.log)
     assert [timeout for timeout in rig.timeouts if timeout.reason_code == "inactive"] == []

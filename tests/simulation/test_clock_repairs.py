@@ -22,7 +22,7 @@ from sessionary.stream_processors.runtime.decisions.own_repair import PRINCIPAL
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.auditor.decoding import LogEntry, decisions_of
 from tests.auditor.oracle import find_differences, replay_log
-from tests.core.oracle_rig import START_MS, position_under
+from tests.core.oracle_rig import FIRST_POSITION, START_MS
 from tests.integration.refold import set_clock_again
 from tests.simulation.adapter import opened
 from tests.simulation.test_clock_leaps import (
@@ -102,7 +102,7 @@ class RepairRig(ClockRig):
         self.true_ms: list[int] = []
         self.repairs_itself = repair_after_ms is None
         self.repair_ms = leap.end_ms + (repair_after_ms or 0)  # when an operator does it; else from then on
-        super().__init__([leap], agents, worker, rules=2)
+        super().__init__([leap], agents, worker)
 
     def append(self, key: bytes | None, value: bytes) -> None:
         super().append(key, value)
@@ -183,7 +183,7 @@ def check_replays(rig: RepairRig) -> None:
     ((at, decision),) = [(n, line) for n, line in enumerate(rig.audits) if line.kind == "decision"]
     assert (decision.event_type, decision.actor) == ("clock_repaired", PRINCIPAL if rig.repairs_itself else "on-call")
     fold = opened(0, rig.settings, ())
-    fold.load_position(position_under(2))
+    fold.load_position(FIRST_POSITION)
     again: list[AuditRecord] = []
     for offset, record in enumerate([*rig.log, None]):
         if offset == decision.source_offset:
@@ -202,7 +202,7 @@ def check_replays(rig: RepairRig) -> None:
     assert at < len(wanted)
     lines = [line._asdict() for line in rig.audits]
     entries = [LogEntry(0, record.offset, record.timestamp_ms, record.key, record.value) for record in rig.log]
-    oracle = replay_log(entries, 1, decisions_of(lines), rules=2)
+    oracle = replay_log(entries, 1, decisions_of(lines))
     refused = [line._asdict() for outcome in rig.outcomes for _, line in outcome.records_on("rejected")]
     assert find_differences(oracle, lines, refused) == []
 

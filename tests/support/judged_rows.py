@@ -7,7 +7,6 @@ from sessionary.producers.testing.judge import Judge
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.rows.raw_record import NO_HEADERS, RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
@@ -32,7 +31,7 @@ class JudgedRows:
 
     def __init__(self, rows: AgedRows) -> None:
         self._rows = rows
-        self.judge = Judge(1, NEWEST_RULES.version, rows.at_us(1) // 1_000)
+        self.judge = Judge(1, rows.at_us(1) // 1_000)
         self._history: list[RawRecord] = []
 
     def append(self, key: bytes, value: bytes, *, replayed: bool = False) -> str:

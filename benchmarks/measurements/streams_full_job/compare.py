@@ -28,7 +28,6 @@ from benchmarks.measurements.streams_full_job.java_program import (
 from benchmarks.measurements.streams_full_job.outputs import EngineOutputs, find_differences, read_outputs
 from benchmarks.results import Result, Target
 from benchmarks.workload.events import Workload, agent_runs
-from sessionary.schemas.rules import FIRST_RULES
 
 LIVE = (1_000, 1_000_000)
 LIVE_QUICK = (100, 1_000)
@@ -69,7 +68,7 @@ def run(bench: Bench) -> list[Result]:
     events, sizes = bench.event_count(EVENTS, EVENTS_QUICK), LIVE_QUICK if quick else LIVE
     concurrent = CONCURRENT_QUICK if quick else CONCURRENT
     runs = agent_runs(bench.options.runs_file)
-    workload = Workload(runs, seed=bench.options.seed, concurrent=concurrent, rules=FIRST_RULES.version)
+    workload = Workload(runs, seed=bench.options.seed, concurrent=concurrent)
     results: list[Result] = []
     with running_stack(bench) as stack:
         warm_up(stack, bench, workload)

@@ -1,6 +1,6 @@
 """Builds the full job in Kafka Streams, and tells how it is started.
 
-The classes of records are made from the schemas of the first release by Avro's own compiler, as
+The classes of records are made from the schemas by Avro's own compiler, as
 its plugins for Maven and Gradle do. The build is below build/peers, and is made again if a source
 or a schema changes.
 """
@@ -24,11 +24,10 @@ from benchmarks.harness.java_build import (
     run_java,
 )
 from benchmarks.measurements.streams_full_job.table import transition_table
-from sessionary.schemas.codec.catalogue import released_schemas
+from sessionary.schemas.codec.catalogue import current_schemas
 
 AVRO_VERSION = "1.12.1"
 JVM_OPTIONS = ("-XX:+UseG1GC", "-Xmx6g")
-FIRST_RELEASE = "0.1.0"  # its rules judge, so its schemas are those of all records
 _SOURCES = Path(__file__).parent / "java"
 _GENERATOR = "GenerateRecords"
 _FOLDER = PEERS / "streams_full_job"
@@ -68,7 +67,7 @@ def build_program(folder: Path = _FOLDER) -> StreamsProgram:
     schemas, table, classes = folder / "schemas.json", folder / "transitions.json", folder / "classes"
     avro = f"org.apache.avro:avro:{AVRO_VERSION}"
     jars = resolve_jars(NO_LOG, STREAMS, avro)
-    schema_text = json.dumps(released_schemas()[FIRST_RELEASE])
+    schema_text = json.dumps(current_schemas())
     sources = sorted(_SOURCES.glob("*.java"))
     digest = hashlib.sha256(b"".join([schema_text.encode(), *(source.read_bytes() for source in sources)])).hexdigest()
     mark = folder / "built"

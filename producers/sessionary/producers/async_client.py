@@ -287,8 +287,6 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
                 yet. The same call may be repeated; it then takes over once more.
             Refused: The take-over was refused. `reason` is `owner_alive` if the owning service, not
                 ours, was heard lately, and `stale_epoch` if another process was faster.
-            RulesTooOld: The session is judged by rules 1, which know no take-over. If the control
-                API does not name the rules, those of the setting `rules` count.
             SessionEnded: A session that has ended cannot be taken over.
             DeliveryFailed: The take-over could not be delivered.
             AuthenticationFailed: Kafka or the control API rejects our credentials.

@@ -20,7 +20,6 @@ SessionaryError
     ├── SessionFenced(epoch)       another process took the session over
     ├── SessionHeld(reason_code)   others paused the session: for `on_paused`
     ├── StateMismatch              the state that the caller knows is not the processor's
-    ├── RulesTooOld                a call that the rules in force do not know
     ├── ProducerConflict           another process uses this client's producer id
     ├── UnreadableRequest          a clean-up request stops its partition until an upgrade
     ├── SpoolDamaged(path, lost)    a spool file has bytes that cannot be read
@@ -221,13 +220,6 @@ class StateMismatch(ProducerError):
         self.committed = committed
 
 
-class RulesTooOld(ProducerError):
-    """The session is judged by rules that do not know this call. Nothing was sent.
-
-    An operator activates newer rules with `sessionary rules activate`.
-    """
-
-
 class ProducerConflict(ProducerError):
     """Another process uses this client's producer id, so an event of this session was refused.
 
@@ -376,7 +368,6 @@ __all__ = [
     "ProducerError",
     "QueueFull",
     "Refused",
-    "RulesTooOld",
     "RunGone",
     "SessionEnded",
     "SessionFenced",

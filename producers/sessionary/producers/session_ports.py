@@ -47,9 +47,8 @@ class SessionView(NamedTuple):
     limits: Limits
     verdict: Verdict | None  # Only if one was asked for
     data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
-    rules: int | None = None  # Version of the rules by which its events are judged, if known
     agent_id: str | None = None  # Of the client that created it or took it over last
-    holder: str | None = None  # The producer id of that client; None by rules 1
+    holder: str | None = None  # The producer id of that client
     refusals: Sequence[Refusal] = ()  # The session's last ones
     reason_code: str | None = None  # Why it is in its state, if the processor says so
     quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known

@@ -94,12 +94,6 @@ class ProducerSettings(KafkaSettings):
     session_id_version: Annotated[Literal[4, 7], BeforeValidator(int)] = Field(
         4, description="new session ids: 4 random, 7 time-ordered"
     )
-    rules: int = Field(
-        1,
-        description="version of the rules that every partition has; from 2 on, a state update is one event, not three. "
-        "Raise it after these rules were activated. A session that asked the control API goes by its answer",
-        ge=1,
-    )
     quotas: bool = Field(
         default=False,
         description="let runs and sessions wait until their tenant's quota admits them; needs the control API. Turn it "

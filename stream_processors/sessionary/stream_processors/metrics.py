@@ -113,8 +113,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "sessions vanish; counted within seconds after a partition has opened.",
     "sessionary_processor_gravestones": "Gravestones in open partitions; two for a packed task.",
     "sessionary_processor_stored_bytes": "Bytes of the rows that this worker stores, with their keys, as in the "
-    "changelog, by layer: rows of sessions and open runs, contents apart from them, gravestones and finished runs. "
-    "With RocksDB and rules 1: when a partition was opened.",
+    "changelog, by layer: rows of sessions and open runs, contents apart from them, gravestones and finished runs.",
     "sessionary_processor_disk_free_bytes": "Free bytes of the file system with the state folder; absent if rows are "
     "in memory.",
     "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not have the hash "

@@ -9,7 +9,7 @@ A new owner finds the announcement in the position and goes on with the second s
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
+from sessionary.schemas.rules import newest_known, rules_to_write
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.errors import Halted
 
@@ -58,9 +58,18 @@ def needs_tick(request: RulesRequest | None, position: Position) -> bool:
     return request is not None and not position.clock_ms and not is_decided(position, request.rules)
 
 
+def begin_new_partition(position: Position, rules: RuleSet) -> Position:
+    """Return where a partition begins by `rules`; its position if it has begun.
+
+    It has begun once a transaction is committed: before, no record was judged, and nothing says by
+    which rules. `rules`: the newest that every worker of the group knows.
+    """
+    return position if position.batch_number else position._replace(rules=rules)
+
+
 def require_known_rules(partition: int, position: Position) -> None:
-    """Raise `Halted` if a partition is, or is to be, judged by rules that this release lacks."""
-    newest, decided = NEWEST_RULES.version, rules_to_write(position.rules, position.announced)
+    """Raise `Halted` if a partition is, or is to be, judged by rules that this worker lacks."""
+    newest, decided = newest_known().version, rules_to_write(position.rules, position.announced)
     if decided > newest:
         raise Halted(
             "unknown_rules",
@@ -71,6 +80,7 @@ def require_known_rules(partition: int, position: Position) -> None:
 
 __all__ = [
     "RulesRequest",
+    "begin_new_partition",
     "due_request",
     "is_decided",
     "is_in_force",

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.rules import newest_known
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.topics import TopicSpec, bytes_limits, topic_specs
 from sessionary.stream_processors.errors import Halted, Lost
@@ -86,12 +86,12 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
 def require_roomy_topics(settings: ProcessorSettings, partition: int, position: Position) -> None:
     """Raise `Halted` if a topic takes less than the rules of a partition may write, by name.
 
-    The rules are those in force and those announced. What the newest rules of this release write
-    was checked at the start, so the broker is asked only if these write more. Blocks for up to
-    10 s. Raises `Lost` without an answer.
+    The rules are those in force and those announced. What the newest rules that this worker knows
+    write was checked at the start, so the broker is asked only if these write more. Blocks for up
+    to 10 s. Raises `Lost` without an answer.
     """
     rules = [position.rules, *([position.announced.rules] if position.announced is not None else [])]
-    checked = bytes_limits(NEWEST_RULES)
+    checked = bytes_limits(newest_known())
     most = {field: max(bytes_limits(one)[field] for one in rules) for field in checked}
     topics = settings.topics._asdict()
     needed = {topics[field]: size for field, size in most.items() if size > checked[field]}

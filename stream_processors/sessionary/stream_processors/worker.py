@@ -43,7 +43,7 @@ from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.faust_transport import FaustGroup, MemberConsumer, MemberTransport
+from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
@@ -100,7 +100,9 @@ class Processor:
         self._temporary = temporary_state_folder(settings)
         state = settings.state_dir or (Path(self._temporary.name) if self._temporary else None)
         self._context = WorkerContext(
-            settings, job, self._metrics, self._executor, self._fetcher, trace_batch=_batch_tracer(settings)
+            *(settings, job, self._metrics, self._executor, self._fetcher),
+            trace_batch=_batch_tracer(settings),
+            rules_of_group=lambda: cast(Assignor, self.app.assignor).rules_known_by_all(),
         )
         stores = PartitionStores(settings, state, job.row_codec)
         self.assignment = Assignment(self._context, stores, lambda: transport.heartbeat_s)

@@ -4,19 +4,15 @@ import pytest
 
 from benchmarks.bench import parse_options
 from benchmarks.measurements import MEASUREMENTS
-from sessionary.schemas.rules import NEWEST_RULES
 
 
 def test_the_command_line_knows_its_parts() -> None:
     options, wanted = parse_options(["--only", "b,c", "--quick"], ["a", "b", "c"])
     assert (options.quick, options.base, wanted) == (True, "HEAD^", ["b", "c"])
     assert parse_options(["--base", "main"], ["v"])[0].base == "main"
-    assert options.rules == NEWEST_RULES.version
     assert parse_options(["--only", "b,base_commit"], ["a", "b"], ["base_commit"])[1] == ["b", "base_commit"]
-    assert parse_options(["--rules", "1"], ["b"])[0].rules == 1
-    for senseless in (["--only", "z"], ["--rules", f"{NEWEST_RULES.version + 1}"]):
-        with pytest.raises(SystemExit):
-            parse_options(senseless, ["a", "b"])
+    with pytest.raises(SystemExit):
+        parse_options(["--only", "z"], ["a", "b"])
 
 
 def test_a_part_of_a_measurement_leaves_its_results_file_alone() -> None:

@@ -11,7 +11,6 @@ from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, Ports
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.api.session_document import session_document
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question
@@ -29,15 +28,13 @@ class _FirstPoll:
 class JudgedMemory(InMemoryTransport):
     """The outside of clients of tenant `acme`; `rig` is the fold, of one partition."""
 
-    def __init__(self, rules: int = NEWEST_RULES.version) -> None:
+    def __init__(self) -> None:
         super().__init__(partitions=1)
         self.rig = FoldRig()
         self.outcomes: list[str] = []
         self.polled: list[Sequence[KnownSession]] = []
         self.poll_error: Exception | None = None
         self._recent = RecentOutcomes()
-        if rules == NEWEST_RULES.version:
-            self.rig.activate(NEWEST_RULES)
 
     def client(self, service_id: str = "billing", agent_id: str = "agent-1") -> tuple[SessionClient, list[Exception]]:
         """Return a client, and the errors that it reports."""
@@ -88,7 +85,7 @@ class JudgedMemory(InMemoryTransport):
         if not isinstance(row, SessionState):
             raise SessionLost(f"session {session_id} is not known")
         owner: Any = SimpleNamespace(state=self.rig.fold, recent_outcomes=self._recent)
-        question = Question(key, 0, None if after is None else after[1], 0, reads_not_kept=True)
+        question = Question(key, 0, None if after is None else after[1], 0)
         return parse_session(session_document(row, AskedOwner(question, owner)))
 
     def forget_outcomes(self) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors import metrics as metrics_module
 from sessionary.stream_processors.core.model import LogRecord, Outcome
@@ -79,7 +78,6 @@ def test_refusals_tell_what_suggests_that_the_sender_speaks_for_someone_else() -
 def test_a_snapshot_that_is_left_out_for_its_hash_is_a_mismatch() -> None:
     for content_hash, mismatches in (("0" * 64, 1), (None, 0)):
         rig, agent = FoldRig(), EventFactory()
-        rig.activate(NEWEST_RULES)
         rig.start(agent)
         last = snapshot("last", "{}", agent.head)
         last = last if content_hash is None else last._replace(content_hash=content_hash)

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import topic_specs
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors import startup
@@ -88,7 +88,7 @@ def test_a_larger_row_needs_a_larger_changelog(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_broker_is_asked_only_for_what_no_start_has_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "AdminClient", None)
-    for rules in (FIRST_RULES, NEWEST_RULES, NEWEST_RULES._replace(output_bytes_max=1, row_bytes_max=1)):
+    for rules in (NEWEST_RULES, NEWEST_RULES._replace(output_bytes_max=1, row_bytes_max=1)):
         require_roomy_topics(ProcessorSettings(), 3, FIRST._replace(rules=rules))
 
 

@@ -105,8 +105,6 @@ class CleanupResponder:
         if answer is None:
             actions = run_handler(request, self._handler)
             released = request.context_bytes if all(action.done for action in actions) else None
-            if released is not None and released < 0:
-                released = None  # by rules 1 a context may have any size
             answer = ResourcesReleased(request.cleanup_id, actions, released, host_lost=False)
             self._remember_answer(request.cleanup_id, answer)
         sent = answer

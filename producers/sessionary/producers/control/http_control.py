@@ -74,10 +74,7 @@ class HttpControl:
 
         Raises `SessionLost`, `AuthenticationFailed`, `Invalid`, `Unavailable`, `SettingsError`.
         """
-        # Without the parameter, the answer is made for clients of 0.1.0, which know fewer verdicts.
-        document = self.fetch_document(
-            session_id, after, timeout_s, f"session {session_id}", MappingProxyType({"not_kept": "true"})
-        )
+        document = self.fetch_document(session_id, after, timeout_s, f"session {session_id}")
         return self.parse_document(document, parse_session, "a session")
 
     def fetch_document(
@@ -286,7 +283,6 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         limits=Limits(**known),
         verdict=parse_verdict(body.get("verdict")),
         data_classes=_known_classes(body.get("data_classes") or ()),
-        rules=body.get("rules"),
         agent_id=body.get("agent_id"),
         holder=body.get("holder"),
         refusals=_parse_refusals(body.get("refusals") or ()),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from sessionary.producers.delivery.emitter import EnvelopeFields
-from sessionary.producers.errors import DeliveryFailed, RulesTooOld, Unavailable
+from sessionary.producers.errors import DeliveryFailed, Unavailable
 from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
 from sessionary.schemas.events import Payload
@@ -54,7 +54,6 @@ class Recorder(NamedTuple):
         timeout_s: How long a call waits for the broker, and then for the processor.
         waits: The clock of waits between tries.
         on_error: Gets the errors that must not reach the program.
-        rules: Tells the version of the rules by which events are judged, as far as is known.
         limits: Tells the session's limits.
         artifacts: Keeps values that are too large for events; None: such ones are refused.
         quotas: Tells whether runs wait for their tenant's quota, as far as is known.
@@ -70,7 +69,6 @@ class Recorder(NamedTuple):
     timeout_s: float
     waits: Waits
     on_error: OnError
-    rules: Callable[[], int]
     limits: Callable[[], SessionLimits]
     artifacts: "ArtifactLibrary | None" = None
     quotas: Callable[[], bool] = lambda: False
@@ -105,11 +103,8 @@ class Recorder(NamedTuple):
         place = wait_recorded(pending, pending.event_type, self.timeout_s)
         record = fetch(place)
         verdict = self._verdict_of(pending, place, record)
-        if verdict.reason == "unknown_schema" or (verdict.applied and record is None):
-            raise RulesTooOld(
-                f"session {self.key.session_id} is judged by rules that keep no tool calls, so that nothing would stop "
-                "a repeated one; activate newer rules with `sessionary rules activate`"
-            )
+        if verdict.applied and record is None:  # nothing would stop a repetition
+            raise Unavailable(f"the processor does not tell what {pending.event_type} led to", 1.0)
         return Judged(record, pending.event_id, None if verdict.applied else verdict.reason or "UNKNOWN")
 
     def _verdict_of(self, pending: SentEvent, place: LogPosition | None, record: CallView | RunView | None) -> Verdict:

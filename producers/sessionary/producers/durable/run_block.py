@@ -38,7 +38,6 @@ from sessionary.schemas.limits import LIMIT_MAX
 from sessionary.schemas.types import Checkpoint, CheckpointKind, RunMode, SessionLimits
 
 I = TypeVar("I")  # noqa: E741 - an item
-_DURATION_RULES = 2
 StepLimit = int | Literal["model"]
 """How long an attempt at a step may take, in ms; `model`: the session's limit for models."""
 
@@ -378,8 +377,7 @@ class Run(ReportedBlock):
     def _end_event(self, error: BaseException | None) -> Payload:
         if error is None:
             stored = self._stored_result()
-            # Judges by rules 1 do not know events that say how long a run took.
-            took_ms = round(self._beats.elapsed_s * 1_000) if self._recorder.rules() >= _DURATION_RULES else None
+            took_ms = round(self._beats.elapsed_s * 1_000)
             return RunCompleted(stored.text, self.artifact_id or stored.artifact_id, took_ms)
         # CancelledError of asyncio too: of what is no Exception, only SystemExit is a failure.
         if not isinstance(error, Exception | SystemExit):

@@ -19,8 +19,6 @@ from sessionary.schemas.events import StepFailed, StepSkipped, StepStarted, Step
 from sessionary.schemas.limits import MODEL_LIMIT, NAME_CHARACTERS_MAX
 from sessionary.schemas.types import Checkpoint, ErrorInfo
 
-_REASON_RULES = 2  # whose judges know events that say why a step is tried again
-
 
 class RunSteps:
     """What is known of one run's steps. Not for two threads at the same step."""
@@ -30,7 +28,6 @@ class RunSteps:
         self.known_calls: dict[str, CallView] = {}
         self._recorder = recorder
         self._run_id = run_id
-        self._is_adopted = False  # the processor knows the run, so rules 2 or newer judge it
         self._known: dict[str, StepView] = {}
         self.progress = RunProgress(recorder, run_id)
         self._finished_lists: set[str] = set()
@@ -38,7 +35,7 @@ class RunSteps:
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
         """Take what the processor knows of a run that is resumed."""
-        self.progress.last, self._is_adopted = checkpoint, True
+        self.progress.last = checkpoint
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
@@ -112,9 +109,8 @@ class RunSteps:
         return attempt, EnvelopeFields(run_id=self._run_id, step_id=str(uuid.uuid4()))
 
     def _reason_of(self, known: StepView | None) -> str | None:
-        """Return why a step is tried again after `known`; None if it is not, or by rules 1."""
-        knows_reasons = self._is_adopted or self._recorder.rules() >= _REASON_RULES
-        return describe_retry(known) if known is not None and knows_reasons else None
+        """Return why a step is tried again after `known`; None if it is not."""
+        return None if known is None else describe_retry(known)
 
     def _skip(self, known: StepView) -> Flow[Any]:
         if known.state == "succeeded" and known.output_json is None:

@@ -79,7 +79,6 @@ def tool(
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
         Refused: The processor refuses the call, for example as its run is paused.
-        RulesTooOld: The processor keeps no tool calls.
         Invalid: JSON cannot hold an argument or the result, or the key is no short text.
         ResultTooLarge: The result fits into no event, and the client has no library. The error has
             the result. The call is recorded, and is repeated only if it has no effect.

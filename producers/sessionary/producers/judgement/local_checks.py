@@ -78,13 +78,12 @@ def later_states(state: str) -> Set[str]:
 
 
 @cache
-def barred_events(state: str, *, is_owner: bool, rules: int, is_member: bool = False) -> Bars:
+def barred_events(state: str, *, is_owner: bool, is_member: bool = False) -> Bars:
     """Return which events the judge is certain to refuse from a client.
 
     Args:
         state: The session's state, which is known for certain.
         is_owner: Whether the client's service owns the session.
-        rules: Version of the rules that judge it, or an older one.
         is_member: Whether an agent of the client's service is registered with the session.
     """
     from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
@@ -99,10 +98,10 @@ def barred_events(state: str, *, is_owner: bool, rules: int, is_member: bool = F
         if event_type in MIGRATION_EVENTS and event_type != "session_migration_completed":
             if event_type == "session_migration_offered" and not states & OFFER_STATES:
                 bars[cls] = Bar("illegal_transition")
-            continue  # the migration decides, which another service goes on with; newer rules may know it
+            continue  # the migration decides, which another service goes on with
         if not is_owner and event_type in OWNER_ONLY:
             bars[cls] = Bar("not_owner")
-        elif not is_owner and not is_member and rules >= 2 and event_type in CONTENT_CHANGES:
+        elif not is_owner and not is_member and event_type in CONTENT_CHANGES:
             bars[cls] = Bar("not_member")
         elif (bar := _bar_of(event_type, states)) is not None:
             bars[cls] = bar

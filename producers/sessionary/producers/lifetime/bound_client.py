@@ -98,7 +98,6 @@ class ProcessBoundClient:
             {},
             self._ports.runs,
             self._ports.waits,
-            self._settings.rules,
             self._artifacts,
             self._settings.quotas,
             self._settings.quota_wait_s,

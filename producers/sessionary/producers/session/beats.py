@@ -6,8 +6,6 @@ from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.producers.session.view import LocalView
 
-_RUN_RULES = 2  # the first ones that know runs
-
 
 class SessionBeats:
     """The heartbeats of a session.
@@ -59,7 +57,7 @@ class SessionBeats:
             return
         try:
             if self._view.pending is None and self._view.followed is None and self._may_beat():
-                self._view.emitter.emit_heartbeat(run_id, elapsed_s if self._view.rules >= _RUN_RULES else None)
+                self._view.emitter.emit_heartbeat(run_id, elapsed_s)
         finally:
             self._view.lock.release()
 

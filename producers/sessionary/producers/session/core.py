@@ -71,7 +71,6 @@ class SharedServices(NamedTuple):
     task_places: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
-    rules: int = 1  # version of the rules by which events are judged, as far as the client knows
     artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
@@ -238,7 +237,6 @@ class SessionCore:
         emitter.add_data_classes(view.data_classes)
         known.version = view.version
         known.phase = view.phase
-        known.rules = known.rules if view.rules is None else view.rules
         known.quotas = known.quotas if view.quotas is None else view.quotas
         known.sends_phases = view.owner_service == emitter.service_id
         known.state_json = view.state_json
@@ -344,7 +342,6 @@ class SessionCore:
             services.verdict_timeout_s,
             self.waits,
             services.on_error,
-            lambda: view.rules,
             lambda: with_defaults(view.limits),
             services.artifacts,
             lambda: view.quotas,

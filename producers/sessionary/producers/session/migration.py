@@ -16,7 +16,6 @@ from sessionary.schemas.events import SessionMigrationAccepted, SessionMigration
 from sessionary.schemas.ids import checked_name, content_hash, new_session_id
 from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 
-MIGRATION_RULES = 2  # the first ones that know it
 TTL_S_DEFAULT = MIGRATION_TTL_MS_DEFAULT / 1_000
 _TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000
 _MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
@@ -56,8 +55,6 @@ class Migration:
 
     def move(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> Flow[MigrationResult]:
         """Move the session to another service, and wait until it is there."""
-        if self._core.view.rules < MIGRATION_RULES:  # new ones may be in force by now
-            yield Do(partial(self._core.sync, self._core.view.departures))
         offered: OfferedMigration = yield Send(partial(self.offer, to, ttl_s, reason, marks))
         return (yield from self.follow(offered))
 
@@ -70,7 +67,6 @@ class Migration:
         if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
             raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
         core.services.control.check_configured()
-        view.require_rules("migrate()", MIGRATION_RULES)
         migration_id = new_session_id()
         payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
         with core.lock:

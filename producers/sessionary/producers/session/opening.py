@@ -31,9 +31,7 @@ def new_core(
     `Invalid` if the state cannot be written as JSON.
     """
     state_json = canonical_json({} if state is None else state)
-    view = LocalView(
-        emitter, limits or Limits(), state_json, state_schema_version, rules=services.rules, quotas=services.quotas
-    )
+    view = LocalView(emitter, limits or Limits(), state_json, state_schema_version, quotas=services.quotas)
     core = SessionCore(view, services, is_alive)
     watch_core(core)
     return core

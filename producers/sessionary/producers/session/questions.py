@@ -16,7 +16,6 @@ from sessionary.schemas.events import SessionPaused
 from sessionary.schemas.limits import NUMBER_MAX, with_defaults
 from sessionary.schemas.types import Answer
 
-_ASK_RULES: Final = 2  # the first ones that know questions
 _PAUSED: Final = "session_paused"
 _PAUSE_S, _PAUSE_S_MAX = 0.2, 2.0
 
@@ -62,10 +61,6 @@ class Questions:
         """Pause with a question, or find it open: then this process takes the session over."""
         core, view = self._core, self._core.view
         core.services.control.check_configured()
-        if view.rules < _ASK_RULES:  # they may have been activated since the client was made
-            known = core.fetch_judged(core.services.control.fetch_session).rules
-            view.rules = max(view.rules, known or 0)
-        view.require_rules("ask()", _ASK_RULES)
         if view.local_state == "Paused" and (found := self._find_open(question)) is not None:
             if not view.is_holder:
                 self._verdicts.wait_take_over(self._verdicts.ask_take_over(marks))

@@ -94,7 +94,7 @@ class SessionConversation:
         """Return the last turns of the conversation in order, whichever process sent them.
 
         Waits as `sync` does until the processor has judged what this client sent; refused turns are
-        not among them. A session that is judged by rules 1 keeps none.
+        not among them.
 
         Args:
             last: How many turns, from 0 to 200.
@@ -151,7 +151,6 @@ class SessionAgents:
                 another role or service.
             Refused: The processor refuses it: `not_member` to another service than the owning one,
                 `too_many_agents`.
-            RulesTooOld: The session is judged by rules that know no agents.
 
         Otherwise raises as `Session.sync` and `Session.emit` do.
         """
@@ -218,7 +217,6 @@ class SessionMigration:
         Raises:
             MigrationAborted: The session stays, and goes on here; `reason_code` says why.
             Refused: The offer was refused, for example with `migration_open` or `not_owner`.
-            RulesTooOld: The session is judged by rules 1, which know no migration.
             Unavailable: It is not told how it ended, or whether it began. `Session.sync` tells it
                 later.
             SessionLost: The session was archived meanwhile.
@@ -665,7 +663,6 @@ class Session:
         Raises:
             Refused: The processor refused the pause, for example because others hold the session.
             NotAllowed: The session waits for the answer to another question.
-            RulesTooOld: The rules in force know no questions.
             SessionEnded: The session ended, for example because an operator called it off.
             SessionFenced: Another process took the session over meanwhile.
             Unavailable: The control API has not answered since the deadline. Ask again.

@@ -19,9 +19,7 @@ from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.state_json import canonical_json, parsed_state
 from sessionary.schemas.events import SnapshotCreated, StateUpdated
-from sessionary.schemas.types import Phase, RefusalReason
-
-_UPDATE_PHASES: tuple[Phase, ...] = ("updating", "persisting")
+from sessionary.schemas.types import RefusalReason
 
 
 class Updates:
@@ -61,12 +59,8 @@ class Updates:
             update = StateUpdated(view.version, view.version + 1, text)
             if (bar := view.bars.get(StateUpdated)) is not None:  # before any phase is sent
                 view.require_passing(update, bar)
-            if view.sends_phases and view.rules >= 2:
+            if view.sends_phases:
                 update = update._replace(updating_at=updating_at, persisting_at=_now_us())
-            elif view.sends_phases:
-                # A refused update leaves the phase where it was: continue from there.
-                reached = _UPDATE_PHASES.index(view.phase) + 1 if view.phase in _UPDATE_PHASES else 0
-                core.send_phases(*_UPDATE_PHASES[reached:], fields=fields)
             sent = core.send_awaited(update, fields)
             view.phase = "processing"
             if view.local_state == "Active":  # in any other state the processor refuses it

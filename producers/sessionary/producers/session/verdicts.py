@@ -23,7 +23,6 @@ from sessionary.producers.session.pending_verdict import TAKES_SESSION, PendingV
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionTakenOver
 
 _EPOCH_PAUSE_S = 0.1
-_TAKE_OVER_RULES = 2  # the first ones that know it
 
 
 class Verdicts:
@@ -84,7 +83,6 @@ class Verdicts:
         view = self._core.view
         if view.local_state == "Terminated":
             raise SessionEnded(f"session {view.session_id} has ended; create a new one")
-        view.require_rules("attach(take_over=True)", _TAKE_OVER_RULES)
         return self.ask("attach", [SessionTakenOver()], envelope_fields(marks))
 
     def wait_take_over(self, pending: PendingVerdict) -> None:

@@ -7,7 +7,7 @@ know when heartbeats are due, and to refuse at once what the processor is certai
 from collections.abc import Sequence
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
-from sessionary.producers.errors import NotAllowed, RulesTooOld, SessionEnded, SessionFenced, VerdictPending
+from sessionary.producers.errors import NotAllowed, SessionEnded, SessionFenced, VerdictPending
 from sessionary.producers.judgement.local_checks import (
     NO_BARS,
     Bar,
@@ -55,7 +55,6 @@ class LocalView:
         "pending",
         "phase",
         "quotas",
-        "rules",
         "schema_version",
         "sends_phases",
         "sent_events",
@@ -65,9 +64,7 @@ class LocalView:
         "version",
     )
 
-    def __init__(
-        self, emitter: Emitter, limits: Limits, state_json: str, schema_version: int, *, rules: int, quotas: bool
-    ) -> None:
+    def __init__(self, emitter: Emitter, limits: Limits, state_json: str, schema_version: int, *, quotas: bool) -> None:
         self.emitter = emitter
         self.lock = SessionLock(emitter)
         self.limits = limits
@@ -75,7 +72,7 @@ class LocalView:
         self.schema_version = schema_version
         self.local_state: str = "Idle"
         self.phase: str | None = None
-        self.rules, self.quotas = rules, quotas  # as far as is known
+        self.quotas = quotas  # as far as is known
         self.sends_phases = True  # only the owning service may change the phase
         self.is_member = False  # an agent of this service is registered
         self.version = 1
@@ -119,9 +116,7 @@ class LocalView:
             self.lost_before = self.emitter.lost_events
         # In a shared session, another process may keep it from the state that we asked for.
         if committed or self.is_holder:
-            self.bars = barred_events(
-                self.local_state, is_owner=self.sends_phases, rules=self.rules, is_member=self.is_member
-            )
+            self.bars = barred_events(self.local_state, is_owner=self.sends_phases, is_member=self.is_member)
         else:
             self.bars = NO_BARS
 
@@ -145,14 +140,6 @@ class LocalView:
                 detail = f"{EVENT_TYPES[type(payload)]} is not possible while others hold the session: {_HELD_REMEDY}"
                 raise NotAllowed(objection.reason, detail, objection.state, objection.event_type)
             raise objection
-
-    def require_rules(self, what: str, version: int) -> None:
-        """Raise `RulesTooOld` if the session is judged by older rules, as far as is known."""
-        if self.rules < version:
-            raise RulesTooOld(
-                f"{what} needs rules {version}, but session {self.session_id} is judged by rules {self.rules}; "
-                "activate them with `sessionary rules activate` once all processors are upgraded"
-            )
 
     def _may_outlive(self, payload: Payload, run_id: str | None) -> bool:
         """Return whether an event may be one of a run that goes on without its session."""

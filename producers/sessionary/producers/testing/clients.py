@@ -16,7 +16,6 @@ from sessionary.producers.testing.memory_requests import MemoryRequests
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest, MigrationRequest
-from sessionary.schemas.rules import NEWEST_RULES
 
 
 def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
@@ -78,7 +77,6 @@ def memory_client(
     settings: ProducerSettings | None = None,
     *,
     memory: InMemoryTransport | None = None,
-    rules: int | None = None,
     quota: MemoryQuota | None = None,
     on_error: OnError = log_error,
     on_refused: OnRefused | None = None,
@@ -98,7 +96,6 @@ def memory_client(
         agent_id: The client's agent.
         settings: Default: the defaults of `ProducerSettings`.
         memory: Memory of another client, to share its sessions; default: a new one.
-        rules: Version of the rules by which a new memory judges; default: the newest.
         quota: Of each tenant of a new memory; default: runs ask for none. The client then waits.
         on_error: As in `SessionClient`, and so are the next three. `memory.advance` calls them.
         on_refused: Called with each event that was refused; default: `on_error`.
@@ -112,13 +109,12 @@ def memory_client(
         The client, and the memory.
 
     Raises:
-        Invalid: A name is not allowed, or the rules are unknown.
+        Invalid: A name is not allowed.
     """
     if memory is None:
-        memory = InMemoryTransport(rules=NEWEST_RULES.version if rules is None else rules, quota=quota)
-    elif rules is not None or quota is not None:
-        name = "quota" if rules is None else "rules"
-        raise Invalid("invalid_value", f"{name} are those of the memory: pass only one of both")
+        memory = InMemoryTransport(quota=quota)
+    elif quota is not None:
+        raise Invalid("invalid_value", "the quota is that of the memory: pass only one of both")
     settings = settings or ProducerSettings.from_env({})
     if memory.has_quota:
         settings = settings.model_copy(update={"quotas": True})

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from sessionary.producers.testing.quotas import Quotas
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import partition_of, partition_of_task, run_key, task_key
 from sessionary.schemas.records import (
     AuditRecord,
@@ -26,7 +25,7 @@ from sessionary.schemas.records import (
     TaskRequest,
     Tick,
 )
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.agent.machine import AgentMachine
@@ -41,7 +40,6 @@ from sessionary.stream_processors.core.run.machine import RunMachine
 from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.step.machine import StepMachine
 
-_RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 # The clock leaps from deadline to deadline, so a stretch without records is no hole.
 _NO_HOLE_MS = 1 << 62
 _TICK = encode_record(Tick("memory"))
@@ -65,25 +63,20 @@ class Judge:
     def __init__(
         self,
         partitions: int,
-        rules: int,
         now_ms: int,
         limits: TenantLimits | None = None,
         *,
         asks_sessions: bool = False,
     ) -> None:
-        """Begin with empty partitions. Raises `Invalid` for a version of the rules that is unknown.
+        """Begin with empty partitions.
 
         Args:
             partitions: Number of partitions.
-            rules: Version of the rules that are in force.
             now_ms: The clock, ms since the epoch.
             limits: Of each tenant; None: runs ask for no quota.
             asks_sessions: Whether sessions ask for one.
         """
-        if rules not in _RULES:
-            raise Invalid("invalid_value", f"rules {rules} are unknown: use one of {', '.join(map(str, _RULES))}")
         settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, hole_ms=_NO_HOLE_MS)
-        self.rules = rules
         self.quotas, self._asks_sessions = Quotas(limits), asks_sessions
         self.now_ms = now_ms
         self.audits: list[AuditRecord] = []
@@ -100,7 +93,7 @@ class Judge:
         machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), *of_sessions
         state = PartitionState(partition, settings, Decoder(), machines)
         has_quotas = self.quotas.limits is not None
-        judged_by = _RULES[self.rules]._replace(quotas=has_quotas, session_quotas=self._asks_sessions)
+        judged_by = NEWEST_RULES._replace(quotas=has_quotas, session_quotas=self._asks_sessions)
         judged_by = judged_by._replace(token_quotas=self.quotas.has_tokens)
         state.load_position(Position(0, self.now_ms, 0, 0, 0, rules=judged_by))
         state.finish_loading()

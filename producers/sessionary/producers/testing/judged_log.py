@@ -38,15 +38,15 @@ class JudgedLog:
     take-overs are refused.
     """
 
-    def __init__(self, partitions: int, rules: int, now_ms: int, quota: MemoryQuota | None = None) -> None:
-        """Begin empty. The arguments are those of `Judge`; raises `Invalid` as it does."""
+    def __init__(self, partitions: int, now_ms: int, quota: MemoryQuota | None = None) -> None:
+        """Begin empty. The arguments are those of `Judge`."""
         slots = None if quota is None else quota.live_sessions
         limits = None if quota is None else TenantLimits(quota.concurrent_runs, quota.over)
         if limits is not None and quota is not None:
             limits = limits._replace(tokens=quota.tokens, token_window_s=quota.token_window_s)
         if limits is not None and slots is not None:
             limits = limits._replace(live_sessions=slots)
-        self.judge = Judge(partitions, rules, now_ms, limits, asks_sessions=slots is not None)
+        self.judge = Judge(partitions, now_ms, limits, asks_sessions=slots is not None)
         self.records: list[OutRecord] = []
         self.judged: list[JudgedEvent] = []
         self.heartbeats: list[Event] = []
@@ -101,7 +101,6 @@ class JudgedLog:
             limits=Limits(*row.limits),
             verdict=self.find_verdict(after),
             data_classes=tuple(row.data_classes),
-            rules=self.judge.rules,
             agent_id=row.agent_id,
             holder=row.holder or None,
             refusals=row.refusals,

@@ -31,7 +31,6 @@ from sessionary.schemas.records import (
     SessionState,
     TaskRequest,
 )
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import RefusalReason
 
 
@@ -42,14 +41,11 @@ class InMemoryTransport:
     verdict. Several clients may share one memory: other agents, or a second process of one.
     """
 
-    def __init__(
-        self, partitions: int = 4, rules: int = NEWEST_RULES.version, quota: MemoryQuota | None = None
-    ) -> None:
+    def __init__(self, partitions: int = 4, quota: MemoryQuota | None = None) -> None:
         """Begin empty, at the present time.
 
         Args:
             partitions: Of the events topic.
-            rules: Version of the rules that judge. Raises `Invalid` if it is unknown.
             quota: Each tenant's; None: runs ask for none.
         """
         from sessionary.producers.testing.judged_log import JudgedLog  # loads the processor's rules
@@ -57,7 +53,7 @@ class InMemoryTransport:
         self._lock = threading.RLock()
         self._advancing = threading.Lock()
         self._pausing = threading.Lock()
-        self._log = JudgedLog(partitions, rules, time.time_ns() // 1_000_000, quota)
+        self._log = JudgedLog(partitions, time.time_ns() // 1_000_000, quota)
         self._judge = self._log.judge
         self._silenced: set[str] = set()
         self._timers: list[FakeHeartbeats] = []

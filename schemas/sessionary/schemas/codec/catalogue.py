@@ -1,7 +1,7 @@
 """The schemas, read once from the package.
 
-Today's are `avro/{common,events,records}/*.avsc`. `avro/released/<version>.json` holds `{full name:
-schema}` of a release, so that today's code reads the bytes of every release. Fingerprints are
+Those of the first rules are `avro/{common,events,records}/*.avsc`. Newer rules have a folder with
+the schemas that came with them, new ones and newer forms of older ones. Fingerprints are
 CRC-64-AVRO of the parsing canonical form (Avro 1.12 specification, "Schema Fingerprints"). Logical
 types are no part of that form, and are left out here: times stay integers.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from fastavro import parse_schema
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from sessionary.schemas.rules import NEWEST_RULES, RULES_BY_RELEASE
+from sessionary.schemas.rules import known_rules, newest_known
 
 # JSON as a file holds it: a schema's shape is not typed further.
 Json = Any
@@ -32,7 +32,7 @@ class WriterSchema(NamedTuple):
         full_name: Namespace and name.
         fingerprint: 8 bytes, little-endian, as in the single-object encoding.
         parsed: The schema as fastavro takes it.
-        current: It is today's schema of its name, not only a released one.
+        current: It is today's schema of its name, not an older one.
         rules: The first version of the rules whose judges know it.
     """
 
@@ -79,23 +79,26 @@ def _read_schemas(folder: Path) -> Iterator[tuple[str, dict[str, Json]]]:
 
 
 @cache
-def current_schemas() -> dict[str, dict[str, Json]]:
-    """Return today's schemas of events and records, self-contained: `{full name: schema}`."""
+def schemas_by(rules: int) -> dict[str, dict[str, Json]]:
+    """Return the schemas that are written by a version of the rules: `{full name: schema}`.
+
+    Self-contained. Raises `KeyError` for unknown rules.
+    """
+    added = known_rules()[rules].schemas
+    folders = [_FOLDER / "events", _FOLDER / "records"] if added is None else [added]
+    result = {} if added is None else dict(schemas_by(rules - 1))
     known: dict[str, Json] = dict(_read_schemas(_FOLDER / "common"))
-    result: dict[str, dict[str, Json]] = {}
-    for folder in ("events", "records"):
-        for name, schema in _read_schemas(_FOLDER / folder):
+    for folder in folders:
+        for name, schema in _read_schemas(folder):
             inlined = _inline_types(schema, known, set())
             assert isinstance(inlined, dict)
             result[name] = inlined
     return result
 
 
-@cache
-def released_schemas() -> dict[str, dict[str, dict[str, Json]]]:
-    """Return the released schemas: `{version: {full name: schema}}`."""
-    folder = _FOLDER / "released"
-    return {path.name.removesuffix(".json"): json.loads(path.read_text("utf-8")) for path in folder.iterdir()}
+def current_schemas() -> dict[str, dict[str, Json]]:
+    """Return the newest schemas of events and records, self-contained: `{full name: schema}`."""
+    return schemas_by(newest_known().version)
 
 
 def parsed_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
@@ -175,20 +178,14 @@ def _form_fingerprint(form: str) -> bytes:
 
 @cache
 def writer_schemas() -> dict[bytes, WriterSchema]:
-    """Return every schema that this version can read, by fingerprint.
-
-    Of a released schema and an equal one of today, today's is returned.
-    """
+    """Return every schema that this version can read, by fingerprint."""
     found: dict[bytes, WriterSchema] = {}
-    for version, released in released_schemas().items():
-        for name, schema in released.items():
+    today = {name: schema_fingerprint(schema) for name, schema in current_schemas().items()}
+    for rules in sorted(known_rules()):
+        for name, schema in schemas_by(rules).items():
             key = schema_fingerprint(schema)
-            rules = min(RULES_BY_RELEASE[version], found[key].rules if key in found else NEWEST_RULES.version)
-            found[key] = WriterSchema(name, key, parsed_schema(schema), current=False, rules=rules)
-    for name, schema in current_schemas().items():
-        key = schema_fingerprint(schema)
-        rules = found[key].rules if key in found else NEWEST_RULES.version
-        found[key] = WriterSchema(name, key, parsed_schema(schema), current=True, rules=rules)
+            if key not in found:
+                found[key] = WriterSchema(name, key, parsed_schema(schema), today[name] == key, rules)
     return found
 
 
@@ -207,8 +204,8 @@ __all__ = [
     "current_schemas",
     "foreign_schema",
     "parsed_schema",
-    "released_schemas",
     "schema_fingerprint",
     "schemas_as_of",
+    "schemas_by",
     "writer_schemas",
 ]

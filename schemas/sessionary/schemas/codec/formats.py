@@ -12,8 +12,8 @@ from sessionary.schemas.codec.catalogue import (
     canonical_form,
     current_schemas,
     parsed_schema,
-    released_schemas,
     schema_fingerprint,
+    schemas_by,
 )
 from sessionary.schemas.codec.mapping import record_reader, record_writer
 from sessionary.schemas.errors import DecodeError, EncodeError
@@ -51,7 +51,7 @@ from sessionary.schemas.records import (
     ToolCallContent,
     ToolCallState,
 )
-from sessionary.schemas.rules import NEWEST_RULES, RULES_BY_RELEASE
+from sessionary.schemas.rules import known_rules
 from sessionary.schemas.types import Envelope
 
 SINGLE_OBJECT = b"\xc3\x01"
@@ -190,19 +190,16 @@ class _CurrentFormats(dict[type[Any], Format | None]):
 def record_formats(rules: int) -> Mapping[type[Any], Format]:
     """Return how records are written while a version of the rules is in force, by their classes.
 
-    The schemas are those of the release that the rules are from: until other rules are activated,
-    a worker of that release may have to read every topic. Raises `KeyError` for unknown rules.
+    Until newer rules are activated, a worker that knows only these may have to read every topic.
+    Raises `KeyError` for unknown rules.
     """
-    schemas = current_schemas() if rules == NEWEST_RULES.version else released_schemas()[_RELEASES_BY_RULES[rules]]
     formats = [
-        _form_of_release(name, schema)
-        for name, schema in schemas.items()
-        if name in current_schemas() and name not in _PAYLOADS_BY_NAME
+        _form_by_schema(name, schema) for name, schema in schemas_by(rules).items() if name not in _PAYLOADS_BY_NAME
     ]
     return {format_.cls: format_ for format_ in formats}
 
 
-def _form_of_release(name: str, schema: Mapping[str, Json]) -> Format:
+def _form_by_schema(name: str, schema: Mapping[str, Json]) -> Format:
     """Return how a class is written with a schema of its name; today's format if they are equal."""
     today = _build_current(name)
     if canonical_form(schema) == canonical_form(current_schemas()[name]):
@@ -211,7 +208,7 @@ def _form_of_release(name: str, schema: Mapping[str, Json]) -> Format:
 
 
 class OlderForm(NamedTuple):
-    """How a release wrote events of a class that has more fields today."""
+    """How older rules write events of a class that has another schema today."""
 
     format: Format
     fields: int  # of the payload
@@ -219,14 +216,13 @@ class OlderForm(NamedTuple):
 
 
 class _OlderEvents(dict[type[Any], OlderForm | None]):
-    """The first release's form of each event class that has more fields today, else None."""
+    """The first rules' form of each event class that has another schema today, else None."""
 
     def __missing__(self, cls: type[Any]) -> OlderForm | None:
         name = f"{EVENTS_NAMESPACE}.{cls.__name__}"
-        releases = (released_schemas()[release] for release in sorted(RULES_BY_RELEASE))
-        formats = (_form_of_release(name, schemas[name]) for schemas in releases if name in schemas)
-        older = next((format_ for format_ in formats if format_ is not _build_current(name)), None)
-        self[cls] = found = None if older is None else _older_form(older)
+        by_rules = (schemas_by(rules) for rules in sorted(known_rules()))
+        first = next(_form_by_schema(name, schemas[name]) for schemas in by_rules if name in schemas)
+        self[cls] = found = None if first is _build_current(name) else _older_form(first)
         return found
 
 
@@ -236,8 +232,6 @@ def _older_form(format_: Format) -> OlderForm:
     return OlderForm(format_, fields, tuple(format_.cls._field_defaults[each] for each in later))
 
 
-_RELEASES_BY_RULES = {version: release for release, version in RULES_BY_RELEASE.items()}
-ALL_RULES = (*sorted(_RELEASES_BY_RULES), NEWEST_RULES.version)
 _CURRENT_FORMATS = _CurrentFormats()
 _OLDER_EVENTS = _OlderEvents()
 
@@ -270,7 +264,7 @@ def format_of(value: Event | Record) -> Format:
 def event_format(event: Event) -> Format:
     """Return how `event` is written, so that judges by the oldest rules that can know it do.
 
-    If it says nothing in the fields that came later, that is as the first release wrote it. Raises
+    If it says nothing in the fields that came later, that is as the first rules write it. Raises
     as `format_of` does.
     """
     newest = format_of(event)
@@ -289,7 +283,6 @@ def older_form(newest: Format) -> OlderForm | None:
 
 
 __all__ = [
-    "ALL_RULES",
     "SINGLE_OBJECT",
     "Event",
     "Format",

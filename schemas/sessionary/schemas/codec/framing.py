@@ -6,7 +6,7 @@
 The schemas of all fingerprints ship in this package.
 
 Writing is strict: a missing, extra or ill-typed field is an `EncodeError`. Reading evolves: bytes
-of any released schema become today's classes, and an unknown enum symbol becomes `UNKNOWN`. For any
+of any known schema become today's classes, and an unknown enum symbol becomes `UNKNOWN`. For any
 other bytes reading raises a `DecodeError`, whose reason is `undecodable`, `unknown_schema` or
 `unknown_event_type`. The only other error is `Unavailable`, if a registry does not answer.
 """
@@ -32,7 +32,6 @@ from sessionary.schemas.codec.catalogue import (
 from sessionary.schemas.codec.compiled_functions import find_function
 from sessionary.schemas.codec.compiled_helpers import READER_GAVE_UP, WRITER_GAVE_UP, Reader, Writer
 from sessionary.schemas.codec.formats import (
-    ALL_RULES,
     SINGLE_OBJECT,
     Event,
     Format,
@@ -48,7 +47,7 @@ from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import EventIdentity
 from sessionary.schemas.records import Position, QuotaVerdict, RulesActivation, Tick
-from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
+from sessionary.schemas.rules import known_rules, newest_known, rules_to_write
 
 CONFLUENT = b"\x00"
 _ON_EVENTS = (Event, Tick, RulesActivation, QuotaVerdict)  # a union would be made anew by each call
@@ -71,7 +70,7 @@ class SchemaRegistry(Protocol):
         ...
 
 
-_NEWEST = NEWEST_RULES.version
+_NEWEST = newest_known().version
 _WRITERS: dict[bytes, Writer] = {}
 
 
@@ -218,11 +217,11 @@ def encode_position(position: Position) -> bytes:
 
 def record_headers(cls: type[Record]) -> frozenset[bytes]:
     """Return the ten bytes with which records of `cls` begin, for every version of the rules."""
-    return frozenset(formats[cls].header for formats in map(record_formats, ALL_RULES) if cls in formats)
+    return frozenset(formats[cls].header for formats in map(record_formats, known_rules()) if cls in formats)
 
 
 def event_schema_headers(payload: type[Payload]) -> frozenset[bytes]:
-    """Return the ten bytes with which events of a payload's class begin, in every release."""
+    """Return the ten bytes with which events of a payload's class begin, by all rules."""
     name = f"{EVENTS_NAMESPACE}.{payload.__name__}"
     return frozenset(SINGLE_OBJECT + key for key, writer in writer_schemas().items() if writer.full_name == name)
 
@@ -242,13 +241,14 @@ class Decoder:
     """Reads both framings. Keeps the registry's schemas once they are fetched."""
 
     def __init__(
-        self, registry: SchemaRegistry | None = None, *, compiled: bool = True, rules: int = NEWEST_RULES.version
+        self, registry: SchemaRegistry | None = None, *, compiled: bool = True, rules: int | None = None
     ) -> None:
         """Make a decoder; without a `registry` bytes in Confluent's framing have an unknown schema.
 
         `compiled=False` leaves all to fastavro: the same values and errors, slower. With older
-        `rules`, schemas that came with later ones are unknown.
+        `rules`, schemas that came with later ones are unknown; default: the newest.
         """
+        rules = newest_known().version if rules is None else rules
         self._registry = registry
         self._compiled = compiled
         self._rules = rules

@@ -7,7 +7,7 @@ from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.fencing import FencedBeats
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.parts.quota import SessionQuota
-from sessionary.schemas.rules import FIRST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import (
     AnnouncedRules,
     Answer,
@@ -119,7 +119,7 @@ class Position(NamedTuple):
     batch_number: int
     outcome_n: int  # Outcomes of next_offset that are written already; above 0 if its timers filled a batch
     previous_acknowledged_at: int | None = None  # µs since the epoch
-    rules: RuleSet = FIRST_RULES  # that next_offset is judged by
+    rules: RuleSet = NEWEST_RULES  # that next_offset is judged by
     announced: AnnouncedRules | None = None  # rules that are to begin
     leader_epoch: int | None = None  # of the leader that appended the last record below next_offset
     row_count: int | None = None  # the partition's rows; contents that are apart count as well

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, Producer
 
 from sessionary.schemas.codec.record_sizes import EncodedRecord, encode_to_fit
 from sessionary.schemas.kafka.clients import ORDERED, discard_producer, flush_producer
-from sessionary.schemas.rules import FIRST_RULES, REJECTED_BYTES_MAX
+from sessionary.schemas.rules import NEWEST_RULES, REJECTED_BYTES_MAX
 from sessionary.sinks.core.rows.dead_letters import dead_letter_record
 from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.errors import Transient
@@ -80,7 +80,7 @@ class DeadLetterProducer:
 
 def encode_letter(raw: RawRecord, detail: str) -> EncodedRecord:
     """Encode the dead letter of a record; one that is too large is cut (see `encode_to_fit`)."""
-    return encode_to_fit(raw.key, dead_letter_record(raw, detail), REJECTED_BYTES_MAX, FIRST_RULES.version)
+    return encode_to_fit(raw.key, dead_letter_record(raw, detail), REJECTED_BYTES_MAX, NEWEST_RULES.version)
 
 
 __all__ = ["DeadLetterProducer", "encode_letter"]

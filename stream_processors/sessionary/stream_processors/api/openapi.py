@@ -12,7 +12,6 @@ from sessionary.stream_processors.api.openapi_parts import (
     KNOWN_SESSION,
     NO_OPERATOR,
     NO_READER,
-    NOT_KEPT_PARAMETER,
     NUMBER,
     NUMBER_OR_NULL,
     PARTITION,
@@ -43,7 +42,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         "/v1/sessions/{session_id}": {
             "get": {
                 "summary": "The committed state of one session of the caller's tenant",
-                "parameters": [*SESSION_PARAMETERS, NOT_KEPT_PARAMETER],
+                "parameters": SESSION_PARAMETERS,
                 "responses": {"200": json_answer("the session's committed state", "Session"), **SESSION_ANSWERS},
             }
         },
@@ -101,7 +100,7 @@ DOCUMENT: Final[dict[str, Any]] = {
         ),
         "/v1/partitions/{partition}/repair-clock": halt_operation(
             "Set a clock that leapt to the broker's time; needs the role operator",
-            "the clock is not ahead, the partition is judged by rules 1, or the broker's clock and the worker's differ",
+            "the clock is not ahead, or the broker's clock and the worker's differ",
             reason=REASON,
         ),
         "/v1/rules": {

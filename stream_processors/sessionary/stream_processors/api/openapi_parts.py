@@ -62,11 +62,11 @@ SESSION: Final = object_schema(
     agent_id={**TEXT, "description": "the agent that created the session, or took it over last"},
     holder={
         **TEXT_OR_NULL,
-        "description": "producer id of the client that created the session, or took it over last; null by rules 1",
+        "description": "producer id of the client that created the session, or took it over last",
     },
     holder_epoch={
         **NUMBER,
-        "description": "the last epoch that a client's event has given; the holder may go on from it. 0 by rules 1",
+        "description": "the last epoch that a client's event has given; the holder may go on from it",
     },
     question={
         "oneOf": [object_schema(question_id=TEXT, text=TEXT, answer_ms=NUMBER), {"type": "null"}],
@@ -96,8 +96,7 @@ SESSION: Final = object_schema(
     verdict={
         **VERDICT,
         "description": "what became of the record at `after`; null without `after`. The session's last "
-        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`; "
-        "without `not_kept=true` it is null while the session is Active",
+        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
     },
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
     rules={**NUMBER, "description": "version of the rules by which its events are judged"},
@@ -284,11 +283,6 @@ SESSION_PARAMETERS: Final = [
     ),
     query_parameter("tenant", TEXT, "the tenant that the client means; default: the token's"),
 ]
-NOT_KEPT_PARAMETER: Final = query_parameter(
-    "not_kept",
-    {"type": "string", "enum": ["true"]},
-    "the client knows the outcome `not_kept`; clients of 0.1.0 take it for a refusal",
-)
 UNAUTHORIZED: Final = problem_response("no bearer token, or an unknown one")
 NO_OPERATOR: Final = problem_response("the token's caller does not have the role operator")
 

@@ -4,7 +4,6 @@ from typing import Any
 
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.session_questions import AskedOwner, log_document
-from sessionary.stream_processors.api.verdicts import former_verdict
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 
 
@@ -15,7 +14,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     next deadline (ms of log time since the epoch), the last refused events, the last migration,
     whether it waits for its tenant's quota, and `log_document`.
     """
-    document = {
+    return {
         "session_id": row.session_id,
         "tenant_id": row.tenant_id,
         "state": row.state,
@@ -41,9 +40,6 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "awaits_quota": waits_for_quota(row),
         **log_document(asked),
     }
-    if not asked.question.reads_not_kept:
-        document["verdict"] = former_verdict(document["verdict"], row.state)
-    return document
 
 
 def _migration_document(row: SessionState) -> dict[str, Any] | None:

@@ -29,7 +29,6 @@ class Question(NamedTuple):
     partition: int  # the session's
     after: int | None  # offset in that partition that must have been folded
     wait_s: float  # how long to wait for that
-    reads_not_kept: bool  # the client knows this outcome, which came after 0.1.0
 
 
 class AskedOwner(NamedTuple):
@@ -116,10 +115,7 @@ class SessionQuestions:
         wait_ms = parse_number("wait_ms", request.query.get("wait_ms", str(WAIT_MS_DEFAULT)))
         if wait_ms > WAIT_MS_MAX:
             raise Problem(400, "invalid_value", "Bad wait_ms", f"wait_ms must not exceed {WAIT_MS_MAX}")
-        not_kept = request.query.get("not_kept")
-        if not_kept not in (None, "true"):
-            raise Problem(400, "invalid_value", "Bad not_kept", "not_kept must be true, or absent")
-        return Question(key, partition, after, wait_ms / 1_000, not_kept is not None)
+        return Question(key, partition, after, wait_ms / 1_000)
 
     async def _require_folded(self, owner: PartitionOwner, question: Question) -> None:
         after = -1 if question.after is None else question.after

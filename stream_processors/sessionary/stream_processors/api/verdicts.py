@@ -1,8 +1,9 @@
 """What became of the record that a request waits for, as far as it is still known; pure.
 
-The session's row knows its last refusals and, by rules 2, each producer's last events. So every
-worker gives these answers, whichever worker judged the record. What a row does not know (rules 1, a
-repetition, a heartbeat, older events), the worker that judged the record still knows for a while.
+The session's row knows its last refusals and each producer's last events. So every worker gives
+these answers, whichever worker judged the record. What a row does not know (a repetition, a
+heartbeat, older events, a refusal without a session), the worker that judged the record still knows
+for a while.
 """
 
 from typing import Any
@@ -29,15 +30,6 @@ def verdict_document(
     found = None if row is None else _row_judgement(row, offset)
     outcome, reason = found or _recent_judgement(recent.find(offset, key), row)
     return {"partition": partition, "offset": offset, "outcome": outcome, "reason": reason}
-
-
-def former_verdict(verdict: dict[str, Any] | None, state: str) -> dict[str, Any] | None:
-    """Return a verdict for a client of 0.1.0, which takes `not_kept` for a refusal.
-
-    It asks about an event that makes a session Active. If the session is, it gets None, which it
-    takes for success, as newer clients take `not_kept`.
-    """
-    return None if verdict is not None and verdict["outcome"] == "not_kept" and state == "Active" else verdict
 
 
 def _row_judgement(row: SessionState, offset: int) -> _Judgement | None:
@@ -69,4 +61,4 @@ def _recent_judgement(found: RecordOutcome | None, row: SessionState | None) -> 
     return _APPLIED if len(row.refusals) < REFUSALS_KEPT else _NOT_KEPT
 
 
-__all__ = ["former_verdict", "verdict_document"]
+__all__ = ["verdict_document"]

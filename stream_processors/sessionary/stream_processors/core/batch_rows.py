@@ -94,7 +94,7 @@ class BatchRows:
     def _judged_row(self, key: bytes) -> Any:
         """Return the row under a record's key as its machine gets it."""
         row, committed = self._row(key), self._committed
-        if self._rules.version < 2 or type(row) in self._families.live_classes:
+        if type(row) in self._families.live_classes:
             return row
         if row is None or is_chunk_key(key):  # any client may send a record with the key of a chunk
             return REMAINS if committed.chunks.holds(key, self._clock.now_ms) else None
@@ -191,7 +191,7 @@ class BatchRows:
                 self._vanishing -= 1
                 self.unpacked -= type(row) in self._families.unpacked_classes
                 self._leave_gravestone(key, row)
-            elif self._rules.version >= 2:  # the entry is from before these rules
+            else:  # the entry was a hint, and early
                 heapq.heappush(expiries, (due_ms, key))
         return True
 
@@ -213,7 +213,7 @@ class BatchRows:
     def _expiry_ms(self, row: Any) -> int:
         """Return when a row that is not live vanishes."""
         committed = self._committed
-        expires_ms = committed.expiry_ms(row) if self._rules.version >= 2 else None
+        expires_ms = committed.expiry_ms(row)
         return committed.due_ms(row) if expires_ms is None else expires_ms
 
     def _live_due_ms(self, key: bytes) -> int | None:
@@ -222,16 +222,15 @@ class BatchRows:
 
     @property
     def _hole_end_ms(self) -> int:
-        return self._committed.hole_end_ms(self._clock, self._rules)
+        return self._committed.hole_end_ms(self._clock)
 
     def _plan_packing(self) -> None:
         """Decide which gravestones are packed; that changes no verdict."""
         self._undo_packing()
-        if self._rules.version >= 2:
-            self._packing = plan_packing(
-                *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
-                *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
-            )
+        self._packing = plan_packing(
+            *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
+            *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
+        )
 
     def _undo_packing(self) -> None:
         wait_again(self._committed.expiries, self._packing)

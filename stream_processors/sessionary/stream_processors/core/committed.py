@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
-from sessionary.schemas.types import ClockRepair, RuleSet
+from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.dependants.child_index import ChildIndex
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, end_of_day
@@ -43,7 +43,7 @@ class Families(NamedTuple):
     unpacked_classes: frozenset[type[Any]]  # of the rows that only vanish, and are never packed
     child_classes: frozenset[type[Any]]  # of the rows that vanish with their parents
     fates: Mapping[type[Any], RowFate]
-    expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed by rules 2
+    expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
     openings: Mapping[type[Any], Callable[[Any], int | None]]  # of the rows that hold connections open
     remains: Mapping[type[Any], Callable[[Any], Any]]  # of the rows that leave a gravestone when they vanish
@@ -241,7 +241,7 @@ class CommittedState:
         return self.unpacked_expiries if row_class in self.families.unpacked_classes else self.expiries
 
     def expiry_ms(self, row: Any) -> int | None:
-        """Return when a gravestone vanishes by rules 2, at the end of a day; None for other rows.
+        """Return when a gravestone vanishes, at the end of a day; None for other rows.
 
         It is the same whether the gravestone is packed or not.
         """
@@ -252,11 +252,11 @@ class CommittedState:
         """Return whether of the row under a key a packed gravestone remains."""
         return self.chunks.holds(key, self.position.clock_ms)
 
-    def hole_end_ms(self, clock: Clock, rules: RuleSet) -> int:
-        """Return when the last hole ended (ms of log time); 0 if `rules` do not look at that."""
+    def hole_end_ms(self, clock: Clock) -> int:
+        """Return when the last hole ended (ms of log time); 0 if there was none yet."""
         if not clock.quiet_until_ms:
             return 0  # as of most partitions, which had no hole yet
-        return clock.hole_end_ms(self.settings.quiet_ms) if rules.version >= 2 else 0
+        return clock.hole_end_ms(self.settings.quiet_ms)
 
 
 __all__ = ["CommittedState", "Families", "PartitionSettings", "RowTally", "arrange_families"]

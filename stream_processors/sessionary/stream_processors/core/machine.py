@@ -39,7 +39,7 @@ ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState
 
 
 class Remains(Enum):
-    """What a machine gets instead of a gravestone by rules 2: there was a row under this key."""
+    """What a machine gets instead of a gravestone: there was a row under this key."""
 
     REMAINS = "remains"
 
@@ -68,11 +68,11 @@ class Arrival:
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault beside an event says that the event does not belong under the
     record's key. `session` is `NO_SESSION` if the key names none. `rules` are those by which it is
-    judged. `hole_end_ms`: before it, no event may have been heard; 0 if the rules do not look at
-    that. `clock_repair` is the number of the last repair of the partition's clock, which a new
-    row's times include; 0 if there was none.
+    judged. `hole_end_ms`: before it, no event may have been heard; 0 if there was no hole.
+    `clock_repair` is the number of the last repair of the partition's clock, which a new row's
+    times include; 0 if there was none.
     `run` is the row under `run_key`: the run that the event's envelope names; None if there is
-    none. The key is empty if the event names none, or if the rules know no runs.
+    none. The key is empty if the event names none.
     `child` is the row under `child_key`: the step, the reserved call, the artifact or the agent
     that the event names, or the turn whose row a message takes; the key is None if it names none.
     `siblings` is how many children the parent of a child that is not there has.
@@ -184,8 +184,8 @@ class RowKind(NamedTuple):
     A live row keeps its partition's clock going and fires when it is due. A row that is not live is
     what remains of one; it vanishes without a record when it is due.
 
-    By rules 2, what remains is packed if it has an `expiry_ms`: only a hash of its key is kept.
-    Then and before, its machine gets `REMAINS` instead of it for `decide`, `evolve` and `report`,
+    What remains is packed if it has an `expiry_ms`: only a hash of its key is kept. Then and
+    before, its machine gets `REMAINS` instead of it for `decide`, `evolve` and `report`,
     and must not change it.
 
     A child belongs to another row, its parent: its key is the parent's and a suffix
@@ -198,7 +198,7 @@ class RowKind(NamedTuple):
     prefixes: frozenset[bytes]  # with which the bytes of this kind, as any release wrote them, begin
     encode: Callable[[Any, int], bytes]  # a row, and the version of the rules in force
     parts: RowParts | None = None  # None: rows are always written whole
-    # when a row that is not live vanishes by rules 2, ms of log time; None: it is never packed
+    # when a row that is not live vanishes, ms of log time; None: it is never packed
     expiry_ms: Callable[[Any], int] | None = None
     label: Callable[[Any], Hashable] | None = None  # rows are counted by it, for metrics; None: they are not counted
     is_child: bool = False
@@ -265,7 +265,7 @@ class Machine(Protocol[RowT, FactT]):
     def due_ms(self, row: RowT, hole_end_ms: int = 0) -> int:
         """Return when a row is due, in ms of log time.
 
-        `hole_end_ms`: when the partition's last hole ended, if the rules look at that. It may
+        `hole_end_ms`: when the partition's last hole ended. It may
         postpone a live row, and never makes one due earlier.
         """
         ...

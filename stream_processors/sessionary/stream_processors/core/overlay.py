@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import AuditRecord, Position
-from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
 from sessionary.stream_processors.core.batch_rows import BatchRows, RowChange, RowPlan
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
@@ -72,8 +71,8 @@ class Overlay(BatchRows):
     def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
 
-        From the second rules on, a record on which a machine fails is refused as `internal_error`.
-        With a `failure` it is refused so without being judged: the detail from when it was folded
+        A record on which a machine fails is refused as `internal_error`. With a `failure` it is
+        refused so without being judged: the detail from when it was folded
         first. Raises `Unavailable` if a schema registry does not answer; the same call may then be
         repeated.
         """
@@ -126,15 +125,14 @@ class Overlay(BatchRows):
     def skip_offsets(self, skip: SkippedOffsets) -> None:
         """Go on at `skip.next_offset`; what lies before is not folded, and leaves an audit record.
 
-        From the second rules on, each of its records is rejected too. Raises `ValueError` if the
+        Each of its records is rejected too. Raises `ValueError` if the
         position is there already.
         """
         if skip.next_offset < self._next_offset + (skip.replaced is None):
             raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")
-        committed, rules = self._committed, rules_to_write(self._rules, self._announced)
         self._move_clock(skip.clock_ms)
-        self._report_decision(skip_record(committed.log, skip, self._next_place(), rules), rules)
-        for record in skip.records if rules > FIRST_RULES.version else ():
+        self._report_decision(skip_record(self._committed.log, skip, self._next_place()))
+        for record in skip.records:
             self._reject_unread(record, "skipped", f"skipped by {skip.principal}: {skip.reason}")
         if skip.replaced is None:
             self._next_offset, self._outcome_n = skip.next_offset, 0
@@ -142,11 +140,11 @@ class Overlay(BatchRows):
     def set_clock(self, setting: ClockSetting) -> None:
         """Set the clock, forward or back, before the next record; leaves an audit record.
 
-        No timer fires for a while then. Raises `ValueError` by the first rules, and while the
-        timers of the next record are written in parts.
+        No timer fires for a while then. Raises `ValueError` while the timers of the next record are
+        written in parts.
         """
-        if self._rules.version == FIRST_RULES.version or self.records or not self._may_repair_clock:
-            raise ValueError("a clock is set by the second rules, and between two records")
+        if self.records or not self._may_repair_clock:
+            raise ValueError("a clock is set between two records")
         committed, former_ms = self._committed, self._clock.now_ms
         self._repairs = add_repair(self._repairs, setting.until_offset, former_ms, setting.clock_ms)
         self._believed_from = setting.until_offset
@@ -154,7 +152,7 @@ class Overlay(BatchRows):
         if back_ms := self._repairs[-1].back_ms:
             committed.timers.move_earlier(back_ms)
         record = repair_record(committed.log, setting, former_ms, self._next_place())
-        self._report_decision(record, self._rules.version)
+        self._report_decision(record)
 
     @property
     def _may_repair_clock(self) -> bool:
@@ -249,9 +247,9 @@ class Overlay(BatchRows):
         self._count_output(record.whole_bytes + EMITTED_BYTES)
         return arrival
 
-    def _report_decision(self, record: AuditRecord, rules: int) -> None:
+    def _report_decision(self, record: AuditRecord) -> None:
         self._emitted.append(Emitted("audit", None, record))
-        self._decisions = add_decision(self._decisions, record, rules)
+        self._decisions = add_decision(self._decisions, record)
 
     def _begin_rules(self, announced: AnnouncedRules) -> None:
         self._rules, self._announced = announced.rules, None
@@ -328,9 +326,7 @@ class Overlay(BatchRows):
             self._judge_record(record)
         except EXPECTED_ERRORS:
             raise
-        except Exception as error:  # a machine may fail in any way, and one record must stop no partition
-            if self._rules.version == FIRST_RULES.version:
-                raise
+        except Exception as error:  # noqa: BLE001 - a machine may fail in any way, and one record must stop no partition
             self._outcome_n = outcome_n
             return describe_exception(error)
         return None
@@ -349,11 +345,7 @@ class Overlay(BatchRows):
             self._ticks += 1
             return
         event = arrival.event
-        if (
-            event is not None
-            and (event.envelope.run_id or type(event.payload) in PAYLOADS_OF_SESSIONS)
-            and arrival.rules.version >= 2
-        ):
+        if event is not None and (event.envelope.run_id or type(event.payload) in PAYLOADS_OF_SESSIONS):
             self._load_named_rows(arrival, event)
         if self._repairs:
             arrival.clock_repair = self._repairs[-1].number

@@ -204,7 +204,7 @@ class PartitionState(CommittedState):
         if position.clock_repairs:
             row = self.repair_times(row, position.clock_repairs)
         clock = Clock(position.clock_ms, position.quiet_until_ms)
-        return self.due_ms(row, self.hole_end_ms(clock, position.rules))
+        return self.due_ms(row, self.hole_end_ms(clock))
 
     def _restore_timer(self, key: bytes) -> None:
         row = self.rows.get(key)

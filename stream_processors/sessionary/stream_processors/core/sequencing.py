@@ -5,16 +5,16 @@ number inside a recorded gap is a late filler (refused with its bytes); a number
 duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch
 must be the session's: a lower one is stale, a higher one was never given out.
 
-By rules 2 a ledger keeps hashes of the ids of a producer's last 32 events. If one of their numbers
+A ledger keeps hashes of the ids of a producer's last 32 events. If one of their numbers
 comes with another id, it is no duplicate: two processes use one producer id. The event is refused
 by that name, with its bytes.
 
-A ledger lists 64 producers. By rules 1 it refuses the next one. By rules 2 it forgets one: of a
-past epoch first, then the one that is silent for longest. A hash of its id and its last number
+A ledger lists 64 producers. For the next one it forgets one: of a past epoch first, then the one
+that is silent for longest. A hash of its id and its last number
 remain, so that none of its events is applied twice: it goes on after that number, and what it sends
 up to it is a late filler, because the ledger no longer knows which of these were applied.
 
-By rules 2 a ledger also has the offsets of its producer's last events. They show that a record was
+A ledger also has the offsets of its producer's last events. They show that a record was
 judged by its number, so that a caller who waits for it gets its verdict from the row.
 """
 
@@ -38,21 +38,15 @@ EPOCH_EXEMPT = frozenset({"session_created", "resources_released"})
 
 @final
 class LogMoment:
-    """An event as the ledger keeps it: the epoch, log time in ms, the hash of its id, its offset.
-
-    Rules 1 keep none of them; then the offset is -1.
-    """
+    """An event as a ledger keeps it: epoch, log time in ms, hash of its id, offset."""
 
     __slots__ = ("epoch", "id_hash", "now_ms", "offset")
 
-    def __init__(self, epoch: int = 0, now_ms: int = 0, id_hash: bytes = b"", offset: int = -1) -> None:
+    def __init__(self, epoch: int, now_ms: int, id_hash: bytes, offset: int) -> None:
         self.epoch = epoch
         self.now_ms = now_ms
         self.id_hash = id_hash
         self.offset = offset
-
-
-UNKNOWN_MOMENT: Final = LogMoment()
 
 
 @final
@@ -80,30 +74,21 @@ class SequenceCheck:
 
 
 def check_sequence(
-    producers: Sequence[ProducerLedger], producer_id: str, seq: int, at: LogMoment = UNKNOWN_MOMENT
-) -> SequenceCheck:
-    """Judge sequence number `seq` (from 1) of a producer against the session's ledger."""
-    for place, known in enumerate(producers):
-        if known.producer_id == producer_id:
-            return _judge_number(producers, place, known, seq, at)
-    if len(producers) >= PRODUCERS_MAX:
-        return SequenceCheck(producers, refusal="too_many_producers")
-    return _judge_number(producers, len(producers), ProducerLedger(producer_id, 0, ()), seq, at)
-
-
-def check_with_memory(
     producers: Sequence[ProducerLedger],
     forgotten: Sequence[ForgottenProducer],
     producer_id: str,
     seq: int,
     at: LogMoment,
 ) -> SequenceCheck:
-    """Judge sequence number `seq` as `check_sequence`; a full ledger forgets a producer."""
-    if not forgotten and len(producers) < PRODUCERS_MAX:
-        return check_sequence(producers, producer_id, seq, at)
+    """Judge sequence number `seq` (from 1) of a producer against the session's ledger.
+
+    A full ledger forgets a producer, of which an entry in `forgotten` remains.
+    """
     for place, known in enumerate(producers):
         if known.producer_id == producer_id:
             return _judge_number(producers, place, known, seq, at)
+    if not forgotten and len(producers) < PRODUCERS_MAX:
+        return _judge_number(producers, len(producers), ProducerLedger(producer_id, 0, ()), seq, at)
     id_hash = hash_producer(producer_id)
     known_before = next((entry for entry in forgotten if entry.id_hash == id_hash), None)
     ledger = ProducerLedger(producer_id, 0, ())
@@ -118,8 +103,7 @@ def check_with_memory(
     if len(producers) >= PRODUCERS_MAX:
         silent = min(producers, key=lambda known: (known.epoch == at.epoch, known.last_at))
         listed = [known for known in producers if known is not silent]
-        # An entry that rules 1 made may be of the current epoch.
-        entry = ForgottenProducer(hash_producer(silent.producer_id), silent.last_seq, silent.epoch or at.epoch)
+        entry = ForgottenProducer(hash_producer(silent.producer_id), silent.last_seq, silent.epoch)
         left = _remember(others, entry, at.epoch)
     if left is None:
         return SequenceCheck(producers, refusal="too_many_producers")
@@ -160,10 +144,10 @@ def _judge_number(
             return SequenceCheck(producers, refusal="producer_conflict")
         return SequenceCheck(producers, duplicate=True)
     gap = SeqRange(last_seq + 1, seq - 1) if seq > last_seq + 1 else None
-    inexact_to = _inexact_to(ledger, joined=gap is not None) if missing and at is not UNKNOWN_MOMENT else 0
+    inexact_to = _inexact_to(ledger, joined=gap is not None) if missing else 0
     left = missing if gap is None else _append_gap(missing, gap)
-    ids = _append_id(recent_ids or b"", seq - last_seq - 1, at.id_hash) if at.id_hash else None
-    offsets = _put_offset(offsets, at.offset) if at.offset >= 0 else ()
+    ids = _append_id(recent_ids or b"", seq - last_seq - 1, at.id_hash)
+    offsets = _put_offset(offsets, at.offset)
     moved = ProducerLedger(producer_id, seq, left, at.epoch, at.now_ms, inexact_to, ids, offsets)
     if len(producers) <= 1 and place == 0:
         return SequenceCheck((moved,), gap)  # as in almost every session
@@ -181,7 +165,7 @@ def _is_other_event(recent_ids: bytes, numbers_since: int, id_hash: bytes) -> bo
     `numbers_since`: how many numbers came after it.
     """
     place = len(recent_ids) - _HASH_BYTES * (numbers_since + 1)
-    if place < 0 or not id_hash:
+    if place < 0:
         return False
     return recent_ids[place : place + _HASH_BYTES] not in (id_hash, _NO_EVENT)
 
@@ -240,10 +224,7 @@ def _inexact_to(ledger: ProducerLedger, *, joined: bool) -> int:
     inexact_to, missing = ledger.inexact_to, ledger.missing
     if len(missing) < RANGES_MAX:
         return inexact_to
-    if joined:
-        return max(inexact_to, missing[1].last)
-    # Rules 1 joined ranges without a note.
-    return max(inexact_to, missing[0].last) if ledger.epoch == 0 else inexact_to
+    return max(inexact_to, missing[1].last) if joined else inexact_to
 
 
 def _append_gap(missing: Sequence[SeqRange], gap: SeqRange) -> Sequence[SeqRange]:
@@ -274,7 +255,6 @@ __all__ = [
     "LogMoment",
     "SequenceCheck",
     "check_sequence",
-    "check_with_memory",
     "epoch_refusal",
     "fill_gap",
     "hash_event_id",

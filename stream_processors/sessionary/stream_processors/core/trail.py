@@ -12,7 +12,6 @@ from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
 from sessionary.schemas.retention import compliance_tags, retention_of
-from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.types import (
     AuditKind,
     DataClass,
@@ -151,10 +150,8 @@ def subject_of(row: SessionState | Gravestone | Remains | None) -> Subject:
     """Return what an audit record says of the session itself."""
     if row is None:
         return UNKNOWN_SUBJECT
-    if isinstance(row, Remains):
-        return Subject("Archived")
     if not isinstance(row, SessionState):
-        return Subject("Archived", row.audit_seq, row.epoch)
+        return Subject("Archived")
     return Subject(row.state, row.audit_seq, row.epoch, row.version, row.owner_service, row.data_classes)
 
 
@@ -169,7 +166,7 @@ def session_record(
     subject, envelope = subject_of(after), None
     if arrival is not None and arrival.event is not None:
         envelope = arrival.event.envelope
-        if arrival.rules.version >= 2 and not isinstance(after, SessionState):
+        if not isinstance(after, SessionState):
             # No row says what the session handles: the event does.
             subject = subject._replace(data_classes=tuple(sorted(set(envelope.data_classes))))
     return audit_record(session, subject, envelope, place, kind)
@@ -215,11 +212,10 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) 
 def with_accesses(outcome: Outcome, partition: int, accesses: Sequence[Access]) -> Outcome:
     """Return what a batch of at least one record writes, with an audit record of each access.
 
-    They belong to no session and change nothing else, so the state is the same without them. There
-    are none by rules 1, whose audit trail does not know them.
+    They belong to no session and change nothing else, so the state is the same without them.
     """
     position = outcome.position
-    if not accesses or position.rules.version == FIRST_RULES.version:
+    if not accesses:
         return outcome
     place = Place(partition, outcome.counts.last_offset, ACCESS_N, position.clock_ms, position.batch_number)
     told = [access_record(access, place._replace(n=ACCESS_N + n)) for n, access in enumerate(accesses)]
@@ -235,17 +231,12 @@ def access_record(access: Access, place: Place) -> AuditRecord:
     return record._replace(reason_code=access.reason_code, reason=access.reason, actor=access.principal, security=True)
 
 
-def skip_record(log: EventLog, skip: SkippedOffsets, place: Place, rules: int) -> AuditRecord:
-    """Return the record of offsets that are skipped at `place`; it names all of them.
-
-    `rules`: the version that it is written by. The first rules know no decisions: by them it is a
-    gap.
-    """
+def skip_record(log: EventLog, skip: SkippedOffsets, place: Place) -> AuditRecord:
+    """Return the record of offsets that are skipped at `place`; it names all of them."""
     first, last = skip.replaced or (place.offset, skip.next_offset - 1)
     reason = f"{log.topic}-{log.partition}, offsets {first} to {last}: {skip.reason}"
     record = decision_record(skip.event_type, reason, skip.principal, place)
-    kind: AuditKind = "gap" if rules == FIRST_RULES.version else "decision"
-    return record._replace(kind=kind, gap_first=first, gap_last=last)
+    return record._replace(gap_first=first, gap_last=last)
 
 
 def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: Place) -> AuditRecord:
@@ -264,15 +255,8 @@ def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: P
     return record._replace(gap_first=first, gap_last=last) if unmoved else record
 
 
-def add_decision(
-    decisions: Sequence[PartitionDecision], record: AuditRecord, rules: int
-) -> Sequence[PartitionDecision]:
-    """Return a partition's last decisions with the one that `record` reports.
-
-    The first rules, whose position record has no decisions, add none.
-    """
-    if rules == FIRST_RULES.version:
-        return decisions
+def add_decision(decisions: Sequence[PartitionDecision], record: AuditRecord) -> Sequence[PartitionDecision]:
+    """Return a partition's last decisions with the one that `record` reports."""
     decision = PartitionDecision(
         record.event_type,
         record.source_offset,

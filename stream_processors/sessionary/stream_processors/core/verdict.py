@@ -43,7 +43,7 @@ def read_arrival(
         session = SessionKey(row.tenant_id, row.session_id) if row is not None else parse_key(record.key)
     except Invalid as error:
         detail = error.detail if record.key is not None else "a record without key is a tick, and this is none"
-        beat = _heartbeat_of(record, decoder) if rules.version >= 2 else None
+        beat = _heartbeat_of(record, decoder)
         return Arrival(record, NO_SESSION, beat, Fault("bad_key", detail), log, now_ms, rules)
     try:
         event = decoder.decode_event(record.value)
@@ -54,7 +54,7 @@ def read_arrival(
     if not isinstance(event, Event):
         return Arrival(record, session, None, Fault("bad_key", "a tick has no key"), log, now_ms, rules)
     envelope, fault = event.envelope, None
-    if rules.version >= 2 and (long_text := find_long_text(envelope)):
+    if long_text := find_long_text(envelope):
         # The event is left out, so that nothing repeats its texts but the rejected record's bytes.
         return Arrival(record, session, None, Fault("invalid_value", long_text), log, now_ms, rules)
     if envelope.tenant_id != session.tenant_id:

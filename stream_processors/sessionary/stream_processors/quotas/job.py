@@ -1,8 +1,7 @@
 """What a worker of the role quotas does with its partitions."""
 
 from sessionary.schemas.codec.from_settings import decoder_for
-from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES, rules_to_write
+from sessionary.schemas.rules import rules_to_write
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
@@ -18,8 +17,7 @@ from sessionary.stream_processors.store.packed_rows import MachineRows, StoredLo
 def quotas_job(settings: QuotaSettings) -> Job:
     """Return the job of the role quotas.
 
-    Its rules are the newest from the start: no former release had this log. Raises
-    `SettingsError` if the file of limits cannot be used.
+    Raises `SettingsError` if the file of limits cannot be used.
     """
     limits = LimitsFile(settings.quotas_file)
     machines = (QuotaMachine(limits.limits_of),)
@@ -27,9 +25,7 @@ def quotas_job(settings: QuotaSettings) -> Job:
     of_partition: PartitionSettings = partition_settings(settings)
 
     def new_state(partition: int) -> PartitionState:
-        state = PartitionState(partition, of_partition, decoder, machines, read_arrival=read_quota_arrival)
-        state.load_position(Position(0, 0, 0, 0, 0, rules=NEWEST_RULES))
-        return state
+        return PartitionState(partition, of_partition, decoder, machines, read_arrival=read_quota_arrival)
 
     def make_transaction(
         partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored

@@ -113,7 +113,7 @@ class Assignment:
     def halt_partition(self, partition: int, fault: Halted, offset: int | None = None) -> None:
         """Halt an open partition before the record at `offset`, by default at its position."""
         if (owner := self.owners.get(partition)) is not None:
-            owner.request_halt(with_way_out(fault, partition, owner.position), offset)
+            owner.request_halt(with_way_out(fault, partition), offset)
 
     def reopen_partition(self, partition: int, decision: Decision | None = None) -> None:
         """End a partition's owner and begin a new one, which carries out an operator's decision.
@@ -259,7 +259,7 @@ class Assignment:
                 **error_fields(fault),
             )
             self._update_gauges()
-        if waits_for_repair(fault, owner.position):
+        if waits_for_repair(fault):
             self._check_clock_later(owner, fault)
         else:
             asyncio.get_running_loop().call_later(pause_s, self._reopen_if_current, owner)

@@ -23,7 +23,6 @@ from sessionary.schemas.headers import Headers, read_each_headers
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.kafka.unreadable_batches import describe_unreadable_batch, is_unreadable_batch
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY, DueRows
 from sessionary.stream_processors.core.partition import PartitionState
@@ -312,12 +311,10 @@ def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
 def seal_with(store: Store, leader_epoch: int | None) -> Seal:
     """Return what adds to a position record by what losses are told: the rows' sum, and an epoch.
 
-    `leader_epoch` is that of the last record below the position. The first rules know neither.
+    `leader_epoch` is that of the last record below the position.
     """
 
     def seal(position: Position, rows: Mapping[bytes, bytes | None]) -> Position:
-        if rules_to_write(position.rules, position.announced) == FIRST_RULES.version:
-            return position
         count, checksum = store.sum_with(rows)
         return position._replace(leader_epoch=leader_epoch, row_count=count, row_checksum=checksum)
 

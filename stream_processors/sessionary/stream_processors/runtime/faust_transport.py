@@ -21,13 +21,14 @@ tests/contract/test_faust_internals.py.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from functools import partial
 from typing import Any, ClassVar, Protocol, cast
 
 from aiohttp import ClientSession
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
+from faust.assignor.client_assignment import ClientMetadata
 from faust.assignor.partition_assignor import PartitionAssignor
 from faust.exceptions import ConsumerNotStarted
 from faust.transport.consumer import TransactionManager
@@ -36,11 +37,14 @@ from faust.types.tuples import TP
 from mode import Service, ServiceT
 from yarl import URL
 
+from sessionary.schemas.rules import known_rules, newest_known
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
+from sessionary.schemas.types import RuleSet
 
 _log = role_logger(__name__)
 # A service of Faust's logs under the name of the module that defines it; these log as Faust.
 FAUST_LOG = logging.getLogger("faust.sessionary")
+_KNOWN_RULES = "sessionary rules"  # no topic has a name with a space
 _COMMIT_S = 2.0
 _LEAVE_S = 4.0
 _REJOIN_PAUSE_S = 1.0
@@ -227,7 +231,36 @@ class MemberTransport(driver.Transport):
 
 
 class Assignor(PartitionAssignor):
-    """Faust's sticky assignor, which also tells every worker the URLs of the others' APIs."""
+    """Faust's sticky assignor, which also tells every worker the URLs of the others' APIs.
+
+    And which rules all of them know: each says its newest ones as it joins, and the leader of the
+    group tells the oldest of these to all. They take the place of a topic among the numbers by
+    topic, which members and leader send each other.
+    """
+
+    _known_by_all = newest_known().version
+
+    @property
+    def _metadata(self) -> ClientMetadata:
+        said: ClientMetadata = super()._metadata
+        said.topic_groups = {**said.topic_groups, _KNOWN_RULES: newest_known().version}
+        return said
+
+    def _perform_assignment(self, cluster: Any, member_metadata: MutableMapping[str, Any]) -> Any:
+        said = [self._get_client_metadata(member).topic_groups for member in member_metadata.values()]
+        self._known_by_all = min(groups.get(_KNOWN_RULES, min(known_rules())) for groups in said)
+        return super()._perform_assignment(cluster, member_metadata)
+
+    def _protocol_assignments(
+        self, assignments: Any, cl_distribution: Any, tp_distribution: Any, topic_groups: Mapping[str, int]
+    ) -> Any:
+        told = {**topic_groups, _KNOWN_RULES: self._known_by_all}
+        return super()._protocol_assignments(assignments, cl_distribution, tp_distribution, told)
+
+    def rules_known_by_all(self) -> RuleSet:
+        """Return the newest rules that every worker of the last assignment knows."""
+        version = self._topic_groups.get(_KNOWN_RULES, min(known_rules()))
+        return known_rules()[min(version, newest_known().version)].rules
 
     def on_assignment(self, assignment: Any) -> None:
         """Take an assignment, also one that names this static member's former URL."""

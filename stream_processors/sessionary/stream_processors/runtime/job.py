@@ -126,8 +126,6 @@ def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) ->
         return _make_transaction(settings, rows, partition, outcome, started_at)
 
     def make_acknowledgement(partition: int, position: Position, acknowledged_at: int) -> BatchAcknowledged | None:
-        if rules_to_write(position.rules, position.announced) < 2:
-            return None  # the release that these rules are from has no such record
         return BatchAcknowledged(partition, position.batch_number, acknowledged_at, settings.worker_name)
 
     return Job(new_state, make_transaction, row_codec, make_acknowledgement)

@@ -8,10 +8,8 @@ told by one of three signs:
   folded. It was stamped later than the position's clock, which is the maximum of what was folded.
 - Or it was written under a later leader epoch than the record that was folded.
 
-The last sign is exact, but a position record has the leader epoch only under rules 2 and later. By
-older rules, the epoch is known while a partition stays open. The second sign fails if the new
-leader's clock is behind the former one's, and the log grew past the position within this
-difference.
+The last sign is exact, if the broker tells the epochs. The second sign fails if the new leader's
+clock is behind the former one's, and the log grew past the position within this difference.
 """
 
 import time

@@ -22,7 +22,7 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
-from sessionary.stream_processors.rules_change import RulesRequest, due_request, needs_tick
+from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, PendingDecision
 from sessionary.stream_processors.runtime.executor import free_frames_after
@@ -239,6 +239,7 @@ class PartitionOwner:
             context.recovery_turns.release()
             context.metrics.state_hash_mismatches.labels("store").inc(self.recovery.found_damaged_store)
             self.recovery = RecoveryProgress()
+        self._begin_if_new()
         await self._decision.carry_out_at_opening(self.state, self._commit_decision)
         position = self.state.position
         log = await context.run_blocking(probe_log, context.settings, self.partition, position.next_offset)
@@ -252,6 +253,17 @@ class PartitionOwner:
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
         self.news.tell_all()
+
+    def _begin_if_new(self) -> None:
+        rules = self._context.rules_of_group()
+        self.state.load_position(begin_new_partition(self.state.position, rules))
+        if not self.state.position.batch_number:
+            _log.info(
+                "partition %(partition)d is new: it begins with rules %(rules)d, the newest that every worker of its "
+                "group knows",
+                partition=self.partition,
+                rules=rules.version,
+            )
 
     async def _wait_for_arrival(self, timeout_s: float | None) -> None:
         """Wait for records, requests, or `timeout_s`. No task is made: each tick comes through."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, RejectedEvent
+from sessionary.schemas.rules import newest_known
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
+from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Lost
@@ -129,6 +131,7 @@ class WorkerContext:
     `recovery_turns` are taken in order. Each owner notes its transactions in `busy_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
     `commit_times` are of all partitions. `trace_batch` does nothing unless there are traces.
+    `rules_of_group`: the newest that every worker of the group knows.
     """
 
     settings: ProcessorSettings
@@ -142,6 +145,7 @@ class WorkerContext:
     acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
     commit_times: CommitTimes = field(default_factory=CommitTimes)
     trace_batch: TraceBatch = lambda *_: None
+    rules_of_group: Callable[[], RuleSet] = newest_known
 
     @property
     def commit_interval_s(self) -> float:
@@ -152,7 +156,7 @@ class WorkerContext:
     def note_commit(self, partition: int, outcome: Outcome, fold_s: float, written: CommitReceipt) -> None:
         """Count a transaction, log what failed; let the worker report when it was acknowledged.
 
-        `fold_s`: the processor time that its fold took. Rules that know no such report allow none.
+        `fold_s`: the processor time that its fold took.
         """
         self.commit_times.add_commit(written.elapsed_s)
         costs = CommitCosts(

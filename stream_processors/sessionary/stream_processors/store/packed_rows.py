@@ -6,9 +6,9 @@ The moment in front is derived from the row when it is packed, so that a partiti
 its deadlines without decoding its rows. A row that fires is asked itself. The changelog carries the
 same moment as a header.
 
-From the second rules on, a large content of a row is a record of its own, under the row's key and
-`CONTENT_SUFFIX`, in the changelog and in stores. It is written only if it is not the one that the
-store has. The header says nothing of it, and it is kept without a moment in front.
+A large content of a row is a record of its own, under the row's key and `CONTENT_SUFFIX`, in the
+changelog and in stores. It is written only if it is not the one that the store has. The header says
+nothing of it, and it is kept without a moment in front.
 """
 
 import struct
@@ -27,7 +27,6 @@ DUE_HEADER = "due"  # of a changelog record: when its row is due
 # At the end of the key of a row's content; no key of a row may end so.
 CONTENT_SUFFIX = b"\x00content"
 _CONTENT_END: Final = 0x74  # its last byte
-_FIRST_RULES_WITH_CONTENT = 2
 _DUE = struct.Struct(">q")
 _DUE_BYTES: Final = 8
 _HEADER_BYTES: Final = 10  # of Avro's single-object encoding
@@ -151,8 +150,6 @@ class MachineRows:
 
         A content is among them if it is not the one that is stored. May block, as `stored` does.
         """
-        if rules < _FIRST_RULES_WITH_CONTENT:
-            return {key: None if row is None else self.pack(row, rules) for key, row in rows.items()}
         packed: dict[bytes, PackedRow | None] = {}
         for key, row in rows.items():
             packed[key], content = (None, None) if row is None else self._pack_parts(row, rules)

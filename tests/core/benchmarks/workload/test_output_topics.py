@@ -5,14 +5,14 @@ import pytest
 from benchmarks.workload.output_topics import HEAD_BYTES, topics_by_head
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import RejectedEvent
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from tests.support.sink_records import NOW_US, audit_record
 
 NAMES = TopicNames.with_prefix("t")
 
 
-@pytest.mark.parametrize("rules", [FIRST_RULES.version, NEWEST_RULES.version])
+@pytest.mark.parametrize("rules", [NEWEST_RULES.version])
 def test_the_head_of_a_record_names_its_topic_by_each_version_of_the_rules(rules: int) -> None:
     letter = RejectedEvent(
         "undecodable", "why", False, "acme", "s", "e", None, None, NAMES.events, 1, 5, NOW_US, b"k", b"v", {}

@@ -3,7 +3,6 @@
 from typing import Any
 
 from sessionary.infra.story.story import Usage, add_totals, describe_moment, tell_story
-from sessionary.schemas.rules import NEWEST_RULES
 from tests.core.fold_rig import FoldRig
 from tests.core.infra.story.story_rows import USAGE, event_row, iso_time, outcome_row
 from tests.support.event_factory import EventFactory
@@ -114,7 +113,6 @@ def test_a_refused_record_that_is_no_event_has_an_unknown_sender() -> None:
 def test_a_take_over_says_who_took_over_from_whom_and_why() -> None:
     """The row is what the processor writes, not one of this test's making."""
     rig, agent = FoldRig(), EventFactory()
-    rig.activate(NEWEST_RULES)
     rig.start(agent)
     other = EventFactory(producer="q")
     other.epoch, other.head = rig.row_of(agent).epoch, rig.row_of(agent).snapshot.snapshot_id

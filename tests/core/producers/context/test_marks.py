@@ -21,7 +21,6 @@ from sessionary.producers import (
     AsyncSessionClient,
     Marks,
     MigrationAborted,
-    ProducerSettings,
     Session,
     SessionClient,
 )
@@ -215,7 +214,7 @@ def attach_in_loop(client: SessionClient, session_id: str, *, take_over: bool) -
 
 @pytest.mark.parametrize("attach", [partial(SessionClient.attach, **MARKS), attach_in_loop])
 def test_a_take_over_is_marked_and_attaching_sends_nothing(attach: Callable[..., object]) -> None:
-    client, memory = memory_client(settings=ProducerSettings.from_env({}, rules=2))
+    client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         begin = len(memory.events())
         attach(client, session.session_id, take_over=False)

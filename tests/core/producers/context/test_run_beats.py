@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 # A transport that ends connections after 30 s of silence.
 SHORT = Limits(model_ms=15_000, tool_ms=10_000, network_ms=5_000, override=True)
 
-RULES_2 = ProducerSettings.from_env({"SESSIONARY_RULES": "2"})
+SETTINGS = ProducerSettings.from_env({})
 
 
 def beats_of(memory: InMemoryTransport) -> list[Event]:
@@ -31,7 +31,7 @@ def elapsed_of(memory: InMemoryTransport) -> list[float | None]:
 
 
 def test_a_main_task_that_is_silent_for_a_minute_beats_every_five_seconds_with_the_time_it_took() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u") as session:
         with session.run("train") as run:
             memory.advance(60.04)
@@ -42,7 +42,7 @@ def test_a_main_task_that_is_silent_for_a_minute_beats_every_five_seconds_with_t
 
 
 def test_a_run_of_ten_minutes_with_heartbeats_never_hits_the_limit_of_thirty_seconds() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u", limits=SHORT) as session, session.run("train"):
         memory.advance(600)
         assert memory.view_session(session).state == "Active"
@@ -62,7 +62,7 @@ def test_without_heartbeats_a_run_hits_it_and_is_recorded_as_a_lost_connection()
 
 
 def test_a_run_that_reports_by_itself_sends_no_beat() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u") as session, session.run("train") as run:
         for step in range(15):
             memory.advance(4)
@@ -80,7 +80,7 @@ def fail(session: Session, memory: InMemoryTransport, error: BaseException) -> N
 
 @pytest.mark.parametrize("error", [ValueError("broken"), KeyboardInterrupt()])
 def test_a_main_task_that_raises_stops_the_beats(error: BaseException) -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u") as session:
         with pytest.raises(type(error)):
             fail(session, memory, error)
@@ -89,7 +89,7 @@ def test_a_main_task_that_raises_stops_the_beats(error: BaseException) -> None:
 
 
 def test_no_beat_comes_after_the_completion_of_a_run_which_says_how_long_it_took() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u") as session:
         with session.run("train"):
             memory.advance(12.5)
@@ -100,7 +100,7 @@ def test_no_beat_comes_after_the_completion_of_a_run_which_says_how_long_it_took
 
 
 def test_a_held_session_has_no_beats_until_it_goes_on() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u") as session, session.run("train"):
         session.pause()
         memory.advance(20)
@@ -111,7 +111,7 @@ def test_a_held_session_has_no_beats_until_it_goes_on() -> None:
 
 
 def test_a_detached_run_and_one_of_an_agent_that_is_gone_do_not_beat() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     with client, client.session(user_id="u") as session:
         with session.run("train", mode="detached"):
             memory.advance(20)
@@ -126,7 +126,7 @@ def test_a_cancelled_task_stops_the_beats() -> None:
 
     async def work() -> None:
         client = AsyncSessionClient(
-            tenant_id="acme", service_id="service", agent_id="agent", settings=RULES_2, ports=memory_ports(memory)
+            tenant_id="acme", service_id="service", agent_id="agent", settings=SETTINGS, ports=memory_ports(memory)
         )
         async with client, client.session(user_id="u") as session:
             started = asyncio.Event()
@@ -146,14 +146,6 @@ def test_a_cancelled_task_stops_the_beats() -> None:
 
     asyncio.run(work())
     assert elapsed_of(memory) == [5.0]
-
-
-def test_by_rules_1_a_beat_says_only_what_these_rules_know() -> None:
-    client, memory = memory_client(rules=1)
-    with client, client.session(user_id="u") as session, session.run("train"):
-        memory.advance(10)
-    assert elapsed_of(memory) == [None, None]
-    assert memory.rejections() == []
 
 
 class RealBeats:

@@ -73,11 +73,6 @@ def test_it_reads_the_data_classes_that_it_can_write(given: dict[str, list[str]]
     assert parse_session({**BODY, **given}).data_classes == read
 
 
-@pytest.mark.parametrize(("given", "read"), [({}, None), ({"rules": 2}, 2)])
-def test_it_reads_the_rules_of_the_sessions_partition(given: dict[str, int], read: int | None) -> None:
-    assert parse_session({**BODY, **given}).rules == read
-
-
 def test_a_verdict_that_is_not_kept_is_neither_applied_nor_refused() -> None:
     verdict = {"partition": 1, "offset": 7, "outcome": "not_kept", "reason": None}
     assert parse_session({**BODY, "verdict": verdict}).verdict == Verdict(applied=False, reason=None, kept=False)

@@ -54,8 +54,8 @@ class Told:
 class Scene:
     """A client of an in-memory judge; nothing is asked but by `poll`."""
 
-    def __init__(self, rules: int = 2) -> None:
-        self.kafka, self.told = JudgedMemory(rules), Told()
+    def __init__(self) -> None:
+        self.kafka, self.told = JudgedMemory(), Told()
         self.client = self.kafka.polling_client(**self.told.callbacks)
 
     def poll(self) -> None:
@@ -67,9 +67,8 @@ def resume_raw(session: Session) -> str:
     return session.emit(SessionResumed(None, None))
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_refused_event_is_told_once_and_counted(rules: int) -> None:
-    scene = Scene(rules)
+def test_a_refused_event_is_told_once_and_counted() -> None:
+    scene = Scene()
     session = scene.client.session(user_id="u")
     event_id = resume_raw(session)
     session.activity("fine")
@@ -151,9 +150,8 @@ def test_a_session_that_timed_out_for_good_is_lost() -> None:
     assert len(scene.kafka.polled) == asked, "a lost session is asked for"
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_an_archived_session_is_lost(rules: int) -> None:
-    scene = Scene(rules)
+def test_an_archived_session_is_lost() -> None:
+    scene = Scene()
     session = scene.client.session(user_id="u", limits=BRIEF)
     scene.kafka.rig.advance(800_000)
     scene.poll()

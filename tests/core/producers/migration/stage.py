@@ -9,10 +9,10 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 class Stage:
     """Clients of the services billing and shipping; what their callbacks were told."""
 
-    def __init__(self, rules: int | None = None) -> None:
+    def __init__(self) -> None:
         self.told: list[Exception] = []
         self.arrived: list[Session] = []
-        self.memory = InMemoryTransport() if rules is None else InMemoryTransport(rules=rules)
+        self.memory = InMemoryTransport()
         self.source = self.client("billing")
         self.target = self.client("shipping")
 

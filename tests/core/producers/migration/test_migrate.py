@@ -14,7 +14,6 @@ from sessionary.producers import (
     ProducerError,
     ProducerSettings,
     Refused,
-    RulesTooOld,
     Session,
     SessionClient,
     SessionEnded,
@@ -234,14 +233,8 @@ def test_what_cannot_be_offered_sends_nothing() -> None:
         idle.migration.move(to="shipping")
 
 
-def test_rules_1_know_no_migration() -> None:
-    stage = Stage(rules=1)
-    with pytest.raises(RulesTooOld, match="migrate"):
-        stage.session().migration.move(to="shipping")
-
-
 def test_a_client_that_is_turned_off_finds_no_target() -> None:
-    settings = ProducerSettings.from_env({}, disabled=True, rules=2)
+    settings = ProducerSettings.from_env({}, disabled=True)
     with SessionClient(tenant_id="acme", service_id="billing", agent_id="a", settings=settings) as client:
         client.accept_migrations(lambda session: None)
         session = client.session(user_id="u")

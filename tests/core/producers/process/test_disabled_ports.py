@@ -32,7 +32,7 @@ print(client.delivery_policy, session.local_state, client.counters.sent)
 
 
 def new_client(errors: list[Exception] | None = None) -> SessionClient:
-    settings = ProducerSettings.from_env({"SESSIONARY_DISABLED": "1"}, rules=2)
+    settings = ProducerSettings.from_env({"SESSIONARY_DISABLED": "1"})
     reported = [] if errors is None else errors
     return SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=reported.append)
 
@@ -70,7 +70,7 @@ def test_nothing_is_sent_kept_or_started() -> None:
 
 @pytest.mark.parametrize("disabled", [False, True])
 def test_waiting_verbs_are_answered_as_if_all_were_granted(disabled: bool) -> None:
-    settings = ProducerSettings.from_env({}, rules=2)
+    settings = ProducerSettings.from_env({})
     client = new_client()
     if not disabled:
         ports = memory_ports(InMemoryTransport())

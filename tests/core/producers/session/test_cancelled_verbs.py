@@ -62,7 +62,7 @@ class SlowMemory(JudgedMemory):
 
     def open_client(self) -> tuple[SessionClient, list[Exception]]:
         errors: list[Exception] = []
-        settings = ProducerSettings.from_env({}, heartbeat_interval_s=BEAT_S, rules=2)
+        settings = ProducerSettings.from_env({}, heartbeat_interval_s=BEAT_S)
         client = SessionClient(
             tenant_id="acme",
             service_id="billing",

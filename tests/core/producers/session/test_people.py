@@ -15,7 +15,6 @@ from sessionary.producers import (
     Limits,
     NotAllowed,
     Refused,
-    RulesTooOld,
     SessionEnded,
     SessionFenced,
     SessionGoesOn,
@@ -249,10 +248,3 @@ def test_a_deadline_is_above_0(deadline: Any) -> None:
     told = Told()
     with told.client.session(user_id="u1") as session, pytest.raises(Invalid, match="deadline"):
         session.ask("Deploy?", deadline)
-
-
-def test_rules_1_know_no_questions() -> None:
-    client, memory = memory_client(rules=1)
-    with client.session(user_id="u1") as session, pytest.raises(RulesTooOld):
-        session.ask("Deploy?", 60)
-    assert [event.envelope.event_type for event in memory.events()][-1] == "session_terminated"

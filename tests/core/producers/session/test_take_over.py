@@ -10,7 +10,6 @@ from sessionary.producers import (
     ProducerConflict,
     ProducerSettings,
     Refused,
-    RulesTooOld,
     SessionClient,
     SessionEnded,
     SessionFenced,
@@ -21,7 +20,7 @@ from sessionary.schemas.events import SessionTakenOver
 from sessionary.stream_processors.core.sequencing import IDS_KEPT
 from tests.core.producers.judged_memory import JudgedMemory
 
-RULES_2 = ProducerSettings.from_env({}, rules=2)
+SETTINGS = ProducerSettings.from_env({})
 
 
 def test_a_new_process_takes_over_and_the_former_one_is_fenced_off() -> None:
@@ -153,20 +152,8 @@ def test_a_refused_take_over_sends_no_heartbeat() -> None:
     assert {beat.envelope.service_id for beat in kafka.heartbeats()} == {"billing"}
 
 
-def test_before_rules_2_nothing_is_sent_and_the_error_says_what_to_do() -> None:
-    kafka = JudgedMemory(rules=1)
-    first, second = kafka.client()[0], kafka.client()[0]
-    session = first.session(user_id="u")
-    sent = len(kafka.outcomes)
-    with pytest.raises(RulesTooOld, match=r"needs rules 2, but session .* is judged by rules 1; activate them"):
-        second.attach(session.session_id, take_over=True)
-    assert len(kafka.outcomes) == sent
-    assert second.attach(session.session_id).epoch == 1
-
-
-@pytest.mark.parametrize("rules", [1, 2])
-def test_a_session_that_ended_cannot_be_taken_over(rules: int) -> None:
-    kafka = JudgedMemory(rules=rules)
+def test_a_session_that_ended_cannot_be_taken_over() -> None:
+    kafka = JudgedMemory()
     first, second = kafka.client()[0], kafka.client()[0]
     session = first.session(user_id="u")
     session.close()
@@ -199,7 +186,7 @@ class ForgetfulMemory(InMemoryTransport):
 def test_without_a_verdict_the_holder_says_who_took_over() -> None:
     kafka = ForgetfulMemory()
     first, second = (
-        SessionClient(tenant_id="acme", service_id="s", agent_id=name, settings=RULES_2, ports=memory_ports(kafka))
+        SessionClient(tenant_id="acme", service_id="s", agent_id=name, settings=SETTINGS, ports=memory_ports(kafka))
         for name in ("a", "b")
     )
     session = first.session(user_id="u")
@@ -210,7 +197,7 @@ def test_without_a_verdict_the_holder_says_who_took_over() -> None:
 
 
 def test_the_in_memory_client_grants_and_refuses_take_overs() -> None:
-    client, memory = memory_client(settings=RULES_2)
+    client, memory = memory_client(settings=SETTINGS)
     session = client.session(user_id="u")
     assert client.attach(session.session_id, take_over=True).epoch == 2
     assert memory.events()[-1].envelope.event_type == "session_taken_over"

@@ -8,7 +8,6 @@ import pytest
 
 from sessionary.producers import (
     Invalid,
-    ProducerSettings,
 )
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
@@ -25,11 +24,11 @@ def test_update_state_counts_versions_and_sends_its_phases() -> None:
         assert s.state == {"n": 2}
     updates = [event.payload for event in memory.events() if isinstance(event.payload, StateUpdated)]
     assert [(u.base_version, u.new_version) for u in updates] == [(1, 2), (2, 3)]
-    assert sent_types(memory)[4:7] == ["session_phase_changed", "session_phase_changed", "state_updated"]
+    assert sent_types(memory)[4:6] == ["state_updated", "state_updated"]
 
 
-def test_an_update_is_one_event_where_the_rules_know_it() -> None:
-    client, memory = memory_client(settings=ProducerSettings.from_env({}, rules=2))
+def test_an_update_is_one_event() -> None:
+    client, memory = memory_client()
     with client, client.session(user_id="u") as s:
         before_us = time.time_ns() // 1_000
         assert [s.update_state({"n": n}) for n in (1, 2)] == [2, 3]
@@ -40,22 +39,6 @@ def test_an_update_is_one_event_where_the_rules_know_it() -> None:
     assert update.updating_at is not None
     assert update.persisting_at is not None
     assert before_us <= update.updating_at <= update.persisting_at <= event.envelope.occurred_at
-
-
-@pytest.mark.parametrize(
-    ("known", "told", "sent"),
-    [(1, 2, 1), (1, None, 3), (2, 1, 3), (2, None, 1), (1, 3, 1)],
-)
-def test_a_session_goes_by_the_rules_of_its_partition(
-    known: int, told: int | None, sent: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, memory = memory_client(settings=ProducerSettings.from_env({}, rules=known))
-    fetch_session = memory.fetch_session
-    monkeypatch.setattr(memory, "fetch_session", lambda *asked: fetch_session(*asked)._replace(rules=told))
-    with client, client.session(user_id="u") as s:
-        s.sync()
-        s.update_state({"n": 1})
-    assert len(sent_types(memory)) == len(START_EVENTS) + sent + 1
 
 
 def test_values_that_cannot_be_accepted_take_no_number() -> None:

@@ -15,11 +15,9 @@ from sessionary.producers import (
     SessionClient,
     SessionLost,
 )
-from sessionary.producers.session.state_json import full_snapshot
-from sessionary.producers.testing import InMemoryTransport, memory_client, memory_ports
-from sessionary.schemas.events import SessionActivity, SessionCreated, SessionResumed, SnapshotCreated, UsageRecorded
+from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client, memory_ports
+from sessionary.schemas.events import SessionActivity, SessionCreated, SessionResumed, UsageRecorded
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.rules import NEWEST_RULES
 
 IDLE = Limits(idle_ms=120_000)
 IDS = [str(uuid.uuid5(uuid.NAMESPACE_OID, "memory"))]
@@ -88,23 +86,10 @@ def test_a_repetition_is_a_duplicate() -> None:
         assert memory.refusals() == []
 
 
-@pytest.mark.parametrize(("rules", "expected"), [(1, []), (2, ["not_member"]), (None, ["not_member"])])
-def test_the_rules_are_the_newest_unless_others_are_asked_for(rules: int | None, expected: list[str]) -> None:
-    owner, memory = memory_client("acme", "billing", rules=rules)
-    other, _ = memory_client("acme", "shop", memory=memory)
-    session = owner.session(user_id="u")
-    assert memory.view_session(session).rules == (rules or NEWEST_RULES.version)
-    head = full_snapshot("{}", 1, None)
-    other.attach(session.session_id).core.emitter.emit(SnapshotCreated(head))
-    assert reasons(memory) == expected
-
-
-def test_unknown_rules_are_an_error() -> None:
-    with pytest.raises(Invalid, match="rules 7 are unknown: use one of 1, 2"):
-        memory_client(rules=7)
+def test_a_memory_has_one_quota() -> None:
     client, memory = memory_client()
-    with client, pytest.raises(Invalid, match="rules are those of the memory"):
-        memory_client(memory=memory, rules=1)
+    with client, pytest.raises(Invalid, match="quota is that of the memory"):
+        memory_client(memory=memory, quota=MemoryQuota(concurrent_runs=1))
 
 
 def test_resume_returns_the_content_of_the_row() -> None:

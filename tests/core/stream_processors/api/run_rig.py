@@ -27,7 +27,7 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.api.test_sessions import FakeGroup
 from tests.support.event_factory import EventFactory
 
@@ -39,7 +39,7 @@ class RunRig:
     """A folded log by rules 2, and the pages that show its runs."""
 
     def __init__(self) -> None:
-        self.rig, self.agent = OracleRig(position=position_under(2)), EventFactory()
+        self.rig, self.agent = OracleRig(), EventFactory()
         self.rig.start(self.agent)
         owner: Any = SimpleNamespace(
             state=self.rig.fold,

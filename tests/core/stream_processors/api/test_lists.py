@@ -15,7 +15,7 @@ from sessionary.schemas.ids import SessionKey, new_session_id, partition_of, run
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.core.partition import PartitionState
-from tests.core.oracle_rig import DECODER, SETTINGS, OracleRig, position_under
+from tests.core.oracle_rig import DECODER, FIRST_POSITION, SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 from tests.support.event_factory import EventFactory
 from tests.support.machines import MACHINES
@@ -32,7 +32,7 @@ class FakeOwner:
         self.committed_s = time.monotonic()
         self.accesses: list[Any] = []
         self.state = PartitionState(partition, SETTINGS, DECODER, MACHINES)
-        self.state.load_position(position_under(2)._replace(next_offset=100 + partition))
+        self.state.load_position(FIRST_POSITION._replace(next_offset=100 + partition))
 
 
 class Fleet:
@@ -43,7 +43,7 @@ class Fleet:
     """
 
     def __init__(self, sessions: int) -> None:
-        rig, agent = OracleRig(position=position_under(2)), EventFactory()
+        rig, agent = OracleRig(), EventFactory()
         rig.start(agent)
         session = rig.row_of(agent)
         for run_id, mode in (("a", "detached"), ("a!", "detached"), ("b", "attached")):

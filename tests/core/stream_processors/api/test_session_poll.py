@@ -11,7 +11,6 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.session_poll import SESSIONS_MAX
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
@@ -203,7 +202,6 @@ def test_a_token_of_another_tenant_is_said_so(tmp_path: Path, path: bytes) -> No
 
 def test_another_number_of_agents_than_the_client_knows_is_told(tmp_path: Path) -> None:
     owner, agent = RigOwner(), EventFactory()
-    owner.rig.activate(NEWEST_RULES)
     owner.rig.start(agent)
     for name in ("r", "w"):
         assert owner.rig.send(agent, "agent_registered", agent_id=name) == "applied"

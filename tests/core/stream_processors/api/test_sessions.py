@@ -26,7 +26,7 @@ from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 SETTINGS = ProcessorSettings(api_tokens=parse_tokens({"token": "acme"}), api_port=4242)
@@ -201,26 +201,25 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
 def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
     """Return the deadline that the API tells of an agent's session."""
     owner: Any = SimpleNamespace(state=rig.fold)
-    asked = AskedOwner(Question(agent.key, 0, None, 0.0, reads_not_kept=True), owner)
+    asked = AskedOwner(Question(agent.key, 0, None, 0.0), owner)
     deadline: int = session_document(rig.row_of(agent), asked)["deadline_ms"]
     return deadline
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_the_deadline_that_is_told_is_when_the_session_s_clock_fires(rules: int) -> None:
-    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+def test_the_deadline_that_is_told_is_when_the_session_s_clock_fires() -> None:
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(idle_ms=70_000))
     assert told_deadline(rig, agent) == rig.at + 60_000
     rig.at += 50_000
     rig.tick()  # a hole ends
     told_ms = told_deadline(rig, agent)
-    assert told_ms == rig.at + (25_000 if rules == 1 else 60_000)
+    assert told_ms == rig.at + 60_000
     assert rig.advance(told_ms - rig.at - 1) == []
     assert rig.advance(1) == ["T06 inactive"]
 
 
 def test_the_deadline_that_is_told_goes_by_a_repaired_clock() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(max_duration_ms=40_000))
     rig.at += 86_400_000
     rig.set_clock()

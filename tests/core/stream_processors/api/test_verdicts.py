@@ -7,19 +7,19 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import RefusalReason
-from sessionary.stream_processors.api.verdicts import former_verdict, verdict_document
+from sessionary.stream_processors.api.verdicts import verdict_document
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.core.sequencing import OFFSETS_KEPT
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 
 class VerdictRig(OracleRig):
     """A fold whose outcomes are kept, as an owner keeps them, for one session."""
 
-    def __init__(self, rules: int = 1) -> None:
-        super().__init__(position=position_under(rules))
+    def __init__(self) -> None:
+        super().__init__()
         self.agent, self.recent = EventFactory(), RecentOutcomes()
         self.start(self.agent)
 
@@ -81,7 +81,7 @@ def test_an_event_id_of_any_length_costs_no_memory_and_gives_no_false_verdict() 
 
 
 def test_a_repetition_without_an_id_has_not_the_verdict_of_an_unreadable_event() -> None:
-    rig = VerdictRig(rules=2)
+    rig = VerdictRig()
     value = rig.agent.event_bytes("session_activity", {"event_id": ""})
     rig.deliver(b"unreadable")
     assert [rig.verdict(rig.deliver(value)) for _ in range(2)] == [APPLIED, NOT_KEPT]
@@ -102,12 +102,11 @@ def test_a_worker_that_did_not_judge_a_record_says_what_the_row_says() -> None:
     refused = rig.deliver(rig.agent.event_bytes("session_resumed"))
     applied = rig.deliver(rig.agent.event_bytes("session_activity"))
     assert rig.verdict_after_restart(refused) == REFUSED
-    assert rig.verdict_after_restart(applied) == NOT_KEPT
-    assert rig.verdict(applied) == APPLIED
+    assert rig.verdict_after_restart(applied) == rig.verdict(applied) == APPLIED
 
 
-def test_by_rules_2_the_row_says_what_became_of_a_sessions_last_events() -> None:
-    rig = VerdictRig(rules=2)
+def test_the_row_says_what_became_of_a_sessions_last_events() -> None:
+    rig = VerdictRig()
     agent, other = rig.agent, EventFactory("another")
     rig.start(other)
     unreadable = rig.deliver(b"\xc3\x01" + b"\x07" * 8 + b"newer schema")
@@ -127,8 +126,8 @@ def test_by_rules_2_the_row_says_what_became_of_a_sessions_last_events() -> None
 
 
 @pytest.mark.parametrize("event_type", ["session_resumed", "session_activity"])
-def test_by_rules_2_a_row_has_no_verdict_on_a_repetition(event_type: str) -> None:
-    rig = VerdictRig(rules=2)
+def test_a_row_has_no_verdict_on_a_repetition(event_type: str) -> None:
+    rig = VerdictRig()
     value = rig.agent.event_bytes(event_type)
     original, repetition = rig.deliver(value), rig.deliver(value)
     verdict = REFUSED if event_type == "session_resumed" else APPLIED
@@ -137,7 +136,7 @@ def test_by_rules_2_a_row_has_no_verdict_on_a_repetition(event_type: str) -> Non
 
 
 def test_a_row_that_has_forgotten_a_refusal_says_applied_of_no_event_before_the_next() -> None:
-    rig, second = VerdictRig(rules=2), EventFactory(producer="q")
+    rig, second = VerdictRig(), EventFactory(producer="q")
     second.key = rig.agent.key
     forgotten = rig.deliver(rig.agent.event_bytes("session_resumed"))
     applied = rig.deliver(rig.agent.event_bytes("session_activity"))
@@ -150,7 +149,7 @@ def test_a_row_that_has_forgotten_a_refusal_says_applied_of_no_event_before_the_
 
 
 def test_a_row_knows_the_last_events_of_each_producer() -> None:
-    rig, second = VerdictRig(rules=2), EventFactory(producer="q")
+    rig, second = VerdictRig(), EventFactory(producer="q")
     second.key = rig.agent.key
     first_of_q = rig.deliver(second.event_bytes("session_activity"))
     work = [rig.deliver(rig.agent.event_bytes("session_activity")) for _ in range(OFFSETS_KEPT)]
@@ -164,11 +163,3 @@ def test_another_sessions_record_has_no_verdict_here() -> None:
     rig, other = VerdictRig(), EventFactory("another")
     rig.start(other)
     assert rig.verdict(len(rig.log) - 1) == NOT_KEPT
-
-
-def test_a_client_of_0_1_0_gets_no_outcome_that_it_takes_for_a_refusal() -> None:
-    applied, refused, unknown = ({"outcome": outcome} for outcome in ("applied", "refused", "not_kept"))
-    assert former_verdict(unknown, "Active") is None
-    assert former_verdict(unknown, "Timeout") == unknown  # resumed it is not
-    for verdict in (applied, refused, None):
-        assert former_verdict(verdict, "Active") == verdict

@@ -16,7 +16,7 @@ from sessionary.schemas.records import (
     ToolCallState,
 )
 from sessionary.schemas.types import ErrorInfo
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 CALL: dict[str, Any] = {"tool_call_id": "id", "idem_key": "k", "tool_name": "order"}
@@ -27,7 +27,7 @@ class Children:
     """A rig with one session and its run `r`."""
 
     def __init__(self, mode: str = "attached") -> None:
-        self.rig, self.agent = OracleRig(position=position_under(2)), EventFactory()
+        self.rig, self.agent = OracleRig(), EventFactory()
         self.rig.start(self.agent)
         assert self.say("run_started", mode=mode, plan_json=None) == "applied"
 

@@ -8,7 +8,7 @@ from sessionary.schemas.limits import CHILDREN_MAX, CONVERSATION_TURNS_MAX
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import dependants
 from tests.auditor import child_model
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.core.child_rig import ChildRig
 from tests.support.event_factory import EventFactory
 
@@ -60,7 +60,7 @@ def test_a_full_session_goes_on_with_its_conversation() -> None:
 def test_both_judges_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dependants, "CHILDREN_MAX", 3)
     monkeypatch.setattr(child_model, "CHILDREN_MAX", 3)
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
 
     def call(number: int, run_id: str | None) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.clock import Clock
-from tests.core.oracle_rig import ANNOUNCING, OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 BUDGET_MS = 60_000
@@ -12,9 +12,9 @@ HOLE_MS = 50_000
 QUIET_MS = 25_000
 
 
-def rig_after_hole(rules: int, hole_ms: int = HOLE_MS, limits: Limits = Limits()) -> OracleRig:
+def rig_after_hole(hole_ms: int = HOLE_MS, limits: Limits = Limits()) -> OracleRig:
     """Return a rig whose session was heard last when the hole began; now it ends."""
-    rig = OracleRig(position=position_under(rules))
+    rig = OracleRig()
     rig.start(EventFactory(), limits=limits)
     rig.at += hole_ms
     rig.tick()
@@ -28,14 +28,8 @@ def test_a_hole_ends_with_the_record_after_it() -> None:
     assert Clock(1_000).hole_end_ms(QUIET_MS) == 0
 
 
-def test_by_rules_1_a_hole_is_silence() -> None:
-    rig = rig_after_hole(1)
-    assert rig.advance(QUIET_MS - 1) == []
-    assert rig.advance(1) == ["T06 inactive"]
-
-
-def test_by_rules_2_inactivity_counts_from_the_end_of_the_hole() -> None:
-    rig = rig_after_hole(2)
+def test_inactivity_counts_from_the_end_of_the_hole() -> None:
+    rig = rig_after_hole()
     assert rig.fold.next_deadline_ms == rig.at + BUDGET_MS
     assert rig.advance(BUDGET_MS - 1) == []
     assert rig.advance(1) == ["T06 inactive"]
@@ -43,22 +37,21 @@ def test_by_rules_2_inactivity_counts_from_the_end_of_the_hole() -> None:
     assert line.due_at == line.fired_at == rig.at * 1_000
 
 
-def test_by_rules_2_so_does_the_time_without_work() -> None:
-    rig = rig_after_hole(2, hole_ms=3_600_000, limits=Limits(idle_ms=40_000))
+def test_the_time_without_work_counts_from_there_too() -> None:
+    rig = rig_after_hole(hole_ms=3_600_000, limits=Limits(idle_ms=40_000))
     assert rig.advance(39_999) == []
     assert rig.advance(1) == ["T06 idle"]
 
 
-@pytest.mark.parametrize("rules", [1, 2])
-def test_the_maximum_duration_goes_on_in_a_hole(rules: int) -> None:
-    rig = rig_after_hole(rules, limits=Limits(max_duration_ms=55_000))
+def test_the_maximum_duration_goes_on_in_a_hole() -> None:
+    rig = rig_after_hole(limits=Limits(max_duration_ms=55_000))
     assert rig.advance(QUIET_MS - 1) == []
     assert rig.advance(1) == ["T06 max_duration"]
 
 
 @pytest.mark.parametrize(("state", "ms"), [("Paused", 86_400_000), ("Error", 60_000), ("Idle", 15_000)])
 def test_clocks_of_other_states_go_on_in_a_hole(state: str, ms: int) -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.send(agent, "session_created")
     if state != "Idle":
         for phase in ("validating", "connecting"):
@@ -72,7 +65,7 @@ def test_clocks_of_other_states_go_on_in_a_hole(state: str, ms: int) -> None:
 
 
 def test_what_is_heard_after_the_hole_counts_from_then() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     rig.at += HOLE_MS
     rig.tick()
@@ -83,20 +76,9 @@ def test_what_is_heard_after_the_hole_counts_from_then() -> None:
 
 
 def test_each_hole_starts_the_clocks_again() -> None:
-    rig = rig_after_hole(2)
+    rig = rig_after_hole()
     assert rig.advance(BUDGET_MS - 1_000) == []
     rig.at += 5_001
     rig.tick()
     assert rig.advance(BUDGET_MS - 1) == []
-    assert rig.advance(1) == ["T06 inactive"]
-
-
-def test_rules_that_begin_in_the_quiet_time_count_from_the_end_of_the_hole_before() -> None:
-    rig = OracleRig(position=ANNOUNCING)
-    rig.start(EventFactory())
-    rig.at += HOLE_MS
-    rig.tick()
-    rig.advance(10_000)
-    assert rig.begin_rules() == "tick"
-    assert rig.advance(BUDGET_MS - 10_001) == []
     assert rig.advance(1) == ["T06 inactive"]

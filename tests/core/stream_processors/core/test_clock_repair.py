@@ -11,7 +11,7 @@ from sessionary.stream_processors.core.clock import add_repair, believed_from
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.clocks import repair_times
-from tests.core.oracle_rig import SETTINGS, OracleRig, position_under
+from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
 
@@ -21,7 +21,7 @@ INIT_MS, BUDGET_MS = 15_000, 60_000
 
 
 def started_rig(limits: Limits = LIMITS) -> tuple[OracleRig, EventFactory]:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=limits)
     return rig, agent
 
@@ -99,7 +99,7 @@ def reach(rig: OracleRig, agent: EventFactory, state: str) -> int:
 
 @pytest.mark.parametrize("state", ["Idle", "Error", "Timeout"])
 def test_what_is_left_of_a_limit_is_left_after_a_clock_is_set_forward(state: str) -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     limit_ms = reach(rig, agent, state)
     rig.advance(5_000)
     rig.at += DAY_MS  # the partition was halted, and its clock stood still
@@ -144,7 +144,7 @@ def test_a_resume_in_the_grace_period_is_not_refused_for_the_time_of_the_leap() 
 
 
 def test_of_a_duration_that_began_while_the_clock_was_ahead_no_more_than_the_whole_is_left() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.send(agent, "session_created", limits=LIMITS)
     leap(rig, DAY_MS)
     at, rig.at = rig.at, rig.at + DAY_MS
@@ -213,7 +213,7 @@ def test_the_first_rules_set_no_clock_and_no_rules_amid_the_timers_of_a_record()
     setting = ClockSetting(1, 0, "why", "alice")
     with pytest.raises(ValueError, match="second rules"):
         OracleRig().fold.begin().set_clock(setting)
-    few = OracleRig(position=position_under(2), settings=SETTINGS._replace(timers_max=1))
+    few = OracleRig(settings=SETTINGS._replace(timers_max=1))
     for name in ("one", "two"):
         few.send(EventFactory(name), "session_created", limits=LIMITS)
     few.advance(INIT_MS - 1)
@@ -229,7 +229,7 @@ def test_the_first_rules_set_no_clock_and_no_rules_amid_the_timers_of_a_record()
 
 
 def test_no_clock_is_set_after_a_record_that_moved_it_and_did_not_fit_into_the_batch() -> None:
-    few = OracleRig(position=position_under(2), settings=SETTINGS._replace(timers_max=1))
+    few = OracleRig(settings=SETTINGS._replace(timers_max=1))
     for name in ("one", "two"):
         few.send(EventFactory(name), "session_created", limits=LIMITS)
         few.at += SECOND_MS

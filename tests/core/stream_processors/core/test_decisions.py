@@ -7,7 +7,6 @@ import pytest
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import PartitionDecision
 from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
@@ -51,7 +50,6 @@ def test_by_the_first_rules_skipped_offsets_leave_a_gap_in_the_audit_trail_and_n
 def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
-    rig.activate(NEWEST_RULES)
     first = rig.offset
     key = agent.key.encoded()
     records = [LogRecord(first, rig.at, key, POISON, (("a", b"b"),)), LogRecord(first + 1, rig.at, None, POISON)]
@@ -102,7 +100,6 @@ def accept_truncation(rig: FoldRig, replaced: tuple[int, int], *records: LogReco
 def test_records_that_took_the_offsets_of_folded_ones_are_rejected_and_the_position_stays() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
-    rig.activate(NEWEST_RULES)
     row, key, next_offset = rig.row_of(agent), agent.key.encoded(), rig.offset
     for n, offset in enumerate((2, 3)):  # in two transactions
         outcome = accept_truncation(rig, (offset, offset), LogRecord(offset, rig.at, key, POISON))
@@ -161,7 +158,6 @@ def test_an_event_on_which_a_machine_fails_is_refused_and_changes_nothing(
 ) -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
-    rig.activate(NEWEST_RULES)
     row, live, deadline = rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms
     with monkeypatch.context() as broken:
         break_machine(broken, place)
@@ -185,7 +181,6 @@ def test_a_failure_that_is_told_gives_the_same_again(monkeypatch: pytest.MonkeyP
     for rig in rigs:
         agent = EventFactory()
         rig.start(agent)
-        rig.activate(NEWEST_RULES)
     record = LogRecord(rigs[0].offset, rigs[0].at, agent.key.encoded(), agent.event_bytes("session_paused"))
     with monkeypatch.context() as broken:
         break_machine(broken, "decide")

@@ -5,11 +5,11 @@ import pytest
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import Gravestone, GravestoneChunk
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, chunk_key, end_of_day
-from sessionary.stream_processors.core.gravestones.packing import ROUNDS_MAX, ChunkSizes
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
-from tests.core.oracle_rig import ANNOUNCING, DECODER, SETTINGS, START_MS, OracleRig, position_under
+from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
 
@@ -35,17 +35,16 @@ def rows_of(rig: OracleRig) -> set[bytes]:
     return {key for key, row in rig.fold.rows.items() if isinstance(row, Gravestone)}
 
 
-def test_by_rules_2_gravestones_are_packed_and_by_rules_1_they_stay_rows() -> None:
-    for rules, packed in ((1, 0), (2, 4)):
-        rig, agents = OracleRig(SMALL, position=position_under(rules)), agents_of(7)
-        archive_sessions(rig, agents[:4])
-        archive_sessions(rig, agents[4:])
-        assert sum(len(chunk.key_hashes) // 16 for chunk in chunks_of(rig)) == packed
-        assert len(rows_of(rig)) == 7 - packed
+def test_gravestones_are_packed_once_enough_wait() -> None:
+    rig, agents = OracleRig(SMALL), agents_of(7)
+    archive_sessions(rig, agents[:4])
+    archive_sessions(rig, agents[4:])
+    assert sum(len(chunk.key_hashes) // 16 for chunk in chunks_of(rig)) == 4
+    assert len(rows_of(rig)) == 3
 
 
-def test_by_rules_2_every_late_event_is_refused_whether_packed_or_not() -> None:
-    rig, agents = OracleRig(SMALL, position=position_under(2)), agents_of(5)
+def test_every_late_event_is_refused_whether_packed_or_not() -> None:
+    rig, agents = OracleRig(SMALL), agents_of(5)
     archive_sessions(rig, agents[:4])
     archive_sessions(rig, agents[4:])
     assert rows_of(rig) == {agents[4].key.encoded()}
@@ -62,7 +61,7 @@ def test_by_rules_2_every_late_event_is_refused_whether_packed_or_not() -> None:
 
 
 def test_a_session_can_be_created_again_from_the_end_of_its_gravestones_last_day_on() -> None:
-    rig, agents = OracleRig(SMALL, position=position_under(2)), agents_of(5)
+    rig, agents = OracleRig(SMALL), agents_of(5)
     archive_sessions(rig, agents[:4])
     archive_sessions(rig, agents[4:])
     ends_ms = end_of_day(rig.at + GRAVESTONE_MS)
@@ -76,29 +75,9 @@ def test_a_session_can_be_created_again_from_the_end_of_its_gravestones_last_day
     assert len(rig.fold.chunks) == 0
 
 
-def test_what_rules_1_left_is_packed_in_steps_and_refused_as_all_others() -> None:
-    rig, agents = OracleRig(SMALL, position=ANNOUNCING), agents_of(40)
-    archive_sessions(rig, agents)
-    for agent in agents:
-        repeated = agent.event_bytes("session_created", {"producer_seq": 1})
-        assert rig.append(agent.key.encoded(), repeated) == "duplicate"
-    assert chunks_of(rig) == []
-    rig.begin_rules()
-    while rig.fold.expiries:
-        before = len(rows_of(rig))
-        step = ROUNDS_MAX * SMALL.chunk_sizes.chunk_keys
-        assert len(rig.outcomes[-1].rows) <= step + ROUNDS_MAX + SMALL.chunk_sizes.chunks_merged
-        rig.tick()
-        assert before - len(rows_of(rig)) <= step
-    assert rows_of(rig) == set()
-    for agent in agents:
-        repeated = agent.event_bytes("session_created", {"producer_seq": 1})
-        assert rig.append(agent.key.encoded(), repeated) == "refused session_archived"
-
-
 @pytest.mark.parametrize("void_batches", [1, 2])
 def test_what_a_void_batch_packed_is_packed_by_the_next_one(void_batches: int) -> None:
-    rig = OracleRig(SMALL._replace(chunk_sizes=ChunkSizes(chunk_keys=9)), position=position_under(2))
+    rig = OracleRig(SMALL._replace(chunk_sizes=ChunkSizes(chunk_keys=9)))
     archive_sessions(rig, agents := agents_of(8))
     fold, offset = rig.fold, len(rig.log)
     fold.settings = SMALL
@@ -114,7 +93,7 @@ def test_what_a_void_batch_packed_is_packed_by_the_next_one(void_batches: int) -
 
 def test_a_batch_that_is_finished_twice_packs_once() -> None:
     unpacked = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=99))
-    rig = OracleRig(unpacked, position=position_under(2))
+    rig = OracleRig(unpacked)
     archive_sessions(rig, agents_of(30))
     rig.fold.settings = SMALL
     batch = rig.fold.begin()
@@ -125,7 +104,7 @@ def test_a_batch_that_is_finished_twice_packs_once() -> None:
 
 
 def test_records_that_follow_after_a_batch_was_finished_find_its_gravestones() -> None:
-    rig, agents = OracleRig(SETTINGS, position=position_under(2)), agents_of(5)
+    rig, agents = OracleRig(SETTINGS), agents_of(5)
     rig.fold.settings = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=99))
     archive_sessions(rig, agents)
     rig.fold.settings = SMALL
@@ -144,7 +123,7 @@ def test_records_that_follow_after_a_batch_was_finished_find_its_gravestones() -
 
 
 def test_a_client_cannot_reach_a_chunk_by_its_key() -> None:
-    rig = OracleRig(SMALL, position=position_under(2))
+    rig = OracleRig(SMALL)
     archive_sessions(rig, agents_of(4))
     (chunk,) = chunks_of(rig)
     key = chunk_key(chunk.expires_at, 0)
@@ -154,7 +133,7 @@ def test_a_client_cannot_reach_a_chunk_by_its_key() -> None:
 
 
 def test_a_fold_that_loads_the_rows_knows_what_is_packed() -> None:
-    rig, agents = OracleRig(SMALL, position=position_under(2)), agents_of(5)
+    rig, agents = OracleRig(SMALL), agents_of(5)
     archive_sessions(rig, agents[:4])
     archive_sessions(rig, agents[4:])
     fold = PartitionState(0, SMALL, DECODER, MACHINES)
@@ -173,14 +152,12 @@ def agent_with_id(made_ms: int) -> EventFactory:
 
 
 @pytest.mark.parametrize(("age_ms", "outcome"), [(GRAVESTONE_MS - 1, "applied"), (GRAVESTONE_MS, "refused too_old")])
-def test_by_rules_2_a_session_whose_id_is_too_old_is_not_created(age_ms: int, outcome: str) -> None:
-    for rules, expected in ((2, outcome), (1, "applied")):
-        rig = OracleRig(position=position_under(rules))
-        assert rig.send(agent_with_id(START_MS - age_ms), "session_created") == expected
+def test_a_session_whose_id_is_too_old_is_not_created(age_ms: int, outcome: str) -> None:
+    assert OracleRig().send(agent_with_id(START_MS - age_ms), "session_created") == outcome
 
 
 def test_a_session_with_an_old_id_leaves_no_gravestone_and_is_not_revived() -> None:
-    rig = OracleRig(position=position_under(2))
+    rig = OracleRig()
     agent = agent_with_id(START_MS - GRAVESTONE_MS + 1_000)
     assert rig.send(agent, "session_created") == "applied"
     rig.at += DAY_MS  # the session is archived a day later
@@ -193,7 +170,7 @@ def test_a_session_with_an_old_id_leaves_no_gravestone_and_is_not_revived() -> N
 
 
 def test_a_gravestone_of_a_young_id_goes_when_its_creation_would_be_too_old() -> None:
-    rig, agent = OracleRig(position=position_under(2)), agent_with_id(START_MS)
+    rig, agent = OracleRig(), agent_with_id(START_MS)
     assert rig.send(agent, "session_created") == "applied"
     rig.at += 3 * DAY_MS
     rig.tick()

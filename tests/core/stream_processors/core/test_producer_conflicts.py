@@ -4,16 +4,13 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.schemas.types import ProducerLedger
-from sessionary.stream_processors.core.sequencing import IDS_KEPT, check_sequence, hash_event_id
+from sessionary.stream_processors.core.sequencing import IDS_KEPT, hash_event_id
 from tests.core.fold_rig import FoldRig
 from tests.support.event_factory import EventFactory
 
 
 def rig_with_session() -> tuple[FoldRig, EventFactory]:
     rig, agent = FoldRig(), EventFactory()
-    rig.activate(NEWEST_RULES)
     rig.start(agent)
     return rig, agent
 
@@ -57,7 +54,6 @@ def test_what_came_before_the_ids_that_are_kept_is_a_repetition() -> None:
 def test_a_session_of_rules_1_learns_the_ids_from_its_next_event_on() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
-    rig.activate(NEWEST_RULES)
     assert rig.send(agent, "message_appended") == "applied"
     found = {seq: rig.send(agent, "message_appended", {"event_id": "x", "producer_seq": seq}) for seq in (4, 5)}
     assert found == {4: "duplicate", 5: "refused producer_conflict"}
@@ -98,9 +94,3 @@ def test_gravestones_keep_no_ids() -> None:
 def test_the_hash_of_an_id_is_two_bytes_and_never_the_mark_of_an_unknown_one(event_id: str) -> None:
     assert len(hash_event_id(event_id)) == 2
     assert hash_event_id(event_id) != b"\0\0"
-
-
-def test_a_check_without_an_id_keeps_none() -> None:
-    ledger = ProducerLedger("p", 3, recent_ids=b"\1\2\3\4")
-    assert check_sequence((ledger,), "p", 3).duplicate
-    assert check_sequence((ledger,), "p", 4).producers[0].recent_ids is None

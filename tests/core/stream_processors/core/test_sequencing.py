@@ -16,11 +16,11 @@ from sessionary.stream_processors.core.sequencing import (
     OFFSETS_KEPT,
     PRODUCERS_MAX,
     LogMoment,
-    check_with_memory,
+    check_sequence,
     hash_producer,
     last_offsets,
 )
-from tests.core.oracle_rig import ANNOUNCING, OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 from tests.support.values import example
 
@@ -37,16 +37,9 @@ def ledger_of(row: SessionState) -> list[str]:
     return [ledger.producer_id for ledger in row.producers]
 
 
-def test_by_rules_1_a_session_knows_64_producers_and_refuses_all_others() -> None:
-    rig, first = OracleRig(), EventFactory()
-    rig.start(first)
-    outcomes = [rig.send(agent, "session_activity") for agent in further_processes(64, first)]
-    assert outcomes == ["applied"] * 63 + ["refused too_many_producers"]
-
-
 @pytest.mark.parametrize("resumes", [False, True], ids=("one epoch", "an epoch each"))
-def test_by_rules_2_a_hundred_processes_in_turn_work_on_a_session_and_end_it(resumes: bool) -> None:
-    rig, first = OracleRig(position=position_under(2)), EventFactory()
+def test_a_hundred_processes_in_turn_work_on_a_session_and_end_it(resumes: bool) -> None:
+    rig, first = OracleRig(), EventFactory()
     rig.start(first)
     for agent in further_processes(100, first):
         rig.at += 100
@@ -62,7 +55,7 @@ def test_by_rules_2_a_hundred_processes_in_turn_work_on_a_session_and_end_it(res
 
 
 def test_nothing_of_a_forgotten_producer_is_applied_twice() -> None:
-    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig, first = OracleRig(), EventFactory()
     rig.start(first)
     for agent in further_processes(100, first):
         rig.at += 1
@@ -74,7 +67,7 @@ def test_nothing_of_a_forgotten_producer_is_applied_twice() -> None:
 
 
 def test_a_forgotten_producer_goes_on_where_it_was() -> None:
-    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig, first = OracleRig(), EventFactory()
     rig.start(first)
     for agent in further_processes(64, first):
         rig.at += 1
@@ -89,7 +82,7 @@ def test_a_forgotten_producer_goes_on_where_it_was() -> None:
 
 
 def test_producers_of_past_epochs_are_forgotten_first_and_then_the_longest_silent() -> None:
-    rig, first = OracleRig(position=position_under(2)), EventFactory()
+    rig, first = OracleRig(), EventFactory()
     rig.start(first)
     processes = list(further_processes(65, first))
     for agent in processes[:62]:
@@ -109,25 +102,6 @@ def test_producers_of_past_epochs_are_forgotten_first_and_then_the_longest_silen
     assert forgotten == {hash_producer("p2"), hash_producer("p3")}
 
 
-def test_entries_of_rules_1_are_forgotten_first_and_stay_known() -> None:
-    rig, first = OracleRig(position=ANNOUNCING), EventFactory()
-    rig.start(first)
-    processes = list(further_processes(66, first))
-    for agent in processes[:63]:
-        assert rig.send(agent, "session_activity") == "applied"
-    assert rig.begin_rules() == "tick"
-    assert rig.send(first, "session_activity") == "applied"
-    for agent in processes[63:]:
-        assert rig.send(agent, "session_activity") == "applied"
-    row = rig.row_of(first)
-    assert [entry.epoch for entry in row.forgotten] == [1, 1, 1]
-    assert {entry.id_hash for entry in row.forgotten} == {hash_producer(f"p{n}") for n in range(3)}
-    record = next(
-        record for record in rig.log if record.value == EventFactory(producer="p0").event_bytes("session_activity")
-    )
-    assert rig.append(record.key, record.value) == "refused late_filler"
-
-
 def full_memory(epoch: int) -> tuple[tuple[ProducerLedger, ...], tuple[ForgottenProducer, ...]]:
     listed = tuple(ProducerLedger(f"p{n}", 1, (), epoch, n) for n in range(PRODUCERS_MAX))
     return listed, tuple(ForgottenProducer(n, 1, epoch) for n in range(FORGOTTEN_MAX))
@@ -135,15 +109,15 @@ def full_memory(epoch: int) -> tuple[tuple[ProducerLedger, ...], tuple[Forgotten
 
 def test_a_producer_too_many_for_the_memory_of_an_epoch_is_refused_until_the_next_one() -> None:
     listed, forgotten = full_memory(epoch=3)
-    refused = check_with_memory(listed, forgotten, "new", 1, LogMoment(3, 99))
+    refused = check_sequence(listed, forgotten, "new", 1, LogMoment(3, 99, b"id", 1))
     assert (refused.refusal, refused.forgotten) == ("too_many_producers", None)
     assert refused.producers == listed
-    taken = check_with_memory(listed, forgotten, "new", 1, LogMoment(4, 99))
+    taken = check_sequence(listed, forgotten, "new", 1, LogMoment(4, 99, b"id", 1))
     assert taken.refusal is None
     assert taken.forgotten is not None
     assert taken.forgotten == (*forgotten[1:], ForgottenProducer(hash_producer("p0"), 1, 3))
-    back = check_with_memory(
-        listed, (*forgotten[1:], ForgottenProducer(hash_producer("old"), 7, 3)), "old", 8, LogMoment(3, 99)
+    back = check_sequence(
+        listed, (*forgotten[1:], ForgottenProducer(hash_producer("old"), 7, 3)), "old", 8, LogMoment(3, 99, b"id", 1)
     )
     assert back.refusal is None
     assert back.forgotten == (*forgotten[1:], ForgottenProducer(hash_producer("p0"), 1, 3))
@@ -165,7 +139,7 @@ def send_random_numbers(seed: int) -> None:
         if rng.random() < 0.02:
             epoch += 1
         producer, seq = f"p{rng.randrange(12)}", rng.randint(1, 9)
-        check = check_with_memory(listed, forgotten, producer, seq, LogMoment(epoch, now_ms))
+        check = check_sequence(listed, forgotten, producer, seq, LogMoment(epoch, now_ms, b"id", now_ms))
         if check.duplicate or check.refusal is not None:
             assert check.producers == listed
             continue
@@ -180,7 +154,7 @@ def send_random_numbers(seed: int) -> None:
 
 
 def test_a_ledger_that_is_not_full_is_as_small_as_before() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     row = rig.row_of(agent)
     assert row.forgotten == ()
@@ -192,18 +166,18 @@ def test_the_last_offsets_of_a_producer_take_few_bytes() -> None:
     listed: tuple[ProducerLedger, ...] = ()
     offsets = [(1 << 33) + 5_000 * number for number in range(OFFSETS_KEPT + 2)]
     for seq, offset in enumerate(offsets, start=1):
-        listed = tuple(check_with_memory(listed, (), "p", seq, LogMoment(1, 7, offset=offset)).producers)
+        listed = tuple(check_sequence(listed, (), "p", seq, LogMoment(1, 7, b"id", offset)).producers)
     assert list(last_offsets(listed[0])) == offsets[:1:-1]
     assert list(last_offsets(ProducerLedger("p", 3, ()))) == []
-    far = LogMoment(1, 7, offset=offsets[-1] + OFFSET_DISTANCE_MAX)
-    assert list(last_offsets(check_with_memory(listed, (), "p", len(offsets) + 1, far).producers[0])) == [far.offset]
+    far = LogMoment(1, 7, b"id", offsets[-1] + OFFSET_DISTANCE_MAX)
+    assert list(last_offsets(check_sequence(listed, (), "p", len(offsets) + 1, far).producers[0])) == [far.offset]
     row: SessionState = example(SessionState)
     bare = row._replace(producers=tuple(ledger._replace(offsets=()) for ledger in listed))
     assert len(encode_record(row._replace(producers=listed))) - len(encode_record(bare)) <= 20
 
 
 def test_a_gravestone_has_no_offsets() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.row_of(agent).producers[0].offsets == (3, 1, 1, 1)
     rig.send(agent, "session_terminated")
@@ -216,9 +190,9 @@ def test_a_gravestone_has_no_offsets() -> None:
 REPLAYED = (("replayed_from", b'"sessionary.events:0:3"'),)
 
 
-def rig_with_gap(rules: int = 2, size: int = 3) -> tuple[OracleRig, EventFactory]:
+def rig_with_gap(size: int = 3) -> tuple[OracleRig, EventFactory]:
     """Return a rig whose agent lost `size` numbers after its fourth."""
-    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     agent.seq += size
     assert rig.send(agent, "session_activity") == "applied"
@@ -271,11 +245,9 @@ def test_what_depends_on_the_order_of_events_fills_no_gap(event_type: str) -> No
     assert replay(rig, agent, 6, event_type) == "refused late_filler"
 
 
-def test_without_the_header_or_by_rules_1_a_filler_is_late() -> None:
+def test_without_the_header_a_filler_is_late() -> None:
     rig, agent = rig_with_gap()
     assert rig.send(agent, "usage_recorded", {"producer_seq": 6}) == "refused late_filler"
-    rig, agent = rig_with_gap(rules=1)
-    assert replay(rig, agent, 6) == "refused late_filler"
 
 
 def test_a_replay_of_a_value_out_of_bounds_stays_refused() -> None:
@@ -290,17 +262,6 @@ def test_numbers_of_joined_gaps_may_have_been_applied_and_are_not_filled() -> No
         assert rig.send(agent, "session_activity") == "applied"
     assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
     assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
-
-
-def test_a_full_list_of_gaps_of_rules_1_may_have_been_joined() -> None:
-    rig, agent = OracleRig(position=ANNOUNCING), EventFactory()
-    rig.start(agent)
-    for _ in range(17):
-        agent.seq += 1
-        assert rig.send(agent, "session_activity") == "applied"
-    assert rig.begin_rules() == "tick"
-    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
-    assert replay(rig, agent, 5) == "refused late_filler"
 
 
 def test_a_split_that_makes_too_many_gaps_joins_the_oldest() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.schemas.types import DataClass
 from sessionary.stream_processors.core.trail import Access, with_accesses
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 LEAP_DAY = datetime(2028, 2, 29, 12, tzinfo=UTC)
@@ -39,7 +39,7 @@ def micros(moment: datetime) -> int:
 
 
 def test_an_access_is_a_security_record_of_its_tenant_outside_of_the_numbers_of_sessions() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     access = Access("acme", "ann", "unknown_session", "requests: 7")
     judged = rig.outcomes[-1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 BAD_KEYS = [None, b"acme", b"\xff\xfe", b":"]
@@ -15,7 +15,7 @@ def audit_kinds(rig: OracleRig) -> list[str]:
 
 @pytest.mark.parametrize("key", BAD_KEYS)
 def test_a_heartbeat_under_a_bad_key_is_refused_without_an_audit_record(key: bytes | None) -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.append(key, agent.event_bytes("heartbeat")) == "refused bad_key"
     assert audit_kinds(rig) == []
@@ -25,7 +25,7 @@ def test_a_heartbeat_under_a_bad_key_is_refused_without_an_audit_record(key: byt
 
 @pytest.mark.parametrize("key", BAD_KEYS)
 def test_any_other_event_under_a_bad_key_is_audited(key: bytes | None) -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     for value in (agent.event_bytes("session_activity"), b"x", agent.event_bytes("heartbeat", {"user_id": "u" * 300})):
         assert rig.append(key, value) == "refused bad_key"
         assert audit_kinds(rig) == ["refusal"]

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
-from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
@@ -106,9 +104,9 @@ def new_store(kind: str, folder: Path) -> Store:
 
 
 @cache
-def folded_sessions(rules: RuleSet = NEWEST_RULES) -> StoreRig:
+def folded_sessions() -> StoreRig:
     """Return a fold of a few sessions, which wrote a changelog of some 40 records."""
-    rig = StoreRig(rules=rules)
+    rig = StoreRig()
     for number in range(SESSIONS):
         agent = EventFactory(f"s{number}")
         created = agent.event_bytes("session_created", snapshot=snapshot("first", "1" * 2_000))
@@ -135,7 +133,6 @@ def check_recovered(state: PartitionState, rig: StoreRig) -> None:
     assert (len(state.timers.keys()), state.next_deadline_ms) == (SESSIONS, rig.state.next_deadline_ms)
 
 
-@pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=["first rules", "newest rules"])
 @pytest.mark.parametrize(
     ("store", "is_restarted"),
     [("memory", False), ("rocksdb", False), ("rocksdb", True)],
@@ -143,10 +140,10 @@ def check_recovered(state: PartitionState, rig: StoreRig) -> None:
     ids=["memory", "rocksdb", "rocksdb after a crash"],
 )
 def test_what_a_failed_recovery_has_loaded_is_not_read_again(
-    store: Store, is_restarted: bool, rules: RuleSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, is_restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RocksStore, "BATCH_ROWS", 0)  # each batch of records is written at once
-    rig = folded_sessions(rules)
+    rig = folded_sessions()
     log = ScriptedChangelog(rig.changelog, limits=[FAILED_AT, 1])
     for _ in range(2):
         with pytest.raises(Lost):
@@ -300,7 +297,7 @@ def calls_of(work: Callable[[], object]) -> int:
 
 def test_a_session_is_recovered_with_few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million of them are: each call costs a hundredth of the time that one may take."""
-    row = next(entry for entry in folded_sessions(FIRST_RULES).changelog if entry.due is not None)
+    row = next(entry for entry in folded_sessions().changelog if entry.due is not None)
     made: list[int] = []
     for count in (100, 200):
         log = ScriptedChangelog([row._replace(key=b"acme:%d" % number) for number in range(count)])

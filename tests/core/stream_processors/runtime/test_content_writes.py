@@ -10,8 +10,7 @@ import pytest
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
-from sessionary.schemas.types import RuleSet
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import row_size
@@ -52,11 +51,14 @@ class Log:
         ]
 
 
+OTHERS = NEWEST_RULES._replace(finished_run_days=NEWEST_RULES.finished_run_days + 1)
+
+
 class Story:
     """One session with a large content, folded record by record."""
 
-    def __init__(self, rules: RuleSet = NEWEST_RULES, store: Store | None = None) -> None:
-        self.log, self.rig, self.agent = Log(), StoreRig(store, rules), EventFactory()
+    def __init__(self, store: Store | None = None) -> None:
+        self.log, self.rig, self.agent = Log(), StoreRig(store), EventFactory()
         self.key = self.agent.key.encoded()
         self.rig.fold_records(self.log.start(self.agent, snapshot=SNAPSHOT))
 
@@ -160,16 +162,6 @@ def test_a_session_that_ends_takes_its_content_along() -> None:
     assert story.rig.store.row_sum == (0, 0)
 
 
-def test_by_the_first_rules_a_row_is_one_record() -> None:
-    story = Story(FIRST_RULES)
-    assert list(story.send("heartbeat")) == [story.key]
-    assert {key for key, _, _ in story.rig.changelog} == {story.key, b"\0position"}
-    story.rig.announce(NEWEST_RULES)
-    both = story.send("session_activity")  # from the announcement on, the newest schemas are written
-    assert both[story.key + CONTENT_SUFFIX] == SessionContent(STATE_JSON, SNAPSHOT)
-    assert list(story.send("heartbeat")) == [story.key]
-
-
 def test_a_record_under_the_key_of_a_content_is_refused() -> None:
     story = Story()
     for key in (story.key + CONTENT_SUFFIX, CONTENT_SUFFIX):
@@ -205,18 +197,18 @@ def test_rows_after_a_recovery_are_those_in_memory(
         agents.act_once()
     log = [record._replace(offset=n) for n, record in enumerate(agents.rig.log)]
     monkeypatch.setattr(row_size, "CONTENT_CHARACTERS_MAX", characters_max)
-    rig = StoreRig(new_store(tmp_path / "first"), FIRST_RULES)
+    rig = StoreRig(new_store(tmp_path / "first"))
     whole = JOB.new_state(0)  # never recovers anything
     whole.finish_loading()
     activated_at = rng.randrange(len(log) // 2)
     folders, apart = 0, set[int]()
     while log:
-        if rig.state.position.next_offset >= activated_at and rig.state.position.rules == FIRST_RULES:
-            rig.announce(NEWEST_RULES)
+        if rig.state.position.next_offset >= activated_at and rig.state.position.rules == NEWEST_RULES:
+            rig.announce(OTHERS)
             batch = whole.begin()
-            batch.announce_rules(NEWEST_RULES, "ops")
+            batch.announce_rules(OTHERS, "ops")
             whole.merge(batch)
-            begins = LogRecord(log[0].offset, log[0].timestamp_ms, None, activation_bytes(NEWEST_RULES))
+            begins = LogRecord(log[0].offset, log[0].timestamp_ms, None, activation_bytes(OTHERS))
             log = [begins, *(record._replace(offset=record.offset + 1) for record in log)]
         cut = rng.choice((1, 3, 20))
         rig.fold_records(log[:cut])
@@ -238,6 +230,6 @@ def test_rows_after_a_recovery_are_those_in_memory(
         assert row_bytes(rig.state.rows) == row_bytes(whole.rows)
         assert rig.state.next_deadline_ms == whole.next_deadline_ms
         apart.add(rig.store.count_again().rows - len(rig.state.rows))
-    assert rig.state.position.rules == NEWEST_RULES
+    assert rig.state.position.rules == OTHERS
     assert max(apart) > 0
     rig.store.close()

@@ -7,9 +7,9 @@ import pytest
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, CleanupRequest, Position, RejectedEvent
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import AnnouncedRules, CleanupAction, ErrorInfo, Limits
+from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
@@ -106,15 +106,9 @@ def test_a_confirmed_clean_up_with_very_many_actions_is_audited() -> None:
     assert rig.audit().actions_done == ("close_connection",) * 16 + ("…",)
 
 
-def test_an_acknowledgement_is_reported_from_the_second_rules_on() -> None:
-    first = Position(5, 1, 0, 9, 0)
-    announced = first._replace(announced=AnnouncedRules(*NEWEST_RULES, 5, "ops"))
+def test_an_acknowledgement_is_reported() -> None:
     reported = BatchAcknowledged(3, 9, 1_000, SETTINGS.worker_name)
-    assert JOB.acknowledgement(3, first, 1_000) is None
-    assert [JOB.acknowledgement(3, one, 1_000) for one in (announced, first._replace(rules=NEWEST_RULES))] == [
-        reported,
-        reported,
-    ]
+    assert JOB.acknowledgement(3, Position(5, 1, 0, 9, 0), 1_000) == reported
 
 
 def test_outputs_are_cut_to_the_sizes_that_the_rules_in_force_allow() -> None:
@@ -133,7 +127,7 @@ def test_outputs_are_cut_to_the_sizes_that_the_rules_in_force_allow() -> None:
 def test_an_audit_record_is_cut_to_the_size_that_the_rules_in_force_allow() -> None:
     long = ErrorInfo("retryable", "boom", "m" * 700_000)
     found: list[int] = []
-    for rules in (FIRST_RULES, FIRST_RULES._replace(output_bytes_max=600_000)):
+    for rules in (NEWEST_RULES, NEWEST_RULES._replace(output_bytes_max=600_000)):
         rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
         rig.start(agent)
         assert rig.send(agent, "session_errored", error=long) == "applied"

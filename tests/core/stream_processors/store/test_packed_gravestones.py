@@ -1,4 +1,4 @@
-"""What gravestones cost by rules 2: bytes in the changelog and in memory, over many sessions."""
+"""What gravestones cost: bytes in the changelog and in memory, over many sessions."""
 
 import tracemalloc
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Gravestone, GravestoneChunk
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
@@ -27,11 +26,11 @@ def keys_of(count: int) -> list[bytes]:
 
 
 def store_with_gravestones(store: Store, keys: list[bytes]) -> StoreRig:
-    """Return a fold by rules 2 of a partition with gravestones that rules 1 left."""
+    """Return a fold of a partition whose gravestones all wait to be packed."""
     for n, key in enumerate(keys):
         tenant, session = key.decode().split(":")
         grave = Gravestone(tenant, session, (), "closed", 1, 7, START_MS + GRAVESTONE_MS - n)
-        store.load_rows({key: JOB.row_codec.repack(encode_record(grave, FIRST_RULES.version), None)})
+        store.load_rows({key: JOB.row_codec.repack(encode_record(grave), None)})
     store.finish_loading()
     return StoreRig(store)
 
@@ -60,7 +59,7 @@ def test_a_store_has_packed_gravestones_and_is_recovered_with_them(kind: str, tm
     assert (len(rig.state.chunks), len(rig.state.expiries)) == (3_000 - waiting, waiting)
     assert rig.store.row_sum == rig.store.count_again()
     for store, changelog in ((rig.store, []), (new_store("second"), rig.compacted_changelog())):
-        if store is not rig.store:  # its rows of rules 1 were never in this changelog
+        if store is not rig.store:  # its first rows were never in this changelog
             for key in keys[:3_000]:
                 if (stored := rig.store.stored_row(key)) is not None:
                     store.load_rows({key: stored})
@@ -89,20 +88,9 @@ def test_a_gravestone_costs_less_than_40_bytes_in_the_changelog_and_in_memory() 
         for key, value in stored.items():
             if not key.startswith(b"\x00"):
                 store.load_rows({key: JOB.row_codec.repack(value, None)})
-        state = StoreRig(store, NEWEST_RULES).state
+        state = StoreRig(store).state
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert len(state.chunks) == COUNT - waiting
     assert taken / COUNT < 40
-
-
-def test_written_by_rules_1_nothing_is_packed() -> None:
-    rig = StoreRig(MemoryStore(JOB.row_codec), rules=FIRST_RULES)
-    for key in keys_of(2_000):
-        tenant, session = key.decode().split(":")
-        rig.state.load(key, Gravestone(tenant, session, (), "closed", 1, 7, START_MS + GRAVESTONE_MS))
-    rig.state.finish_loading()
-    rig.fold_records([LogRecord(0, START_MS, None, TICK)])
-    assert len(rig.state.expiries) == 2_000
-    assert {type(rig.state.rows[key]) for key in rig.state.rows} == {Gravestone}

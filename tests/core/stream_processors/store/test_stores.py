@@ -9,8 +9,7 @@ from rocksdict import Rdict
 
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.records import Gravestone, Position
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
-from sessionary.schemas.types import RuleSet
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.families import all_machines
@@ -211,9 +210,8 @@ def test_loaded_rows_are_written_before_they_take_much_memory(tmp_path: Path) ->
     store.close()
 
 
-@pytest.mark.parametrize("rules", [FIRST_RULES, NEWEST_RULES], ids=["first rules", "newest rules"])
-def test_bytes_by_layer_are_those_on_the_shelf(store: Store, rules: RuleSet) -> None:
-    rig = StoreRig(store, rules)
+def test_bytes_by_layer_are_those_on_the_shelf(store: Store) -> None:
+    rig = StoreRig(store)
     agents = [EventFactory(f"s{number}") for number in range(5)]
     offset = 0
 
@@ -226,16 +224,12 @@ def test_bytes_by_layer_are_those_on_the_shelf(store: Store, rules: RuleSet) -> 
     for agent in agents:
         fold(agent, "session_created", snapshot=snapshot("first", "1" * (2_000 if agent is agents[0] else 1)))
     fold(agents[1], "session_start_failed")
-    if not store.blocks or rules is not FIRST_RULES:
-        followed = dict(store.rows.layer_bytes)
-        assert list(store.rows.due_rows()), "counts again"
-        assert followed == store.rows.layer_bytes
-    else:
-        assert not any(store.rows.layer_bytes.values()), "as of its opening"
-        assert list(store.rows.due_rows())
+    followed = dict(store.rows.layer_bytes)
+    assert list(store.rows.due_rows()), "counts again"
+    assert followed == store.rows.layer_bytes
     found = store.rows.layer_bytes
     assert found["rows"] > 1_000
-    assert (found["contents"] > 2_000) == (rules is not FIRST_RULES)
+    assert found["contents"] > 2_000
 
 
 def test_a_gravestone_is_a_layer_of_its_own(store: Store) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.rules import FIRST_RULES
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
@@ -117,7 +116,7 @@ class PartitionApi:
         """Answer `POST /v1/partitions/{partition}/repair-clock` as a retry does.
 
         The body is `{"reason": text}`. The broker is asked for its time, for up to 8 s. Raises
-        `Problem`: 409 if there is nothing to repair, by the first rules, or while the broker's
+        `Problem`: 409 if there is nothing to repair, or while the broker's
         clock and the worker's differ.
         """
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
@@ -249,9 +248,6 @@ def require_repairable(owner: PartitionOwner, wall_s: float) -> None:
             "it needs no repair"
         )
         raise Problem(409, "no_leap", "No leap", detail)
-    if position.rules.version == FIRST_RULES.version:
-        detail = f"partition {partition} is judged by rules 1, which know no repair: sessionary rules activate"
-        raise Problem(409, "older_rules", "Older rules", detail)
     if not owner.state.may_repair_clock:
         raise not_ready(f"partition {partition} is between the timers of one record, or its clock was just set")
 

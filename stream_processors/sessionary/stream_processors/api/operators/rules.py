@@ -17,7 +17,7 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import known_rules, newest_known
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
@@ -34,7 +34,6 @@ from sessionary.stream_processors.settings import ProcessorSettings
 
 _log = role_logger(__name__)
 _BEGIN_S = 5.0
-_RULES = {rules.version: rules for rules in (FIRST_RULES, NEWEST_RULES)}
 _PARTITION_FIELDS = (
     *("partition", "state", "instance", "rules", "finished_run_days", "quotas", "session_quotas", "resume_ms"),
     *("token_quotas", "announced", "principal", "detail"),
@@ -86,7 +85,9 @@ class _Wanted(NamedTuple):
         of_sessions = decided.session_quotas if self.session_quotas is None else self.session_quotas
         of_tokens = decided.token_quotas if self.token_quotas is None else self.token_quotas
         resume_ms = self.resume_ms or decided.resume_ms
-        rules = _RULES[self.version]._replace(finished_run_days=days, quotas=quotas, session_quotas=of_sessions)
+        rules = known_rules()[self.version].rules._replace(
+            finished_run_days=days, quotas=quotas, session_quotas=of_sessions
+        )
         return RulesRequest(rules._replace(token_quotas=of_tokens, resume_ms=resume_ms), self.principal)
 
 
@@ -187,7 +188,7 @@ class RulesApi:
         worker = {
             "instance": settings.worker_name,
             "url": settings.api_url,
-            "newest": NEWEST_RULES.version,
+            "newest": newest_known().version,
             "detail": None,
             **worker_facts(settings),
         }
@@ -243,8 +244,6 @@ def _documents(answer: Any, name: str, fields: Iterable[str]) -> list[dict[str, 
 
 
 def _no_answer_text(answer: Any) -> str:
-    if isinstance(answer, NoAnswer) and answer.status == 404:
-        return "it is of an older release, which knows rules 1 only"
     return str(answer) if isinstance(answer, NoAnswer) else "the worker's answer is of another form"
 
 
@@ -269,11 +268,10 @@ async def _parse_wanted(request: Request, principal: str) -> _Wanted:
     for name, value in quotas.items():
         if value is not None and type(value) is not bool:
             raise Problem(400, "invalid_value", "Bad setting", f"{name} is true or false, not {value!r}")
-    if version not in _RULES:
-        detail = f"this worker knows rules {', '.join(map(str, _RULES))}, not {version}: upgrade all workers first"
+    if version not in known_rules():
+        known = ", ".join(map(str, known_rules()))
+        detail = f"this worker knows rules {known}, not {version}: upgrade all workers first"
         raise Problem(409, "unknown_rules", "Unknown rules", detail)
-    if any(value is not None for value in (days, resume_ms, *quotas.values())) and version == FIRST_RULES.version:
-        raise Problem(400, "invalid_value", "No such setting", f"rules {version} know no runs")
     return _Wanted(version, days, **quotas, resume_ms=resume_ms, principal=principal)
 
 

@@ -55,7 +55,6 @@ IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _KEY_CHARACTERS_MAX: Final = 256
 _WAIT_S: Final = 8.0  # for a verdict
 _ENVELOPE_VERSION: Final = 1
-_NEWER_RULES: Final = 2
 _DETAILS: Final[Mapping[str, str]] = {
     "question_open": "the session waits for an answer: approve or refuse it",
     "no_question": "the session waits for no answer, or for that to another question",
@@ -177,10 +176,6 @@ class SessionEvents:
         owner = self._assignment.owners.get(partition)
         if owner is None or not owner.is_readable or not self._others.has_heard(owner.committed_s):
             raise not_ready(f"partition {partition} is not open here just now")
-        version = owner.state.position.rules.version
-        if version < _NEWER_RULES:
-            detail = f"partition {partition} is judged by rules {version}, which know no operators: activate newer ones"
-            raise Problem(409, "older_rules", "Older rules", detail)
         return owner
 
     async def _append(self, event: Event, owner: PartitionOwner) -> int:
@@ -223,7 +218,7 @@ def _request_key(request: Request) -> str:
 
 
 def _row_of(owner: PartitionOwner, session: SessionKey, partition: int) -> SessionState:
-    return require_session(AskedOwner(Question(session, partition, None, 0.0, reads_not_kept=True), owner))
+    return require_session(AskedOwner(Question(session, partition, None, 0.0), owner))
 
 
 def _last_event(row: SessionState, producer_id: str) -> tuple[int, int | None]:

@@ -1,4 +1,4 @@
-"""Gravestones by rules 2: a hash of the key remains, in chunks of those that vanish together.
+"""Gravestones: a hash of the key remains, in chunks of those that vanish together.
 
     chunk_index   the chunks of a partition, and the look-up of a key in them
     packing       which gravestones become a chunk, and which chunks become one

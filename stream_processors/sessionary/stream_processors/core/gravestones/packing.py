@@ -22,7 +22,7 @@ from sessionary.stream_processors.core.gravestones.chunk_index import (
     split_hashes,
 )
 
-ROUNDS_MAX = 4  # of `chunk_keys` gravestones in one transaction: those of rules 1 may be millions
+ROUNDS_MAX = 4  # of `chunk_keys` gravestones in one transaction
 
 
 class ChunkSizes(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sessionary.schemas.codec import Event
+from sessionary.schemas.codec.value_bounds import find_invalid_value
 from sessionary.schemas.events import MessageAppended, SessionTakenOver, SnapshotCreated, StateUpdated
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET, inactivity_budget_ms
@@ -36,7 +37,6 @@ from sessionary.stream_processors.core.session.facts import (
 )
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK, Objection
-from sessionary.stream_processors.core.session.values import invalid_payload
 
 STATE_BYTES_MAX: Final = VALUE_BYTES_MAX
 FENCED_KEPT: Final = 16  # producers
@@ -92,8 +92,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
     envelope = event.envelope
     assert isinstance(event.payload, SessionTakenOver)
     if envelope.service_id != state.owner_service and not is_by_operator(event):
-        # The row of a session that rules 1 judged does not say whose its last event was.
-        heard_ms = max(state.owner_heard_at or state.last_event_at, arrival.hole_end_ms)
+        heard_ms = max(state.owner_heard_at, arrival.hole_end_ms)
         limit_ms = _BEATS_MISSED * inactivity_budget_ms(state.limits) // HEARTBEATS_PER_BUDGET
         if arrival.now_ms - heard_ms < limit_ms:
             owner, limit = state.owner_service, format_seconds(limit_ms)
@@ -113,14 +112,12 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
     in the log's order.
     """
     envelope = event.envelope
-    if arrival.rules.version < 2 or envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
+    if envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
         return None
     is_message = isinstance(event.payload, MessageAppended)
     if arrival.child_key is not None and not is_message:
         return None  # a reservation that is applied is one that is granted
-    if not any(name == REPLAYED_FROM for name, _ in arrival.record.list_headers()) or invalid_payload(
-        event, arrival.rules
-    ):
+    if not any(name == REPLAYED_FROM for name, _ in arrival.record.list_headers()) or find_invalid_value(event):
         return None
     producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
     if producers is None:
@@ -138,15 +135,15 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
     return Decision(facts)
 
 
-def refuse_beat(row: SessionState, event: Event, arrival: Arrival, why: Objection) -> Decision:
+def refuse_beat(row: SessionState, event: Event, why: Objection) -> Decision:
     """Refuse a heartbeat; it leaves no audit record, and nothing in the row for clients that ask.
 
-    By rules 2, a fenced client's heartbeats are rejected once in an epoch; further ones are only
+    A fenced client's heartbeats are rejected once in an epoch; further ones are only
     counted. So a process that never learns of it leaves one record, and not one a second. The row
     has room for a few such clients; of others each heartbeat is rejected.
     """
     refused = Refused(why.reason, why.detail, None, audited=False)
-    if why.reason != "stale_epoch" or arrival.rules.version < 2:
+    if why.reason != "stale_epoch":
         return Decision((refused,), refusal=why.reason)
     id_hash, fenced = hash_producer(event.envelope.producer_id), row.fenced_beats
     known = fenced.id_hashes if fenced is not None and fenced.epoch == row.epoch else ()

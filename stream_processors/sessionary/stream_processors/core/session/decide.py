@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import Event
+from sessionary.schemas.codec.value_bounds import find_invalid_value
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.agent.views import is_member
-from sessionary.stream_processors.core.machine import REMAINS, Arrival, Decision, Remains
+from sessionary.stream_processors.core.machine import Arrival, Decision, Remains
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import (
     LogMoment,
     SequenceCheck,
     check_sequence,
-    check_with_memory,
     epoch_refusal,
     hash_event_id,
 )
@@ -69,7 +69,6 @@ from sessionary.stream_processors.core.session.values import (
     complete_transition,
     facts_of_number,
     invalid_envelope,
-    invalid_payload,
     object_to_age,
     object_to_first_snapshot,
     object_to_number,
@@ -128,23 +127,21 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | Remains |
     """Judge a record against the row of its session."""
     event = arrival.event
     if arrival.fault is not None:
-        if arrival.rules.version >= 2 and isinstance(row, SessionState):
+        if isinstance(row, SessionState):
             return _refuse_kept(row, event, arrival, Objection(*arrival.fault), ())
         return _refuse_unkept(event, *arrival.fault)
     assert event is not None  # without an event there is a fault
     if row is None:
         return _decide_unknown(rules, arrival, event)
-    if row is REMAINS:
+    if not isinstance(row, SessionState):
         return _refuse_unkept(event, "session_archived", "the session is archived")
-    if isinstance(row, Gravestone):
-        return _decide_archived(row, event, arrival)
     return _decide_known(rules, row, event, arrival)
 
 
-def _refuse_unkept(event: Event | None, reason: Any, detail: str, facts: Sequence[SessionFact] = ()) -> Decision:
+def _refuse_unkept(event: Event | None, reason: Any, detail: str) -> Decision:
     """Refuse without a trace in the session but its audit number. Heartbeats are not audited."""
     audited = event is None or event.envelope.event_type != "heartbeat"
-    return Decision((*facts, Refused(reason, detail, None, audited)), refusal=reason)
+    return Decision((Refused(reason, detail, None, audited),), refusal=reason)
 
 
 def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Decision:
@@ -155,9 +152,9 @@ def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Deci
         return _refuse_unkept(event, "wrong_partition", detail)
     if not isinstance(event.payload, SessionCreated):
         return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
-    if detail := invalid_envelope(envelope, arrival.rules) or invalid_payload(event, arrival.rules):
+    if detail := invalid_envelope(envelope) or find_invalid_value(event):
         return _refuse_unkept(event, "invalid_value", detail)
-    if arrival.rules.version >= 2 and (too_old := object_to_age(envelope.session_id, arrival.now_ms)):
+    if too_old := object_to_age(envelope.session_id, arrival.now_ms):
         return _refuse_unkept(event, *too_old)
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
@@ -168,15 +165,11 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         limits = resolved(payload.limits)
     except Invalid as error:
         return _refuse_unkept(event, error.reason, error.detail)
-    if arrival.rules.version >= 2 and (wrong := object_to_first_snapshot(payload)):
+    if wrong := object_to_first_snapshot(payload):
         return _refuse_unkept(event, *wrong)
-    at = LogMoment()
-    if arrival.rules.version >= 2:
-        at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
-    sequence = check_sequence((), envelope.producer_id, envelope.producer_seq, at)
-    row = _new_session(creation, arrival, payload, limits, sequence.producers)
-    if arrival.rules.version >= 2:
-        row = dependants.with_claim(row, arrival)
+    at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
+    sequence = check_sequence((), (), envelope.producer_id, envelope.producer_seq, at)
+    row = dependants.with_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
@@ -197,7 +190,6 @@ def _new_session(
 ) -> SessionState:
     assert arrival.event is not None
     session, envelope, now_ms = arrival.session, arrival.event.envelope, arrival.now_ms
-    knows_holder = arrival.rules.version >= 2
     return SessionState(
         tenant_id=session.tenant_id,
         session_id=session.session_id,
@@ -230,28 +222,16 @@ def _new_session(
         restored_from_snapshot_id=payload.restored_from_snapshot_id,
         clock_repair=arrival.clock_repair,
         producers=producers,
-        holder=envelope.producer_id if knows_holder else "",
-        owner_heard_at=now_ms if knows_holder else 0,
+        holder=envelope.producer_id,
+        owner_heard_at=now_ms,
     )
-
-
-def _decide_archived(grave: Gravestone, event: Event, arrival: Arrival) -> Decision:
-    """Refuse by rules 1 what comes after the end; a repetition from before it stays a duplicate."""
-    envelope = event.envelope
-    facts: list[SessionFact] = []
-    if envelope.event_type != "heartbeat" and not invalid_envelope(envelope, arrival.rules):
-        sequence = check_sequence(grave.producers, envelope.producer_id, envelope.producer_seq)
-        if sequence.duplicate:
-            return DUPLICATE
-        facts += facts_of_number(sequence)
-    return _refuse_unkept(event, "session_archived", "the session is archived", facts)
 
 
 def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Decision:
     envelope = event.envelope
     is_heartbeat = envelope.event_type == "heartbeat"
     sequence: SequenceCheck | None = None
-    if detail := invalid_envelope(envelope, arrival.rules, row):
+    if detail := invalid_envelope(envelope, row):
         return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), ())
     if not is_heartbeat:
         sequence = _check_number(row, envelope, arrival)
@@ -262,7 +242,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         if sequence.refusal is not None:
             return _refuse_kept(row, event, arrival, object_to_number(sequence.refusal, envelope), ())
     judged = (
-        _object_to_payload(event, arrival)
+        _object_to_payload(event)
         or _object_to_sender(rules, row, event, arrival)
         or _judge_in_state(rules, row, event, arrival)
     )
@@ -270,13 +250,12 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
     further: Sequence[Any] = ()  # what the event is for runs and children
     if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
         fact, further = dependants.judge_dependants(row, event, arrival, fact)
+    fact = checked_snapshot(row, fact)
+    if type(fact) is Transitioned:
+        fact = complete_transition(row, event, fact)
     owner_heard: int | None = None
-    if arrival.rules.version >= 2:
-        fact = checked_snapshot(row, fact)
-        if type(fact) is Transitioned:
-            fact = complete_transition(row, event, fact)
-        if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
-            owner_heard = arrival.now_ms
+    if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
+        owner_heard = arrival.now_ms
     if isinstance(fact, Objection):
         return _refuse_kept(row, event, arrival, fact, [*facts_of_number(sequence), *moved])
     if sequence is None:
@@ -313,11 +292,8 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
 
 
 def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> SequenceCheck:
-    producer_id, seq = envelope.producer_id, envelope.producer_seq
-    if arrival.rules.version < 2:
-        return check_sequence(row.producers, producer_id, seq)
     at = LogMoment(row.epoch, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
-    return check_with_memory(row.producers, row.forgotten, producer_id, seq, at)
+    return check_sequence(row.producers, row.forgotten, envelope.producer_id, envelope.producer_seq, at)
 
 
 def _refuse_kept(
@@ -329,14 +305,14 @@ def _refuse_kept(
     """
     reason, detail = why
     if event is not None and event.envelope.event_type == "heartbeat":
-        return refuse_beat(row, event, arrival, why)
+        return refuse_beat(row, event, why)
     kept = kept_refusal(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
     return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
 
 
-def _object_to_payload(event: Event, arrival: Arrival) -> Objection | None:
-    detail = invalid_payload(event, arrival.rules)
+def _object_to_payload(event: Event) -> Objection | None:
+    detail = find_invalid_value(event)
     return Objection("invalid_value", detail) if detail else None
 
 
@@ -353,17 +329,17 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
         return Objection(reason, f"epoch {envelope.epoch}, but the session is at {row.epoch}")
     if name == "session_created":
         return Objection("session_exists", "a session of this id exists")
-    if name in MIGRATION_EVENTS and arrival.rules.version >= 2:
+    if name in MIGRATION_EVENTS:
         return object_to_migration_sender(row, event)
     if name in OWNER_ONLY and envelope.service_id != row.owner_service and not is_by_operator(event):
         return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
-    if envelope.service_id != row.owner_service and arrival.rules.version >= 2:
+    if envelope.service_id != row.owner_service:
         return _object_to_other_service(row, event, arrival)
     return None
 
 
 def _object_to_other_service(row: SessionState, event: Event, arrival: Arrival) -> Objection | None:
-    """Judge by rules 2 what a service sends that does not own the session."""
+    """Judge what a service sends that does not own the session."""
     name, service_id = event.envelope.event_type, event.envelope.service_id
     if name in MEMBERSHIP and not is_by_operator(event):
         return Objection("not_member", f"its members are {row.owner_service}'s to say, not {service_id}'s")
@@ -385,7 +361,7 @@ def _judge_in_state(
             return take_over_session(row, event, arrival)
         held = None if row.migration is None else object_to_content(row, event_type)
         return held or rule(row, event.payload, arrival.now_ms)
-    if event_type in MIGRATION_EVENTS and arrival.rules.version >= 2:
+    if event_type in MIGRATION_EVENTS:
         return judge_migration(row, event, arrival)
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
         return Objection("late", f"{event_type} came after the session timed out; resume it first")

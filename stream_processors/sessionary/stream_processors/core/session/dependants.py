@@ -80,7 +80,7 @@ def judge_dependants(
     `fact` is what the event comes to for the session. Returns it, or an objection, and the further
     facts: first those for the session, then those for the other rows.
     """
-    if arrival.rules.version < 2 or type(fact) not in (WorkDone, RunEventTaken):
+    if type(fact) not in (WorkDone, RunEventTaken):
         return fact, ()
     judgement = judge_run(row, event, arrival)
     if isinstance(judgement, Objection):

@@ -85,9 +85,7 @@ def _create_session(row: None, fact: Created) -> SessionState:
     return next_number(fact.row)
 
 
-def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
-    if not isinstance(row, SessionState):
-        return row._replace(producers=fact.producers)
+def _move_sequence(row: SessionState, fact: SequenceMoved) -> SessionState:
     if fact.forgotten is not None:
         row = row._replace(forgotten=fact.forgotten)
     if fact.owner_heard_at is None:
@@ -95,11 +93,11 @@ def _move_sequence(row: SessionRow, fact: SequenceMoved) -> SessionRow:
     return _replace_sender(row, fact.producers, fact.owner_heard_at)
 
 
-def _refuse_event(row: SessionRow | Remains | None, fact: Refused) -> SessionRow | Remains | None:
+def _refuse_event(row: SessionState | Remains | None, fact: Refused) -> SessionState | Remains | None:
     if isinstance(row, Remains):
         return row
     if fact.kept is not None:
-        assert isinstance(row, SessionState)
+        assert row is not None
         row = row._replace(refusals=(*row.refusals, fact.kept)[-REFUSALS_KEPT:])
         if fact.reason == "late":
             row = row._replace(late_epoch=row.epoch)
@@ -110,7 +108,7 @@ def _fill_gap(row: SessionState, fact: GapFilled) -> SessionState:
     return next_number(_replace_producers(row, fact.producers))
 
 
-def _number_only(row: SessionRow, fact: object) -> SessionRow:
+def _number_only(row: SessionState, fact: object) -> SessionState:
     return next_number(row)
 
 

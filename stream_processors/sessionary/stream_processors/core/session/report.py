@@ -78,8 +78,6 @@ def _report_transition(
     A timer's change (`fact.due_ms` is set) occurred when it was due.
     """
     cleanup = cleanup_request(session, after, fact)
-    # Audit records by rules 1 have no place for it.
-    tells_snapshot = fact.snapshot is not None and arrival is not None and arrival.rules.version >= 2
     record = session_record(session, after, arrival, place, "transition")
     record = record._replace(
         transition=fact.transition.id,
@@ -89,7 +87,7 @@ def _report_transition(
         reason=fact.reason,
         cleanup_id=cleanup.cleanup_id if cleanup else None,
         cleanup_actions=cleanup.actions if cleanup else (),
-        snapshot_id=fact.snapshot.snapshot_id if tells_snapshot and fact.snapshot else None,
+        snapshot_id=fact.snapshot.snapshot_id if arrival is not None and fact.snapshot else None,
     )
     if fact.due_ms is not None:
         record = at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)

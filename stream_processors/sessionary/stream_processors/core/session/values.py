@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.codec import Event
-from sessionary.schemas.codec.value_bounds import find_invalid_value
 from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResumed
 from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, RefusalReason, RuleSet, Snapshot
+from sessionary.schemas.types import Envelope, RefusalReason, Snapshot
 from sessionary.stream_processors.core.sequencing import SequenceCheck
 from sessionary.stream_processors.core.session.facts import (
     GapFound,
@@ -31,7 +30,7 @@ _WRONG_HASH: Final = "is not that of its content"
 
 
 def gravestone_end_ms(grave: Gravestone) -> int:
-    """Return when a gravestone vanishes by rules 2, in ms of log time.
+    """Return when a gravestone vanishes, in ms of log time.
 
     A session id that tells its time needs none once its creation would be too old.
     """
@@ -70,14 +69,14 @@ def object_to_age(session_id: str, now_ms: int) -> Objection | None:
     return Objection("too_old", f"session id {session_id} was made more than {days} days ago, by its own time")
 
 
-def invalid_envelope(envelope: Envelope, rules: RuleSet, row: SessionState | None = None) -> str:
+def invalid_envelope(envelope: Envelope, row: SessionState | None = None) -> str:
     """Return what is wrong with an envelope's values, or ''.
 
     Names that the row already has are valid.
     """
     if envelope.event_type != "heartbeat" and envelope.producer_seq < 1:
         return f"producer_seq is {envelope.producer_seq}; it counts from 1"
-    if rules.version >= 2 and envelope.producer_seq > NUMBER_MAX:
+    if envelope.producer_seq > NUMBER_MAX:
         return f"producer_seq is {envelope.producer_seq}; it must be at most {NUMBER_MAX}"
     if envelope.epoch < 0:
         return f"epoch is {envelope.epoch}"
@@ -91,11 +90,6 @@ def invalid_envelope(envelope: Envelope, rules: RuleSet, row: SessionState | Non
     if envelope.event_type == "session_created" and not envelope.user_id:
         return "session_created names no user"
     return ""
-
-
-def invalid_payload(event: Event, rules: RuleSet) -> str:
-    """Return which value of a payload is out of its bounds, or ''. Rules 1 have no bounds."""
-    return find_invalid_value(event) if rules.version >= 2 else ""
 
 
 def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> SessionFact | Objection:
@@ -116,7 +110,7 @@ def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> Sessio
 
 
 def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> Transitioned:
-    """Return what an event comes to, with all that it is for the session; for rules 2.
+    """Return what an event comes to, with all that it is for the session.
 
     A pause by an operator or a migration gets the snapshot of the row. An epoch that a client's
     event gives fences off who spoke before it; one that an operator's gives does not.
@@ -171,7 +165,6 @@ __all__ = [
     "facts_of_number",
     "gravestone_end_ms",
     "invalid_envelope",
-    "invalid_payload",
     "object_to_age",
     "object_to_first_snapshot",
     "object_to_number",

@@ -1,6 +1,6 @@
 """The repair of a clock that leapt ahead and back, which a processor decides on by itself.
 
-By rules 2 a partition that is halted by a stamp far ahead of the worker's clock never goes on by
+A partition that is halted by a stamp far ahead of the worker's clock never goes on by
 waiting: once that clock has caught up, the stamps would still move the partition's clock past
 limits that have not ended. It stays halted until broker and worker agree about the time again. Then
 the stamp is refuted by the broker that made it, and the processor does what an operator would do:
@@ -15,7 +15,6 @@ partition's clock has passed again, it makes no difference.
 from typing import Final
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.decisions.broker_time import CLOCKS_APART_S_MAX, BrokerTime
@@ -23,22 +22,15 @@ from sessionary.stream_processors.runtime.decisions.broker_time import CLOCKS_AP
 PRINCIPAL: Final = "processor"  # in the audit trail
 
 
-def waits_for_repair(fault: Halted, position: Position) -> bool:
+def waits_for_repair(fault: Halted) -> bool:
     """Return whether a partition that is halted by `fault` goes on only by a clock repair."""
-    return fault.reason == "clock_ahead" and position.rules.version > FIRST_RULES.version
+    return fault.reason == "clock_ahead"
 
 
-def with_way_out(fault: Halted, partition: int, position: Position) -> Halted:
+def with_way_out(fault: Halted, partition: int) -> Halted:
     """Return a fault as an operator is told it: a stamp ahead of the clock with its ways out."""
-    if fault.reason != "clock_ahead":
+    if not waits_for_repair(fault):
         return fault
-    if not waits_for_repair(fault, position):
-        way_out = (
-            "The stamp stays in the log, and rules 1 know no repair: the partition goes on by itself in "
-            f"{fault.clears_in_s or 0.0:,.0f} s, when this worker's clock has caught up, and deadlines may fire early "
-            "then"
-        )
-        return Halted(fault.reason, f"{fault.detail}. {way_out}", fault.clears_in_s, fault.offset, fault.key)
     way_out = (
         f"The partition stays halted until both clocks agree again within {CLOCKS_APART_S_MAX:g} s. Then the processor "
         "sets the partition's clock to the broker's time, within half a minute; `sessionary partition repair-clock "

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, rules_to_write
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
@@ -102,7 +101,7 @@ class PendingDecision:
 
     async def _set_clock(self, setting: ClockSetting, state: PartitionState, commit: CommitDecision) -> None:
         former = state.position.clock_repairs
-        if not state.may_repair_clock or state.position.rules.version == FIRST_RULES.version:
+        if not state.may_repair_clock:
             _log.warning(
                 "partition %(partition)d: its clock is not set: a record is folded in parts, or it was set just now",
                 partition=self._partition,
@@ -201,18 +200,17 @@ def _skipped_offsets(skip: RecordSkip, position: Position, read: SkippedRecords,
     """Return what is committed of a skip. Raises `Halted` if the clock would get ahead of `wall_s`.
 
     The next opening must not take the skipped records for others than were folded. It knows them by
-    their leader epoch; by the first rules, only by a stamp that is not after the clock.
+    their leader epoch; without one, only by a stamp that is not after the clock.
     """
     clock_ms, last = position.clock_ms, read.records[-1] if read.records else None
-    has_epoch = rules_to_write(position.rules, position.announced) > FIRST_RULES.version
-    if last is not None and not (has_epoch and last.leader_epoch is not None):
+    if last is not None and last.leader_epoch is None:
         clock_ms = max(clock_ms, last.timestamp_ms)
         ahead_s = last.timestamp_ms / 1_000 - wall_s
         if clock_ms > position.clock_ms and ahead_s > 0:
             raise _refuse_skip(
                 skip,
-                f"offset {last.offset} is stamped {ahead_s:,.1f} s ahead of this worker's clock, and by the first "
-                "rules the partition's clock would have to follow it. Try again after that time, or skip up to an "
+                f"offset {last.offset} is stamped {ahead_s:,.1f} s ahead of this worker's clock, which the "
+                "partition's clock would have to follow. Try again after that time, or skip up to an "
                 "offset (--to) whose stamp is right",
                 ahead_s,
             )
@@ -229,8 +227,7 @@ def _replaced_offsets(
     ahead of `wall_s`.
     """
     clock_ms, last = position.clock_ms, read.records[-1] if read.records else None
-    has_epoch = rules_to_write(position.rules, position.announced) > FIRST_RULES.version
-    if last is not None and not (has_epoch and last.leader_epoch is not None):
+    if last is not None and last.leader_epoch is None:
         clock_ms = max(clock_ms, last.timestamp_ms)
         if clock_ms > position.clock_ms and (ahead_s := last.timestamp_ms / 1_000 - wall_s) > 1.0:
             raise Halted(

@@ -15,7 +15,7 @@ from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.readers.commit_news import CommitNews, RowWatch
-from tests.core.oracle_rig import SETTINGS, OracleRig, position_under
+from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 from tests.support.event_factory import EventFactory
 
@@ -76,7 +76,7 @@ class ServedState:
     """
 
     def __init__(self) -> None:
-        self._rig = OracleRig(SETTINGS._replace(partitions=1), position=position_under(2))
+        self._rig = OracleRig(SETTINGS._replace(partitions=1))
         gone, alive, foreign = (
             agent_named(name, tenant) for name, tenant in (("gone", "acme"), ("alive", "acme"), ("foreign", "zeta"))
         )

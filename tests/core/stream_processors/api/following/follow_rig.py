@@ -12,7 +12,7 @@ from aiohttp import ClientResponse
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
-from tests.core.oracle_rig import SETTINGS, OracleRig, position_under
+from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, Server
 from tests.support.event_factory import EventFactory
 
@@ -99,7 +99,7 @@ class FollowRig:
     """One worker's partition with an active session."""
 
     def __init__(self) -> None:
-        self.rig = OracleRig(SETTINGS._replace(partitions=1), position=position_under(2))
+        self.rig = OracleRig(SETTINGS._replace(partitions=1))
         self.agent = EventFactory()
         self.rig.start(self.agent)
         self.owner = FollowedOwner(self.rig)

@@ -13,7 +13,7 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.operators.event_sender import Place
 from sessionary.stream_processors.errors import Lost
-from tests.core.oracle_rig import SETTINGS, OracleRig, position_under
+from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 from tests.core.stream_processors.api.documented.served_state import StateOwner
 from tests.support.event_factory import EventFactory
@@ -22,8 +22,8 @@ from tests.support.event_factory import EventFactory
 class Kafka:
     """Appends events to the log of a rig, which judges them at once."""
 
-    def __init__(self, rules: int = 2) -> None:
-        self.rig = OracleRig(SETTINGS._replace(partitions=1), position=position_under(rules))
+    def __init__(self) -> None:
+        self.rig = OracleRig(SETTINGS._replace(partitions=1))
         self.agent = EventFactory()
         self.rig.start(self.agent, limits=Limits(hold_ms=60_000))
         self.sent: list[Event] = []
@@ -179,14 +179,6 @@ def test_what_cannot_be_judged_is_a_problem(tmp_path: Path) -> None:
         assert (await act(server, kafka, "pause")).status == 503
 
     assert tell(tmp_path, story).sent == []
-
-
-def test_rules_1_know_no_operators(tmp_path: Path) -> None:
-    async def story(server: Server, kafka: Kafka) -> None:
-        answer = await act(server, kafka, "pause")
-        assert (answer.status, answer.body["reason"]) == (409, "older_rules")
-
-    assert tell(tmp_path, story, Kafka(rules=1)).sent == []
 
 
 def test_an_operator_of_a_tenant_reaches_that_tenant_alone(tmp_path: Path) -> None:

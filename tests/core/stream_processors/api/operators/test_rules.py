@@ -13,7 +13,7 @@ from aiohttp import web
 
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.api.openapi import DOCUMENT
@@ -21,9 +21,12 @@ from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.rules_change import RulesRequest
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.support.second_rules import SECOND_RULES
+
+pytestmark = pytest.mark.usefixtures("second_rules")
 
 RULES = b"/v1/rules"
-NEWEST = NEWEST_RULES.version
+FIRST, NEWEST = NEWEST_RULES.version, SECOND_RULES.version
 SCHEMAS = DOCUMENT["components"]["schemas"]
 
 
@@ -77,7 +80,7 @@ def in_force(document: dict[str, Any]) -> list[tuple[Any, Any]]:
 
 @asynccontextmanager
 async def old_worker() -> AsyncIterator[str]:
-    """Serve a worker of an older release: it has no page for the rules. Yields its URL."""
+    """Serve a worker that has no page for the rules. Yields its URL."""
     port = free_port()
     runner = web.AppRunner(web.Application())
     await runner.setup()
@@ -101,7 +104,7 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
             running_server(tmp_path, Owned(), urls, "w3", ports[2], idle_urls=idle),
         ):
             listed = await list_rules(first)
-            assert in_force(listed) == [(1, None)] * 4
+            assert in_force(listed) == [(FIRST, None)] * 4
             assert {(found["instance"], found["newest"]) for found in listed["workers"]} == {
                 ("w1", NEWEST),
                 ("w2", NEWEST),
@@ -118,12 +121,12 @@ def test_rules_of_all_workers_are_listed_and_activated(tmp_path: Path) -> None:
             assert again["partitions"] == listed["partitions"]
             answer = await activate(first)
             assert answer.status == 200
-            assert in_force(answer.body) == [(NEWEST, None), (NEWEST, None), (NEWEST, None), (1, NEWEST)]
+            assert in_force(answer.body) == [(NEWEST, None), (NEWEST, None), (NEWEST, None), (FIRST, NEWEST)]
             assert answer.body["partitions"][3]["principal"] == "on-call"
             assert (await activate(second)).status == 200  # harmless
 
     asyncio.run(story())
-    assert all(owner.requests == [RulesRequest(NEWEST_RULES, "on-call")] * 2 for owner in (*ours, *theirs))
+    assert all(owner.requests == [RulesRequest(SECOND_RULES, "on-call")] * 2 for owner in (*ours, *theirs))
 
 
 def test_rules_are_not_activated_while_a_worker_may_not_know_them(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_rules_are_not_activated_while_a_worker_may_not_know_them(tmp_path: Path
     async def story() -> None:
         async with old_worker() as old:
             for other, told in (
-                (old, "of an older release"),
+                (old, "the worker answers 404"),
                 (away, "ClientConnectorError"),
                 ("http://x:0", "no contr"),
             ):
@@ -183,23 +186,18 @@ def test_only_known_and_newer_rules_are_activated(tmp_path: Path) -> None:
                 (b'{"version": 2, "finished_run_days": 0}', 400, "invalid_value"),
                 (b'{"version": 2, "finished_run_days": 3651}', 400, "invalid_value"),
                 (b'{"version": 2, "finished_run_days": "30"}', 400, "invalid_value"),
-                (b'{"version": 1, "finished_run_days": 30}', 400, "invalid_value"),
-                (b'{"version": 1, "quotas": true}', 400, "invalid_value"),
                 (b'{"version": 2, "quotas": 1}', 400, "invalid_value"),
                 (b'{"version": 2, "resume_ms": 0}', 400, "invalid_value"),
                 (b'{"version": 2, "resume_ms": 315360000001}', 400, "invalid_value"),
-                (b'{"version": 1, "resume_ms": 1}', 400, "invalid_value"),
-                (b'{"version": 1, "session_quotas": false}', 400, "invalid_value"),
                 (b'{"version": 2, "session_quotas": "yes"}', 400, "invalid_value"),
-                (b'{"version": 1, "token_quotas": false}', 400, "invalid_value"),
                 (b'{"version": 2, "token_quotas": 1}', 400, "invalid_value"),
             ):
                 answer = await server.ask(RULES, b"Bearer op", b"POST", body=body)
                 assert (answer.status, answer.body["reason"]) == (status, reason)
             assert all(owner.requests == [] for owner in owners)
-            assert (await activate(server, FIRST_RULES.version)).status == 200  # they are in force
+            assert (await activate(server, NEWEST_RULES.version)).status == 200  # they are in force
             assert (await activate(server)).status == 200
-            answer = await activate(server, FIRST_RULES.version)
+            answer = await activate(server, NEWEST_RULES.version)
             assert (answer.status, answer.body["reason"]) == (409, "later_rules")
 
     asyncio.run(story())

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sessionary.schemas.records import AuditRecord
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import ErrorInfo, Limits
 from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.core.migration.protocol_account import (
@@ -70,7 +69,6 @@ class MigrationMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.rig = FoldRig()
-        self.rig.activate(NEWEST_RULES)
         self.numbers = count(1)
         self.begin()
 

@@ -12,7 +12,7 @@ from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import MigrationRequest, Position
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.session.migration.judge import open_migration
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory
 
 TARGET = "shipping"
@@ -22,7 +22,7 @@ class Stage:
     """A session of the service billing, and a process of the service shipping."""
 
     def __init__(self, position: Position | None = None, **limits: int) -> None:
-        self.rig, self.owner = OracleRig(position=position or position_under(2)), EventFactory()
+        self.rig, self.owner = OracleRig(position=position or FIRST_POSITION), EventFactory()
         self.rig.start(self.owner, limits=Limits(**limits, override=bool(limits)))
         self.target = EventFactory(service=TARGET, producer="q")
 
@@ -273,16 +273,6 @@ def test_an_offer_keeps_no_silent_session_alive() -> None:
     assert stage.rig.advance(10_000) == ["T06 inactive"]
 
 
-def test_rules_1_know_no_migration() -> None:
-    rig, owner = OracleRig(position=position_under(1)), EventFactory()
-    rig.start(owner)
-    assert rig.send(owner, "session_migration_offered") == "refused unknown_schema"
-    assert rig.send(owner, "session_migration_accepted") == "refused illegal_transition"
-    assert rig.send(owner, "session_migration_completed") == "refused illegal_transition"
-    stranger = EventFactory(service="stranger", producer="x")
-    assert rig.send(stranger, "session_migration_aborted") == "refused not_owner"
-
-
 def test_an_operator_may_take_over_although_the_owner_is_alive() -> None:
     stage = Stage()
     assert stage.send(stage.target, "taken_over") == "refused owner_alive"
@@ -294,7 +284,7 @@ def test_an_operator_may_take_over_although_the_owner_is_alive() -> None:
 
 @pytest.mark.parametrize("state", ["Idle", "Active", "Paused", "Timeout", "Error"])
 def test_an_operator_may_claim_in_each_state_but_the_last_two(state: str) -> None:
-    rig, owner = OracleRig(position=position_under(2)), EventFactory()
+    rig, owner = OracleRig(), EventFactory()
     if state == "Idle":
         assert rig.send(owner, "session_created") == "applied"
     else:
@@ -312,7 +302,7 @@ def test_an_operator_may_claim_in_each_state_but_the_last_two(state: str) -> Non
 
 
 def test_a_session_whose_snapshot_would_not_fit_into_its_row_is_not_held() -> None:
-    position = position_under(2)
+    position = FIRST_POSITION
     stage = Stage(position._replace(rules=position.rules._replace(row_bytes_max=200_000)))
     content = '{"a": "' + "x" * 120_000 + '"}'
     changed: dict[str, Any] = {"base_version": 1, "new_version": 2, "state_json": content}

@@ -8,11 +8,10 @@ from typing import Any, get_args
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.records import AuditRecord
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.session.facts import AbortReason
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, processor_only
 from tests.core.fold_rig import FoldRig
-from tests.core.oracle_rig import position_under
+from tests.core.oracle_rig import FIRST_POSITION
 from tests.core.random_agents import RandomAgents
 from tests.core.stream_processors.core.test_partition import all_outputs, fold_again
 from tests.support.event_factory import TICK, EventFactory
@@ -58,10 +57,10 @@ def check_owners(lines: list[AuditRecord]) -> None:
 def test_both_judges_agree_on_migrations() -> None:
     seen: Counter[str] = Counter()
     for seed in range(RUNS):
-        crowd = MigrationAgents(Random(seed), position_under(2))
+        crowd = MigrationAgents(Random(seed), FIRST_POSITION)
         for _ in range(STEPS):
             crowd.act_once()
-        assert fold_again(crowd.rig.log, Random(seed), position_under(2)) == all_outputs(crowd.rig)
+        assert fold_again(crowd.rig.log, Random(seed), FIRST_POSITION) == all_outputs(crowd.rig)
         check_owners([line for outcome in crowd.rig.outcomes for _, line in outcome.records_on("audit")])
         for outcome in crowd.rig.outcomes:
             for _, line in outcome.records_on("audit"):
@@ -107,7 +106,6 @@ def test_a_thousand_schedules_accept_nothing_of_a_former_owner() -> None:
     tried: Counter[str] = Counter()
     for seed in range(1_000):
         rng, rig = Random(seed), FoldRig()
-        rig.activate(NEWEST_RULES)
         owner, taker = EventFactory(), EventFactory(service="shipping", producer="q")
         rig.start(owner)
         owner.head = rig.row_of(owner).snapshot.snapshot_id

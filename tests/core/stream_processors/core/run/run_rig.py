@@ -4,7 +4,6 @@ from typing import Any
 
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import AuditRecord, FinishedRun, RunState
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.run.transitions import RunRow
 from tests.core.fold_rig import FoldRig
 from tests.support.event_factory import TICK, EventFactory
@@ -16,7 +15,6 @@ class RunRig(FoldRig):
     def __init__(self, **created: Any) -> None:
         super().__init__()
         self.agent = EventFactory()
-        self.activate(NEWEST_RULES)
         self.start(self.agent, **created)
 
     def say(self, event_type: str, run_id: str | None = "r1", actor: str | None = None, **fields: Any) -> str:

@@ -7,7 +7,7 @@ from sessionary.schemas.records import GravestoneChunk, RunGravestone
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, HASH_BYTES
 from sessionary.stream_processors.core.run.machine import RUN_GRAVESTONE_MS
 from tests.core.fold_rig import FINISHED_RUN_MS
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.core.stream_processors.core.test_partition import reload_fold
 from tests.support.event_factory import EventFactory
 
@@ -16,7 +16,7 @@ class RunRig(OracleRig):
     """A fold by rules 2 beside the oracle, with one session; gravestones are packed in twos."""
 
     def __init__(self) -> None:
-        super().__init__(position=position_under(2))
+        super().__init__(position=FIRST_POSITION)
         self.agent = EventFactory()
         self.start(self.agent)
 

@@ -225,7 +225,6 @@ def test_a_run_that_is_resumed_after_a_failure_asks_again() -> None:
 def test_a_run_keeps_its_claim_if_quotas_are_turned_off() -> None:
     rig = QuotaRig()
     asked = rig.ask()
-    rig.activate(NEWEST_RULES)
     rig.decide(asked)
     assert rig.state() == "started"
     assert rig.say("run_started", "r2", **STARTED) == "applied"
@@ -242,7 +241,6 @@ def test_a_verdict_on_an_unknown_session_or_by_rules_1_changes_nothing() -> None
 
 def test_a_verdict_on_a_run_that_never_asked_changes_nothing() -> None:
     rig = QuotaRig()
-    rig.activate(NEWEST_RULES)
     asked = rig.offset
     assert rig.say("run_started", **STARTED) == "applied"
     before = rig.found()

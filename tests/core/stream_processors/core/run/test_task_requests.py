@@ -4,7 +4,7 @@ from sessionary.schemas.records import TaskRequest
 from sessionary.schemas.types import Limits
 from tests.auditor.oracle import find_differences
 from tests.core.fold_rig import FoldRig
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.core.run.run_rig import RunRig
 from tests.support.event_factory import EventFactory
 
@@ -54,7 +54,7 @@ def test_by_rules_1_nothing_is_asked() -> None:
 
 
 def test_the_oracle_expects_each_request_once() -> None:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory("agent")
+    rig, agent = OracleRig(), EventFactory("agent")
     rig.start(agent, limits=Limits())
     for run_id in ("r1", "r2"):
         assert rig.send(agent, "run_queued", {"run_id": run_id}, **QUEUED) == "applied"

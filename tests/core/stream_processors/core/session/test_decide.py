@@ -10,7 +10,7 @@ from sessionary.stream_processors.core.artifact.transitions import ARTIFACT_TRAN
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.migration.transitions import OFFER_STATES
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 OF_KNOWN_ARTIFACTS = {each.event_type for each in ARTIFACT_TRANSITIONS if None not in each.sources}
@@ -18,9 +18,9 @@ OF_KNOWN_ARTIFACTS = {each.event_type for each in ARTIFACT_TRANSITIONS if None n
 STATES = ("unknown", "Idle", "Active", "Paused", "Timeout", "Error", "Terminated", "Archived")
 
 
-def rig_in_state(state: str, rules: int = 1) -> tuple[OracleRig, EventFactory]:
+def rig_in_state(state: str) -> tuple[OracleRig, EventFactory]:
     """Return a rig with one session in `state`, at the phase in which most events are legal."""
-    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     if state == "unknown":
         return rig, agent
     rig.send(agent, "session_created")
@@ -64,22 +64,21 @@ def is_listed(state: str, event_type: str) -> bool:
 
 @pytest.mark.parametrize("event_type", PAYLOADS)
 @pytest.mark.parametrize("state", STATES)
-@pytest.mark.parametrize("rules", [1, 2])
-def test_what_is_not_listed_is_refused_and_what_is_listed_applies(rules: int, state: str, event_type: str) -> None:
-    rig, agent = rig_in_state(state, rules)
+def test_what_is_not_listed_is_refused_and_what_is_listed_applies(state: str, event_type: str) -> None:
+    rig, agent = rig_in_state(state)
     before = rig.fold.rows.get(agent.key.encoded())
     outcome = rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
     after = rig.fold.rows.get(agent.key.encoded())
-    if rules == 2 and state == "Active" and event_type in RUN_EVENTS:  # legal, but no run is named
+    if state == "Active" and event_type in RUN_EVENTS:  # legal, but no run is named
         assert outcome == "refused invalid_value"
         return
-    if rules == 2 and state == "Active" and event_type in OF_KNOWN_ARTIFACTS:  # legal, but none was created
+    if state == "Active" and event_type in OF_KNOWN_ARTIFACTS:  # legal, but none was created
         assert outcome == "refused unknown_artifact"
         return
-    if rules == 2 and event_type == "session_migration_offered" and state in OFFER_STATES:
+    if event_type == "session_migration_offered" and state in OFFER_STATES:
         assert outcome == "applied"
         return
-    if rules == 2 and state == "Active" and event_type in ("agent_task_updated", "context_synced"):
+    if state == "Active" and event_type in ("agent_task_updated", "context_synced"):
         assert outcome == "refused unknown_agent"  # legal, but none was registered
         return
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
@@ -87,8 +86,6 @@ def test_what_is_not_listed_is_refused_and_what_is_listed_applies(rules: int, st
         assert outcome == "refused unknown_cleanup"
     elif event_type == "session_phase_changed" and state == "Idle":  # legal, but the last phase is reached
         assert outcome == "refused phase_order"
-    elif event_type == "session_taken_over" and rules == 1:
-        assert outcome == "refused unknown_schema"
     else:
         assert outcome == "applied" if is_listed(state, event_type) else outcome.startswith("refused ")
     if outcome.startswith("refused "):

@@ -3,13 +3,13 @@
 One is rejected for each client and epoch; those after it are only counted.
 """
 
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
 
-def shared_session(rules: int = 2) -> tuple[OracleRig, EventFactory]:
+def shared_session() -> tuple[OracleRig, EventFactory]:
     """Return a session whose epoch 1 is over."""
-    rig, agent = OracleRig(position=position_under(rules)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     rig.send(agent, "session_paused")
     assert rig.send(agent, "session_resumed", snapshot_id=None) == "applied"
@@ -49,8 +49,3 @@ def test_what_else_a_fenced_client_sends_is_always_rejected() -> None:
     for _ in range(2):
         assert rig.send(agent, "session_activity", {"epoch": 1}) == "refused stale_epoch"
     assert [beat(rig, agent, 3), beat(rig, agent, 3)] == ["refused future_epoch"] * 2
-
-
-def test_by_the_first_rules_every_beat_is_rejected() -> None:
-    rig, agent = shared_session(rules=1)
-    assert [beat(rig, agent, 1) for _ in range(2)] == ["refused stale_epoch"] * 2

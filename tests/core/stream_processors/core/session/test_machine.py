@@ -8,7 +8,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, GravestoneChunk, Position, SessionState
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Fault
 from sessionary.stream_processors.core.model import EventLog, LogRecord
 from sessionary.stream_processors.core.session.machine import SessionMachine
@@ -33,7 +33,7 @@ def test_its_rows_are_sessions_which_live_and_gravestones_which_do_not() -> None
 def test_a_sessions_row_is_under_its_records_own_key(key: bytes | None, row_key: bytes) -> None:
     record = LogRecord(0, START_MS, key, None)
     fault = Fault("bad_key", "no value")
-    arrival = Arrival(record, NO_SESSION, None, fault, EventLog("t", 0, 1), START_MS, FIRST_RULES)
+    arrival = Arrival(record, NO_SESSION, None, fault, EventLog("t", 0, 1), START_MS, NEWEST_RULES)
     assert SessionMachine().row_key(arrival) == row_key
 
 
@@ -42,10 +42,9 @@ def test_it_reads_the_rows_that_it_wrote_and_nothing_else() -> None:
     rig.start(agent)
     machine, row = SessionMachine(), rig.row_of(agent)
     (kind,) = (kind for kind in machine.row_kinds if kind.row_class is SessionState)
-    for rules in range(1, NEWEST_RULES.version + 1):
-        written = kind.encode(row, rules)
-        assert written[:10] in kind.prefixes
-        assert machine.decode(written) == row
+    written = kind.encode(row, NEWEST_RULES.version)
+    assert written[:10] in kind.prefixes
+    assert machine.decode(written) == row
     with pytest.raises(DecodeError) as raised:
         machine.decode(encode_record(Position(0, 0, 0, 0, 0)))
     assert (raised.value.reason, raised.value.detail) == ("unknown_schema", "a Position is no row")
@@ -63,7 +62,6 @@ def test_it_reads_the_rows_that_it_wrote_and_nothing_else() -> None:
 def test_a_row_is_copied_for_few_facts_of_an_event(event_type: str, fields: dict[str, Any], facts: list[str]) -> None:
     rig, agent, applied = FoldRig(), EventFactory(), []
     rig.start(agent)
-    rig.activate(NEWEST_RULES)
     evolve: Any = SessionMachine.evolve
 
     def note_fact(row: SessionState, fact: object) -> Any:

@@ -6,18 +6,17 @@ import pytest
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Answer, Limits
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
-from tests.core.oracle_rig import OracleRig, position_under
+from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 
 HOLD_MS = 20_000
 
 
 def started(**created: Any) -> tuple[OracleRig, EventFactory]:
-    rig, agent = OracleRig(position=position_under(2)), EventFactory()
+    rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(hold_ms=HOLD_MS), **created)
     return rig, agent
 
@@ -194,18 +193,8 @@ def test_the_next_question_forgets_the_last_answer() -> None:
     assert row.question.text == "And now?"
 
 
-def test_by_rules_1_such_events_are_unknown() -> None:
-    rig, agent = OracleRig(position=position_under(1)), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "session_paused", question="Go on?") == "refused unknown_schema"
-    assert rig.send(agent, "session_paused", as_operator=True, snapshot=None) == "refused unknown_schema"
-    row = rig.fold.rows[agent.key.encoded()]
-    assert isinstance(row, SessionState)
-    assert (row.state, row.holder_epoch) == ("Active", 0)
-
-
 def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_refused() -> None:
-    position = position_under(2)
+    position = FIRST_POSITION
     position = position._replace(rules=position.rules._replace(row_bytes_max=200_000))
     rig, agent = OracleRig(position=position), EventFactory()
     rig.start(agent)

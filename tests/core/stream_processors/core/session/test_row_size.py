@@ -9,7 +9,7 @@ from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.ids import NAME_LENGTH_MAX, derived_id
 from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES, ROW_BYTES_MAX
+from sessionary.schemas.rules import NEWEST_RULES, ROW_BYTES_MAX
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.schemas.types import (
     Cleanup,
@@ -97,7 +97,7 @@ class FormerRig(FoldRig):
     """Judges without a limit for rows, as before; `row_batch` is the changelog batch of a row."""
 
     def append(self, key: bytes | None, value: bytes | None, headers: object = ()) -> str:
-        self.fold.load_position(self.fold.position._replace(rules=FIRST_RULES._replace(row_bytes_max=1 << 40)))
+        self.fold.load_position(self.fold.position._replace(rules=NEWEST_RULES._replace(row_bytes_max=1 << 40)))
         batch = self.fold.begin()
         assert batch.apply(LogRecord(self.offset, self.at, key, value))
         self.offset += 1
@@ -223,9 +223,8 @@ def test_the_deadlines_of_a_full_row_fire() -> None:
     assert isinstance(rig.fold.rows[agent.key.encoded()], Gravestone)
 
 
-def test_all_bounded_parts_of_a_row_fit_above_its_limit_by_rules_2() -> None:
+def test_all_bounded_parts_of_a_row_fit_above_its_limit() -> None:
     rig, agent = FoldRig(), EventFactory()
-    rig.activate(NEWEST_RULES)
     rig.start(agent)
     holes = tuple(SeqRange(NUMBER_MAX - 1, NUMBER_MAX) for _ in range(RANGES_MAX))
     ids = bytes(2 * IDS_KEPT)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import Limits
 from tests.core.fold_rig import FoldRig
 from tests.support.event_factory import EventFactory
@@ -12,7 +11,6 @@ LIMIT_MS = 20_000  # two heartbeats of a session with the default limits
 
 def rig_with_session(limits: Limits | None = None) -> tuple[FoldRig, EventFactory]:
     rig, agent = FoldRig(), EventFactory()
-    rig.activate(NEWEST_RULES)
     rig.start(agent, **({} if limits is None else {"limits": limits}))
     return rig, agent
 
@@ -170,7 +168,6 @@ def test_a_session_of_rules_1_is_taken_over_by_its_last_event() -> None:
     rig, first = FoldRig(), EventFactory()
     rig.start(first)
     assert (rig.row_of(first).holder, rig.row_of(first).owner_heard_at) == ("", 0)
-    rig.activate(NEWEST_RULES)
     rig.advance(10_000)
     stranger = other_process(rig, "shop")
     assert take_over(rig, stranger) == "refused owner_alive"

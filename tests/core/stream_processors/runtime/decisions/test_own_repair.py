@@ -5,8 +5,6 @@ import asyncio
 import pytest
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import FIRST_RULES, NEWEST_RULES
-from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment as assignment_module
@@ -18,7 +16,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.runtime.test_assignment import Bench, run
 
 AHEAD = Halted("clock_ahead", "the stamp of offset 7 is ahead", 540.0, 7, b"k")
-POSITION = Position(5, 10_000, 0, 1, 0, rules=NEWEST_RULES)
+POSITION = Position(5, 10_000, 0, 1, 0)
 
 
 def test_a_clock_is_set_forward_to_a_broker_that_agrees_with_the_worker() -> None:
@@ -33,22 +31,18 @@ def test_no_clock_is_set_while_the_clocks_differ_and_none_is_set_back(stamp_ms: 
     assert find_own_repair(AHEAD, POSITION, BrokerTime(9, stamp_ms, ahead_s)) is None
 
 
-def test_only_a_stamp_ahead_waits_for_a_repair_and_only_by_rules_that_know_one() -> None:
-    assert waits_for_repair(AHEAD, POSITION)
-    assert not waits_for_repair(AHEAD, POSITION._replace(rules=FIRST_RULES))
-    assert not waits_for_repair(Halted("log_gap", "gone"), POSITION)
+def test_only_a_stamp_ahead_waits_for_a_repair() -> None:
+    assert waits_for_repair(AHEAD)
+    assert not waits_for_repair(Halted("log_gap", "gone"))
 
 
 def test_operators_are_told_how_a_partition_goes_on() -> None:
-    by_itself = with_way_out(AHEAD, 3, POSITION)
+    by_itself = with_way_out(AHEAD, 3)
     assert (by_itself.reason, by_itself.clears_in_s, by_itself.offset, by_itself.key) == ("clock_ahead", None, 7, b"k")
     for part in ("ahead. The partition stays halted", "repair-clock 3`", "partition retry 3`"):
         assert part in by_itself.detail
-    by_waiting = with_way_out(AHEAD, 3, POSITION._replace(rules=FIRST_RULES))
-    assert (by_waiting.clears_in_s, by_waiting.offset, by_waiting.key) == (540.0, 7, b"k")
-    assert "goes on by itself in 540 s" in by_waiting.detail
     other = Halted("log_gap", "gone")
-    assert with_way_out(other, 3, POSITION) is other
+    assert with_way_out(other, 3) is other
 
 
 class AskedBroker:
@@ -69,11 +63,11 @@ class AskedBroker:
         return answer
 
 
-def halt_by_a_leap(bench: Bench, rules: RuleSet) -> PartitionOwner:
+def halt_by_a_leap(bench: Bench) -> PartitionOwner:
     """Let the only partition be halted by a stamp that is ahead, which is no longer so in 1 ms."""
     bench.assignment.take_assignment([0])
     owner = bench.assignment.owners[0]
-    owner.state.load_position(Position(5, 5_000, 0, 1, 0, rules=rules))
+    owner.state.load_position(Position(5, 5_000, 0, 1, 0))
     bench.assignment._retry_halted_later(owner, Halted("clock_ahead", "ahead", 0.001, 7))
     return owner
 
@@ -86,7 +80,7 @@ def test_a_partition_whose_stamps_went_back_waits_for_the_broker_and_is_repaired
     monkeypatch.setattr(assignment_module, "read_broker_time", broker.read)
 
     async def story(bench: Bench) -> None:
-        halt_by_a_leap(bench, NEWEST_RULES)
+        halt_by_a_leap(bench)
         monkeypatch.setattr(bench.assignment, "reopen_partition", lambda _, decision=None: decisions.append(decision))
         await bench.seen(lambda: decisions)
 
@@ -97,26 +91,13 @@ def test_a_partition_whose_stamps_went_back_waits_for_the_broker_and_is_repaired
     assert (setting.clock_ms, setting.until_offset, setting.principal) == (6_000, 9, "processor")
 
 
-def test_by_rules_1_it_is_opened_again_without_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = AskedBroker()
-    monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.0)
-    monkeypatch.setattr(assignment_module, "read_broker_time", broker.read)
-
-    async def story(bench: Bench) -> None:
-        first = halt_by_a_leap(bench, FIRST_RULES)
-        await bench.seen(lambda: bench.is_replaced(first))
-
-    run(story)
-    assert broker.asked == []
-
-
 def test_a_partition_that_an_operator_opened_is_no_longer_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = AskedBroker()
     monkeypatch.setattr(assignment_module, "HALT_RETRY_S", 0.0)
     monkeypatch.setattr(assignment_module, "read_broker_time", broker.read)
 
     async def story(bench: Bench) -> None:
-        halt_by_a_leap(bench, NEWEST_RULES)
+        halt_by_a_leap(bench)
         bench.assignment.reopen_partition(0)
         for _ in range(10):
             await asyncio.sleep(0)

@@ -23,7 +23,6 @@ class TokensRig(FoldRig):
     def __init__(self, rules: RuleSet = RUNS) -> None:
         super().__init__()
         self.agent = EventFactory()
-        self.activate(NEWEST_RULES)
         self.start(self.agent, limits=LONG)
         if rules != NEWEST_RULES:
             self.activate(rules)

@@ -1,4 +1,4 @@
-"""Records of the events topic as no agent should send them, for what only rules 2 look at.
+"""Records of the events topic as no agent should send them.
 
 They are added to those of the `RecordFuzzer`: values beyond their bounds, content of strangers,
 broken chains, ids that are used twice, sessions that are full, and days that pass.
@@ -37,8 +37,8 @@ _UNHEARD_SHARE, _LATE_FROM = 0.1, 0.99  # of the verdicts on what waits; those o
 _LARGE_TEXT = '"' + "é" * 3_000 + '"'  # kept apart from its row
 
 
-class NewerRulesFuzzer(RecordFuzzer):
-    """Makes records for a fold by rules 2 whose partition has the full sessions."""
+class StoryFuzzer(RecordFuzzer):
+    """Makes records for a fold whose partition has the full sessions."""
 
     def __init__(
         self,
@@ -311,4 +311,4 @@ def _key_of_time(random: Random, tenant: str, made_ms: int) -> SessionKey:
             return key
 
 
-__all__ = ["NewerRulesFuzzer"]
+__all__ = ["StoryFuzzer"]
