@@ -20,7 +20,7 @@ def collected(request: pytest.FixtureRequest) -> dict[str, tuple[str, ...]]:
     """The ids of all tests with their fixtures, from a run of `make test`, which collects all."""
     if request.config.getoption(OPTION) is None:
         pytest.skip("only a run of a level collects all tests: make test")
-    found = dict(request.config.stash[COLLECTED])
+    found = request.config.stash[COLLECTED]
     files = {nodeid.partition("::")[0] for nodeid in found}
     ours = {path.relative_to(ROOT).as_posix() for path in tracked_files() if path.name.startswith("test_")}
     assert {file for file in ours if file.startswith("tests/") and file.endswith(".py")} <= files

@@ -15,7 +15,7 @@ import pytest
 OPTION: Final = "--level"
 SHORT, LONG, SOAK = "test", "long", "soak."
 MANIFEST: Final = Path(__file__).resolve().parents[1] / "levels.toml"
-COLLECTED: Final = pytest.StashKey[list[tuple[str, tuple[str, ...]]]]()
+COLLECTED: Final = pytest.StashKey[dict[str, tuple[str, ...]]]()
 _FOLDER = "tests/"
 # In `make test` the files that take longest come first: each would be waited for alone at the end.
 # Lint uses a processor for a minute, in which the tests beside it mostly wait.
@@ -104,7 +104,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)  # all tests are seen here, before other options leave some out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests of other levels, and bring the rest into their order."""
-    config.stash[COLLECTED] = [(item.nodeid, tuple(getattr(item, "fixturenames", ()))) for item in items]
+    config.stash[COLLECTED] = {item.nodeid: tuple(getattr(item, "fixturenames", ())) for item in items}
     levels, level = read_levels(), config.getoption(OPTION)
     if level is not None:
         left_out = [item for item in items if levels.level_of(item.nodeid) != level]
