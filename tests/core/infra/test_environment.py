@@ -68,9 +68,7 @@ def test_a_folder_of_another_form_is_refused_and_left_alone(served: Path, form: 
     older = json.dumps({**SERVED, **form})
     (served / "env.json").write_text(older)
     for use in (lambda: stack_environment(served, {}), lambda: Stack(served)):
-        with pytest.raises(
-            SettingsError, match=r"of another version of sessionary.* move the folder away"
-        ):
+        with pytest.raises(SettingsError, match=r"of another version of sessionary.* move the folder away"):
             use()
     assert [path.name for path in served.iterdir()] == ["env.json"]
     assert (served / "env.json").read_text() == older
