@@ -1,4 +1,4 @@
-"""Writes a release's golden bytes: `python -m tests.golden.write 0.2.0`; never overwrites."""
+"""Writes a release's golden bytes: `python -m tests.golden.write 0.2.0`, until it is released."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parent
 
 
 def write_json(name: str, value: dict[str, Any]) -> None:
-    with (FOLDER / name).open("x", encoding="utf-8") as file:
+    with (FOLDER / name).open("w", encoding="utf-8") as file:
         json.dump(value, file, ensure_ascii=False, indent=1, sort_keys=True)
         file.write("\n")
 

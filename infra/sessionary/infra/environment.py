@@ -5,6 +5,8 @@
 - With `--data DIR`, the variables of DIR/env.json override the environment.
 - Without `--data`, if the environment names a broker or a ClickHouse, it is used alone.
 - Otherwise the environment overrides ./.sessionary/env.json, if that file exists.
+
+The file also says the form of the folder's data. A folder of another form is refused.
 """
 
 import fcntl
@@ -23,6 +25,8 @@ from sessionary.stream_processors.access import parse_tokens
 DEFAULT_DATA = Path(".sessionary")
 LOCK_FILE = "lock"  # locked while a stack runs over the folder
 _FILE = "env.json"
+_FORM = "form"  # no variable; the others begin with SESSIONARY_
+_FORM_NOW = "1"  # a new number when the topics or tables of a folder cannot be used any more
 _ADDRESSES = (ENV_PREFIX + "BOOTSTRAP_SERVERS", ENV_PREFIX + "CLICKHOUSE_URL")
 
 
@@ -30,12 +34,15 @@ def write_environment(data: Path, environ: Mapping[str, str]) -> None:
     """Write the stack's variables. Only the owner may read the file, because it holds secrets."""
     draft = data / f"{_FILE}.new"
     draft.touch(mode=0o600)
-    draft.write_text(json.dumps(dict(environ), indent=1) + "\n")
+    draft.write_text(json.dumps({_FORM: _FORM_NOW, **environ}, indent=1) + "\n")
     draft.replace(data / _FILE)
 
 
 def read_environment(data: Path) -> dict[str, str]:
-    """Return the folder's variables; empty if there is no file. Raises `SettingsError`."""
+    """Return the folder's variables; empty if there is no file.
+
+    Raises `SettingsError`, also for a folder of another form.
+    """
     path = data / _FILE
     try:
         found = json.loads(path.read_text())
@@ -45,6 +52,11 @@ def read_environment(data: Path) -> dict[str, str]:
         raise SettingsError(f"{path} cannot be read: {error}; sessionary up writes it again") from None
     if not isinstance(found, dict):
         raise SettingsError(f"{path} is no JSON object of variables; sessionary up writes it again")
+    if found.pop(_FORM, None) != _FORM_NOW:
+        raise SettingsError(
+            f"{data.absolute()} holds the data of a stack of another version of sessionary, in a form that this one "
+            "does not read. Nothing in it was changed: move the folder away, or name another by --data"
+        )
     return {str(name): str(value) for name, value in found.items()}
 
 

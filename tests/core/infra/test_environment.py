@@ -1,5 +1,6 @@
 """How a command finds its stack."""
 
+import json
 import stat
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sessionary.infra.environment import (
     tenant_tokens,
     write_environment,
 )
+from sessionary.infra.stack import Stack
 from sessionary.schemas.errors import SettingsError
 
 SERVED = {"SESSIONARY_BOOTSTRAP_SERVERS": "127.0.0.1:1", "SESSIONARY_PARTITIONS": "8"}
@@ -59,6 +61,17 @@ def test_a_file_of_another_format_is_an_error(served: Path, text: str) -> None:
     (served / "env.json").write_text(text)
     with pytest.raises(SettingsError):
         read_environment(served)
+
+
+@pytest.mark.parametrize("form", [{}, {"form": "0"}])
+def test_a_folder_of_another_form_is_refused_and_left_alone(served: Path, form: dict[str, str]) -> None:
+    older = json.dumps({**SERVED, **form})
+    (served / "env.json").write_text(older)
+    for use in (lambda: stack_environment(served, {}), lambda: Stack(served)):
+        with pytest.raises(SettingsError, match=r"of another version of sessionary.* move the folder away"):
+            use()
+    assert [path.name for path in served.iterdir()] == ["env.json"]
+    assert (served / "env.json").read_text() == older
 
 
 def test_tokens_are_read_by_tenant() -> None:

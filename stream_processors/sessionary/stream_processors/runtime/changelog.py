@@ -293,7 +293,10 @@ class _ChangelogReading:
                     rows[key or b""] = self._row_codec.repack(value, _find_due(records.headers[place] or ()))
             except DecodeError as error:
                 where = f"partition {self._state.partition}, offset {messages[place].offset()}, key {key!r}"
-                advice = "if a newer release wrote it, upgrade this worker"
+                advice = (
+                    "if a newer release wrote it, upgrade this worker; the form of a version before 0.2.0 is not "
+                    "read: choose another SESSIONARY_TOPIC_PREFIX"
+                )
                 raise Halted("changelog_unreadable", f"{where}: {error.detail}; {advice}") from error
             place += 1
         return rows

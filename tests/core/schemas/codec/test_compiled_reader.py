@@ -29,7 +29,7 @@ from sessionary.schemas.records import AuditRecord
 from tests.support.values import events_of, every_example
 
 GENERAL, COMPILED = Decoder(compiled=False), Decoder()
-GOLDEN = json.loads(Path(__file__).parents[3].joinpath("golden", "0.1.0.json").read_text("utf-8"))
+GOLDEN = json.loads(Path(__file__).parents[3].joinpath("golden", "0.2.0.json").read_text("utf-8"))
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
 
 
@@ -59,7 +59,7 @@ def agree(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_released_bytes_and_all_that_is_cut_from_them_are_read_alike(name: str) -> None:
+def test_golden_bytes_and_all_that_is_cut_from_them_are_read_alike(name: str) -> None:
     value = bytes.fromhex(GOLDEN[name]["bytes"])
     for end in range(len(value) + 1):
         agree(value[:end])

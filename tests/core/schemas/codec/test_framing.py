@@ -6,7 +6,6 @@ import json
 import resource
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +33,6 @@ from tests.support.values import as_json, events_of, every_example, example, exa
 
 REASONS = {"undecodable", "unknown_schema", "unknown_event_type"}
 EXAMPLES = {type(v.payload if isinstance(v, Event) else v).__name__: v for v in every_example()}
-GOLDEN = Path(__file__).parents[3] / "golden"
 Schema = dict[str, Any]
 
 

@@ -82,6 +82,23 @@ class DamagedChangelog:
         pass
 
 
+class OlderChangelog(DamagedChangelog):
+    """A reader whose log begins with a row of a schema that is not known any more."""
+
+    def poll(self, _: float) -> Message:
+        return Message(topic="t.changelog", partition=3, offset=7, key=b"row", value=b"\xc3\x01" + bytes(16))
+
+
+def test_a_changelog_of_an_older_form_halts_the_partition_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changelog, "reader_of", lambda _: OlderChangelog())
+    settings = ProcessorSettings()
+    job = processor_job(settings)
+    store = PartitionStores(settings, None, job.row_codec).store_of(3)
+    with pytest.raises(Halted, match=r"offset 7, key b'row': no schema .* another SESSIONARY_TOPIC_PREFIX") as caught:
+        recover(settings, job.new_state(3), store, job.row_codec, lambda: True, RecoveryProgress())
+    assert caught.value.reason == "changelog_unreadable"
+
+
 def test_a_damaged_changelog_halts_the_partition_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog, "reader_of", lambda _: DamagedChangelog())
     settings = ProcessorSettings()
