@@ -44,11 +44,11 @@ def test_the_core_install_alone_says_which_extra_has_the_commands(
     )
 
 
-@pytest.mark.parametrize("command", ["up", "demo", "broker", "clickhouse"])
+@pytest.mark.parametrize("command", ["up", "demo", "serve broker", "serve clickhouse"])
 def test_the_commands_without_the_local_stack_say_which_extra_has_it(
     command: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    done = _run(_LOCAL, command, cwd=str(tmp_path_factory.mktemp("empty")))
+    done = _run(_LOCAL, *command.split(), cwd=str(tmp_path_factory.mktemp("empty")))
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
     assert "pip install 'sessionary[local]'" in done.stderr.splitlines()[-1]
@@ -58,7 +58,7 @@ def test_a_task_worker_without_the_library_of_its_metrics_says_which_extra_has_i
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     options = ("--module", "m", "--tenant", "acme", "--service", "billing")
-    done = _run(("prometheus_client",), "task-worker", *options, cwd=str(tmp_path_factory.mktemp("empty")))
+    done = _run(("prometheus_client",), "serve", "task-worker", *options, cwd=str(tmp_path_factory.mktemp("empty")))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "sessionary: this command needs the extra 'cli', because prometheus_client is not installed: "
