@@ -103,12 +103,12 @@ class CarelessHost:
             if place % 10 == 9:
                 self._forgotten.add(session.session_id)
             session.start()
-            session.detach()
+            session.lifecycle.detach()
         self._client.flush(120)
 
     def _forget_requests(self) -> None:
         """Have the requests for forgotten sessions taken, and never answered."""
-        cleanups = self._client._ports.cleanups
+        cleanups = self._client.core.ports.cleanups
         start = cleanups.start
 
         def start_forgetful(on_request: OnCleanupRequest) -> None:

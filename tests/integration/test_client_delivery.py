@@ -168,7 +168,7 @@ def test_after_a_fatal_error_everything_open_is_sent_again_in_order(kafka: Kafka
     errors: list[Exception] = []
     with new_client(new_settings(kafka, tmp_path / "spool"), errors) as client:
         session = client.session(user_id="u")
-        transport = client._ports.transport
+        transport = client.core.ports.transport
         assert isinstance(transport, SpoolTransport)
         for _ in range(3):
             for _ in range(300):
@@ -238,7 +238,7 @@ def test_a_producer_whose_partition_is_stuck_is_replaced_though_only_heartbeats_
             for session, partition in zip(sessions, partitions, strict=True):
                 if partition == 0 and session is not alive:
                     session.lifecycle.detach()
-            transport = client._ports.transport
+            transport = client.core.ports.transport
             assert isinstance(transport, DirectTransport)
 
             def is_replaced() -> bool:

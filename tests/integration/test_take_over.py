@@ -97,7 +97,7 @@ def test_a_copied_process_loses_no_event_silently(kafka: KafkaSettings, processe
         rig.client("first", heartbeat_interval_s=interval_s) as first,
         rig.client("copy", heartbeat_interval_s=interval_s) as copy,
     ):
-        copy._sequences._producer_id = first.producer_id  # as in a copied virtual machine
+        copy.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
         session = first.session(user_id="u", limits=limits)
         session.sync()
         shared = copy.attach(session.session_id)

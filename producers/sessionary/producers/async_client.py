@@ -1,45 +1,72 @@
-"""The client of an agent process for asyncio, over `SessionClient`."""
+"""The client of an agent process: makes sessions, sends their events and heartbeats.
+
+Each verb is a line: the work is done by the modules of `client_core`. `async_client` is made of
+this text by `generation.async_faces`.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
-from sessionary.producers.artifacts.library import ArtifactLibrary
-from sessionary.producers.client import SessionClient
-from sessionary.producers.context.marks import Marks, envelope_fields
-from sessionary.producers.context.traced_calls import F
+from sessionary.producers.client_core.async_opening import (
+    AsyncClientBlock,
+    AsyncOnMigrated,
+    attach_core_async,
+    create_core_async,
+    follow_session_async,
+    iterate_off_loop,
+    start_core_async,
+    take_migrations_async,
+)
+from sessionary.producers.client_core.core import ClientCore, over_core
+from sessionary.producers.client_core.opening import open_client
+from sessionary.producers.client_core.sessions import (
+    NewSession,
+    read_conversation,
+)
+from sessionary.producers.client_core.task_reads import TaskReads
+from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
-from sessionary.producers.lifetime.async_migration_verbs import AsyncMigrationVerbs
-from sessionary.producers.lifetime.async_questions import AsyncQuestions
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
+from sessionary.producers.following.async_follower import AsyncSessionFollower
+from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
+from sessionary.producers.migration.acceptor import CONCURRENCY
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
 from sessionary.producers.process.process_exit import log_error
-from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async
+from sessionary.producers.run_ports import MessageView
+from sessionary.producers.session.async_opening import AsyncStep
 from sessionary.producers.session.async_session import AsyncSession
-from sessionary.producers.session.core import SessionCore
-from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
-from sessionary.producers.session.opening import attach_flow
+from sessionary.producers.session.conversation import LAST_DEFAULT
+from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.session import Session
-from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.types import DataClass, Limits
 
+if TYPE_CHECKING:  # pydantic and asyncio take long to load
+    from sessionary.producers.artifacts.library import ArtifactLibrary
+    from sessionary.producers.settings import ProducerSettings
 
-class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
-    """Makes sessions as `SessionClient` does, for asyncio, with the same arguments and errors.
 
-    None blocks the event loop. Create one per process; `for_tenant` makes those of further tenants.
+class AsyncSessionClient(AsyncClientBlock):
+    """Makes the sessions of one tenant, service and agent, and delivers their events.
+
+    Create one per process; `for_tenant` makes those of further tenants. Thread-safe; an async
+    context manager that closes it.
 
         client = AsyncSessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
-        async with client:
-            async with client.session(user_id="u1", state={"step": 0}) as session:
-                await session.activity("llm")
+        async with client, client.session(user_id="u1", state={"step": 0}) as session:
+            await session.activity("llm")
 
-    What happens in a forked child, and at the process's exit, is said at `SessionClient`.
+    In a forked child the client works on, from its first use there, with a producer id and a spool
+    of its own. The sessions that were made before the fork stay the parent's: in the child their
+    verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client is
+    closed.
+
+    Attributes:
+        core: The inside of the client, for sessionary's own modules.
     """
 
-    _client: SessionClient
+    core: ClientCore
 
     def __init__(
         self,
@@ -49,7 +76,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         agent_id: str,
         agent_role: str | None = None,
         actor: str | None = None,
-        settings: ProducerSettings | None = None,
+        settings: "ProducerSettings | None" = None,
         on_error: OnError = log_error,
         on_refused: OnRefused | None = None,
         on_timed_out: OnTimedOut | None = None,
@@ -57,7 +84,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         on_paused: OnPaused | None = None,
         on_resumed: OnResumed | None = None,
         ports: Ports | None = None,
-        artifacts: ArtifactLibrary | Path | str | None = None,
+        artifacts: "ArtifactLibrary | Path | str | None" = None,
     ) -> None:
         """Connect to Kafka in the background. Does not block, whatever does not answer.
 
@@ -68,78 +95,62 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             agent_role: The agent's role, if it has one.
             actor: The principal on whose behalf the agent works.
             settings: Default: `ProducerSettings.from_env()`.
-            on_error: As in `SessionClient`, and so are all that follow. Called on any thread.
-            on_refused: Called with each event that the processor refused.
-            on_timed_out: Called if a clock of a session has fired.
-            on_fenced: Called if another process took over a session of this client.
-            on_paused: Called if others paused one.
-            on_resumed: Called once it goes on.
+            on_error: Called, on any thread, with errors that no call can raise: Kafka is
+                unavailable, credentials are refused, the spool is full or cannot be used, events
+                were lost. What it raises is logged. Default: a warning in the log
+                `sessionary.producers`.
+            on_refused: Called, on any thread, with each event that the processor refused, of each
+                session with the last 16 between two polls. Needs the setting `control_url`, as the
+                next two do; without a callback `on_error` is called.
+            on_timed_out: Called, on any thread, if a clock of a session has fired.
+            on_fenced: Called, on any thread, if another process took over a session of this client.
+            on_paused: Called, on any thread, if others paused a session of this client.
+            on_resumed: Called, on any thread, once such a session goes on. By default nothing is.
             ports: Replaces Kafka and the control API, for tests.
-            artifacts: Where results above 256 KiB are kept.
+            artifacts: Where results above 256 KiB and large turns are kept: a library, a folder, or
+                a URL that fsspec knows. Default: the setting `artifacts_url`.
 
-        Raises as `SessionClient` does.
+        Raises:
+            Invalid: A name is not allowed.
+            SettingsError: A setting is malformed, or the place of artifacts is unknown. What only
+                the network can tell, such as a wrong password, reaches `on_error`.
         """
-        self._client = SessionClient(
-            tenant_id=tenant_id,
-            service_id=service_id,
-            agent_id=agent_id,
-            agent_role=agent_role,
-            actor=actor,
-            settings=settings,
-            on_error=on_error,
-            on_refused=on_refused,
-            on_timed_out=on_timed_out,
-            on_fenced=on_fenced,
-            on_paused=on_paused,
-            on_resumed=on_resumed,
-            ports=ports,
-            artifacts=artifacts,
-        )
-
-    @classmethod
-    def wrap(cls, client: SessionClient) -> Self:
-        """Return a client for asyncio over `client`, for example over one of `memory_client`.
-
-        Closing either closes both.
-        """
-        wrapper = cls.__new__(cls)
-        wrapper._client = client
-        return wrapper
+        callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced, on_paused, on_resumed)
+        names = (tenant_id, service_id, agent_id, agent_role, actor)
+        self.core = open_client(names, settings, callbacks, ports, artifacts)
 
     @property
-    def sync_client(self) -> SessionClient:
-        """The `SessionClient` underneath."""
-        return self._client
-
-    @property
-    def artifacts(self) -> ArtifactLibrary | None:
+    def artifacts(self) -> "ArtifactLibrary | None":
         """Keeps what is too large for events; None if the client has no library."""
-        return self._client.artifacts
+        return self.core.artifacts
 
     @property
     def producer_id(self) -> str:
         """The client's UUID, in the envelope of its events."""
-        return self._client.producer_id
+        return self.core.producer_id
 
     @property
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
-        return self._client.counters
+        return Counters() if self.core.is_left else self.core.read_counters()
 
     @property
     def backlog(self) -> Backlog:
         """The events that Kafka has not acknowledged: how many, where, and how old."""
-        return self._client.backlog
+        return Backlog() if self.core.is_left else self.core.ports.transport.backlog
 
     @property
     def delivery_policy(self) -> PolicyInForce:
-        """What becomes of events, as `SessionClient.delivery_policy` describes it."""
-        return self._client.delivery_policy
+        """What becomes of events: the policy that was set, or `drop` if the spool cannot be used.
+
+        `disabled` if the client is turned off, `memory` if tests gave it ports in memory.
+        """
+        return self.core.ports.delivery_policy
 
     @property
     def may_block(self) -> bool:
-        """True if verbs may wait, in a thread, for room in the queue: delivery policy `block`."""
-        return self._client.may_block
+        """True if verbs may wait for room in the queue: delivery policy `block`."""
+        return self.core.ports.transport.may_block
 
     async def create(
         self,
@@ -150,7 +161,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
         state_schema_version: int = 1,
-        parent: str | Session | AsyncSession | None = None,
+        parent: "str | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
         **marks: Unpack[Marks],
@@ -168,32 +179,21 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
-            beats_with: What the heartbeats end with: the process, or this thread or task.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `AsyncSession`.
             marks: Of its first event, as in `Marks`.
+
+        Returns:
+            The session.
 
         Raises:
             Invalid: A value is not allowed.
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-
-        def open_it() -> SessionCore:
-            return self._client.create(
-                user_id=user_id,
-                state=state,
-                limits=limits,
-                data_classes=data_classes,
-                session_id=session_id,
-                state_schema_version=state_schema_version,
-                parent=parent,
-                restored_from_snapshot_id=restored_from_snapshot_id,
-                **marks,
-            ).core
-
-        is_alive = lifeline_of(beats_with)
-        core = await open_core(open_it, may_block=self.may_block)
-        core.beats.bind(is_alive)
-        return AsyncSession(core)
+        parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
+        new = NewSession(*parts, restored_from_snapshot_id, beats_with, marks)
+        return AsyncSession(await create_core_async(self.core, new))
 
     def session(
         self,
@@ -203,7 +203,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         limits: Limits | None = None,
         data_classes: Sequence[DataClass] = (),
         session_id: str | None = None,
-        parent: str | Session | AsyncSession | None = None,
+        parent: "str | Session | AsyncSession | None" = None,
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
@@ -221,28 +221,23 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             parent: The session that this one belongs to, or its id.
             validate: Awaited in phase `validating`. If it raises, the session ends with
                 `invalid_config`, and the exception is raised again.
-            connect: Awaited in phase `connecting`; if it raises: `connection_failed`, as above.
-            beats_with: What the heartbeats end with: the process, or the entering thread or task.
+            connect: Awaited in phase `connecting`. If it raises, the session ends with
+                `connection_failed`, and the exception is raised again.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
             marks: Of all events up to the start's last one, as in `Marks`.
 
         Returns:
-            The session, not created yet. Entering it raises as `create` and `Session.start` do.
+            The session, in state Active. With quotas it also raises as `AsyncSession.start` does.
+
+        Raises:
+            Invalid: A value is not allowed.
+            QueueFull: Under delivery policy `block` there was no room in time.
+            ClientClosed: The client is closed.
         """
-
-        def open_it() -> SessionCore:
-            return self._client.create(
-                user_id=user_id,
-                state=state,
-                limits=limits,
-                data_classes=data_classes,
-                session_id=session_id,
-                parent=parent,
-                **marks,
-            ).core
-
-        envelope_fields(marks)  # an unknown name is an error here, not in `async with`
-        return AsyncSession(Opening(open_it, self.may_block, beats_with, validate, connect, quota_wait_s, marks))
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, marks)
+        return AsyncSession(start_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     async def attach(
         self,
@@ -272,10 +267,9 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         Args:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
-            take_over: Take the session over from the process that holds it. A call that is
-                cancelled before the verdict may still take it over, but sends no heartbeat.
-            beats_with: What the session's heartbeats end with: the process, or the thread or task
-                that calls this. See `AsyncSession`.
+            take_over: Take the session over from the process that holds it.
+            beats_with: What the session's heartbeats end with: the process, or the thread or
+                asyncio task that calls this. See `AsyncSession`.
             marks: Of the take-over, as in `Marks`. Without `take_over` no event is sent.
 
         Returns:
@@ -294,10 +288,195 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
-        envelope_fields(marks)  # raises for an unknown name before anything is asked
-        is_alive = lifeline_of(beats_with)
-        core = self._client._open_attached(session_id, user_id, is_alive, may_beat=not take_over)
-        return AsyncSession(await run_session_flow_async(core, attach_flow(core, take_over, marks)))
+        return AsyncSession(
+            await attach_core_async(
+                self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks
+            )
+        )
+
+    async def claim(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
+    ) -> AsyncSession:
+        """Take a session over from the process that holds it: `attach(take_over=True)`.
+
+        A service may claim its own sessions at any time, another one's once that was silent for two
+        heartbeats. The former holder is fenced off: what it still sends is refused, and it learns
+        so within a heartbeat interval (`on_fenced`), if it has a control API. Unlike a migration,
+        it is not asked, and the session is not held meanwhile.
+
+        Args:
+            session_id: The session's UUID.
+            user_id: The user in the envelope of further events.
+            beats_with: What the session's heartbeats end with, as in `attach`.
+            marks: Of the take-over, as in `Marks`.
+
+        Returns:
+            The session, in the state in which the processor has it. Raises as `attach` does.
+        """
+        return AsyncSession(
+            await attach_core_async(self.core, session_id, user_id, take_over=True, beats_with=beats_with, marks=marks)
+        )
+
+    def follow(
+        self, session: "str | Session | AsyncSession", *, timeout_s: float | None = None
+    ) -> AsyncSessionFollower:
+        """Follow a session: its state as it is committed now, then each change of it.
+
+        The state's content, version, epoch, phase or owner may change, by any process of any
+        service of the tenant. Changes that follow each other closely are told as one, the newest;
+        heartbeats and refused events are not told. A version or an epoch never falls. The iteration
+        ends when the session is archived, and with the client.
+
+            async for view in client.follow(session_id):
+                print(view.version, view.state_json)
+
+        Of a session that this client works in, pass the object: then the first state includes what
+        it sent. An id is enough for all others; nothing is attached. The control API is asked when
+        the first state is; a connection that is lost is opened again, with pauses of up to 2 s.
+
+        Args:
+            session: A session, or its id.
+            timeout_s: End an iteration if there is no change for so long; a later one goes on.
+                Default: wait without a limit. For the first state it is always the setting
+                `verdict_timeout_s`.
+
+        Returns:
+            The follower. Close it, or use it in `with`, to give its connection back.
+
+        Raises:
+            Invalid: The id is not a UUID.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            ClientClosed: The client is closed.
+
+        The iteration raises as `AsyncSessionFollower.wait_next` does.
+        """
+        return follow_session_async(self.core, session, timeout_s)
+
+    async def conversation(
+        self, session: "str | Session | AsyncSession", last: int = LAST_DEFAULT, *, load_artifacts: bool = True
+    ) -> Sequence[MessageView]:
+        """Return the last turns of a session's conversation in order, whichever process sent them.
+
+        Of a session that this client works in, pass the object: then what it sent is among them. An
+        id is enough for all others; nothing is attached.
+
+        Args:
+            session: A session, or its id.
+            last: How many turns, from 0 to 200.
+            load_artifacts: Load large texts from the library. If not, `content` is the reference.
+
+        Raises as `session.conversation.read` does, and `Invalid` for an id that is not a UUID.
+        """
+        return await asyncio.to_thread(read_conversation, self.core, session, last, load_artifacts)
+
+    async def check_task_status(self, task_id: str) -> dict[str, Json]:
+        """Return a task's status: `{"task_id", "status", "progress", "task_type"}`.
+
+        The status is started, running, paused, completed, failed or cancelled; the progress is from
+        0 to 1. Of an unknown task, or one of another tenant: `{"error": "task not found"}`. A
+        finished task is known for 30 days; for 14 more, it is `{"error": "task no longer kept"}`.
+
+        Raises:
+            Unavailable: The control API does not answer.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+        """
+        return await asyncio.to_thread(TaskReads(self.core).status, task_id)
+
+    async def get_task_results(self, task_id: str) -> dict[str, Json]:
+        """Return a completed task's result: `{"task_id", "status", "result"}`.
+
+        Of any other task: `{"error": "task not completed. Current status: …"}`; of an unknown one:
+        `{"error": "task not found"}`; of one that vanished: `{"error": "task no longer kept"}`. A
+        result of more than 256 KiB is loaded from the library of artifacts.
+
+        Raises as `check_task_status`, and for a large result:
+            SettingsError: The client has no library.
+            ArtifactMissing: The library does not have it; `ArtifactDeleted` if it has expired.
+            ArtifactDamaged: What the library has is not it.
+        """
+        return await asyncio.to_thread(TaskReads(self.core).results, task_id)
+
+    async def get_intermediate_results(self, task_id: str) -> dict[str, Json]:
+        """Return what a task saved so far by `ctx.save_result`: `{"task_id", "status", "results"}`.
+
+        `results` has the last value of each name, loaded from the library of artifacts; without
+        those whose body has expired. A task that failed keeps them. Other answers are those of
+        `get_task_results`; raises as it does.
+        """
+        return await asyncio.to_thread(TaskReads(self.core).intermediate_results, task_id)
+
+    async def find_task(self, task_id: str) -> TaskView | None:
+        """Return all that is known of a task, its error too; None if it is unknown.
+
+        Raises as `check_task_status`, and `RunGone` if it finished and is no longer kept.
+        """
+        return await asyncio.to_thread(TaskReads(self.core).find, task_id)
+
+    def watch_task(self, task_id: str) -> AsyncIterator[TaskView]:
+        """Yield a task as it is now, and again after each change, until it has finished.
+
+        Changes that follow each other closely may be seen as one. Raises as `check_task_status`,
+        and `SessionLost` if the task is unknown.
+        """
+        return iterate_off_loop(TaskReads(self.core).watch(task_id))
+
+    def on_cleanup(self, handler: CleanupHandler) -> None:
+        """Release the resources of this service's ended sessions. Call once per client.
+
+        `handler(request)` is called on a thread of its own, also for sessions that ended before
+        this client was made. After a crash it may be called again for the same `cleanup_id`. The
+        answer carries the session's data classes. For sessions of other clients the control API
+        is asked; without an answer within 2 s they are left out, which `on_error` is told.
+
+        Requests are read in the order of their partition. One that this version cannot read
+        because its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`;
+        a newer client of the service goes on with it.
+
+        Args:
+            handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
+                of `request.actions`, in order, or returns None if all are done. If it raises,
+                the first action without a report is reported as failed.
+
+        Raises:
+            ProducerError: The client already has a handler.
+        """
+        self.core.answer_cleanups(handler)
+
+    def accept_migrations(self, function: AsyncOnMigrated, *, concurrency: int = CONCURRENCY) -> None:
+        """Take the sessions that migrate to this client's service. Call once per client.
+
+        Each session is loaded while its owner still works, and accepted once the processor holds it
+        and this process has read the same state. Then the event loop that runs now
+        awaits `function(session)`: the session is this service's, in the state it had, and beats.
+        The program keeps it: heartbeats stop once nothing refers to it.
+
+            client.accept_migrations(sessions_at_work.put)
+
+        A process that dies before it accepted a session is followed by the next one, or by another
+        process of the service. What died afterwards is not asked for again: `claim` the session. A
+        request that is delivered again, or whose migration is over, is dropped quietly.
+
+        Args:
+            function: A coroutine function; takes the `AsyncSession`. What it raises goes to
+                `on_error`.
+            concurrency: How many sessions are taken at once, from the first request until
+                `function` returns; others wait until then, or until their time is over: first those
+                that are held, then the others as they were offered. At most half of the sessions
+                that are taken are only being loaded; those that are held have the other half.
+
+        Raises:
+            ProducerError: The client takes migrations already, or its ports serve none.
+            Invalid: `concurrency` is no whole number from 1 on.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            ClientClosed: The client is closed.
+        """
+        take_migrations_async(self.core, function, concurrency)
 
     def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
         """Return a client of another tenant that uses this one's producer, spool and heartbeats.
@@ -305,7 +484,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         It has the same service and agent, and sessions and a clean-up handler of its own. Its
         counters and backlog are those of all tenants of the producer. Closing it stops its
         heartbeats and its clean-ups, and nothing of the other tenants; closing this client closes
-        it too. Not a coroutine.
+        it too. Does not block.
 
         Args:
             tenant_id: The tenant.
@@ -318,7 +497,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             ClientClosed: This client is closed.
             ProducerError: The client was made with `ports` that serve one tenant only.
         """
-        return self.wrap(self._client.for_tenant(tenant_id, api_token=api_token))
+        return over_core(type(self), self.core.for_tenant(tenant_id, api_token))
 
     def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
         """Decorate a function so that each call is reported in the current session.
@@ -332,26 +511,7 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
             name: Name of the tool or the step. Default: the function's name.
             side_effect: The tool changes something outside.
         """
-        return self._client.traced(kind, name=name, side_effect=side_effect)
-
-    def on_cleanup(self, handler: CleanupHandler) -> None:
-        """Release the resources of this service's ended sessions. Call once per client.
-
-        `handler(request)` is a plain function, called on a thread of its own, also for sessions
-        that ended before this client was made; after a crash maybe again. Not a coroutine.
-
-        Requests are read in the order of their partition. One that this version cannot read, as its
-        schema is newer, stops it, and `on_error` gets `UnreadableRequest`.
-
-        Args:
-            handler: Takes a `CleanupRequest`. Returns or yields one `CleanupAction` per action
-                of `request.actions`, in order, or returns None if all are done. If it raises,
-                the first action without a report is reported as failed.
-
-        Raises:
-            ProducerError: The client already has a handler.
-        """
-        self._client.on_cleanup(handler)
+        return traced(kind, name=name, side_effect=side_effect)
 
     async def flush(self, timeout_s: float = 10.0) -> int:
         """Wait until Kafka has acknowledged all events sent so far.
@@ -359,27 +519,23 @@ class AsyncSessionClient(AsyncQuestions, AsyncMigrationVerbs):
         Returns the number of events that are not acknowledged after `timeout_s` seconds. Raises
         `AuthenticationFailed` as soon as Kafka rejects our credentials.
         """
-        return await asyncio.to_thread(self._client.flush, timeout_s)
+        return 0 if self.core.is_left else await asyncio.to_thread(self.core.ports.transport.flush, timeout_s)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
 
-        Waits for at most `timeout_s` seconds (default: the setting `close_timeout_s`), while events
-        are not acknowledged, a clean-up handler runs, the verdict is open on a session that was
-        left, or a thread of the client is at work; a spool keeps the rest for the next client, and
-        `on_error` is told how many. A second call does nothing. Closes the clients that
-        `for_tenant` made, too; on such a client, delivers nothing, and leaves the others open.
+        Blocks for at most `timeout_s` seconds, while events are not acknowledged, a clean-up
+        handler runs, the verdict is open on a session that was left, or a thread of the client is
+        at work; a spool keeps the rest for the next client, and `on_error` is told how many. A
+        second call does nothing.
+
+        Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
+        leaves the other tenants as they are.
+
+        Args:
+            timeout_s: Default: the setting `close_timeout_s`.
         """
-        await asyncio.to_thread(self._client.close, timeout_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        await self.close()
-        return False
+        await asyncio.to_thread(self.core.close, timeout_s)
 
 
 __all__ = ["AsyncSessionClient"]

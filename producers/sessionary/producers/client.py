@@ -1,29 +1,39 @@
-"""The client of an agent process: makes sessions, sends their events and heartbeats."""
+"""The client of an agent process: makes sessions, sends their events and heartbeats.
 
-import time
-from collections.abc import Mapping, Sequence
+Each verb is a line: the work is done by the modules of `client_core`. `async_client` is made of
+this text by `generation.async_faces`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.client_core.core import ClientCore, over_core
+from sessionary.producers.client_core.opening import open_client
+from sessionary.producers.client_core.sessions import (
+    NewSession,
+    attach_core,
+    create_core,
+    follow_session,
+    read_conversation,
+    start_core,
+)
+from sessionary.producers.client_core.task_reads import TaskReads
+from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.delivery.emitter import SenderIdentity
-from sessionary.producers.errors import Invalid, ProducerError
-from sessionary.producers.judgement.local_checks import check_limits, check_user
+from sessionary.producers.following.follower import SessionFollower
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
-from sessionary.producers.lifetime.follow_questions import FollowQuestions
-from sessionary.producers.lifetime.library_place import open_library
-from sessionary.producers.lifetime.tenant_clients import TenantClients
-from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports
+from sessionary.producers.migration.acceptor import CONCURRENCY
+from sessionary.producers.migration.hand_over import OnMigrated, take_migrations
+from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
 from sessionary.producers.process.process_exit import log_error
-from sessionary.producers.session.core import SessionCore, run_session_flow
-from sessionary.producers.session.heartbeat import BeatsWith, IsAlive, lifeline_of
-from sessionary.producers.session.lifecycle import Lifecycle, Step
-from sessionary.producers.session.opening import attach_flow, new_core
+from sessionary.producers.run_ports import MessageView
+from sessionary.producers.session.conversation import LAST_DEFAULT
+from sessionary.producers.session.heartbeat import BeatsWith
+from sessionary.producers.session.lifecycle import Step
 from sessionary.producers.session.session import Session
-from sessionary.schemas.fast_replace import speed_up
-from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:  # pydantic and asyncio take long to load
@@ -32,21 +42,26 @@ if TYPE_CHECKING:  # pydantic and asyncio take long to load
     from sessionary.producers.settings import ProducerSettings
 
 
-class SessionClient(FollowQuestions, TenantClients):
+class SessionClient:
     """Makes the sessions of one tenant, service and agent, and delivers their events.
 
     Create one per process; `for_tenant` makes those of further tenants. Thread-safe; a context
     manager that closes it.
 
-        with SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1") as client:
-            with client.session(user_id="u1", state={"step": 0}) as session:
-                session.activity("llm")
+        client = SessionClient(tenant_id="acme", service_id="billing", agent_id="agent-1")
+        with client, client.session(user_id="u1", state={"step": 0}) as session:
+            session.activity("llm")
 
     In a forked child the client works on, from its first use there, with a producer id and a spool
     of its own. The sessions that were made before the fork stay the parent's: in the child their
     verbs raise `ClientClosed`, and `attach` shares them. When the process exits, the client is
     closed.
+
+    Attributes:
+        core: The inside of the client, for sessionary's own modules.
     """
+
+    core: ClientCore
 
     def __init__(
         self,
@@ -95,36 +110,29 @@ class SessionClient(FollowQuestions, TenantClients):
             SettingsError: A setting is malformed, or the place of artifacts is unknown. What only
                 the network can tell, such as a wrong password, reaches `on_error`.
         """
-        identity = SenderIdentity(
-            checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor
-        )
-        from sessionary.producers.settings import ProducerSettings
-
-        given = settings if settings is not None else ProducerSettings.from_env()
-        self._artifacts = open_library(given.artifacts_url if artifacts is None else artifacts)
         callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced, on_paused, on_resumed)
-        self._open_client(checked_name("tenant", tenant_id), identity, given, callbacks, ports)
-        speed_up("sessionary")  # what a verb makes on its way to the spool; all its modules are loaded
+        names = (tenant_id, service_id, agent_id, agent_role, actor)
+        self.core = open_client(names, settings, callbacks, ports, artifacts)
 
     @property
     def artifacts(self) -> "ArtifactLibrary | None":
         """Keeps what is too large for events; None if the client has no library."""
-        return self._artifacts
+        return self.core.artifacts
 
     @property
     def producer_id(self) -> str:
         """The client's UUID, in the envelope of its events."""
-        return self._producer_id
+        return self.core.producer_id
 
     @property
     def counters(self) -> Counters:
         """Numbers of events and heartbeats sent, delivered and lost so far."""
-        return Counters() if self._is_left else self._read_counters()
+        return Counters() if self.core.is_left else self.core.read_counters()
 
     @property
     def backlog(self) -> Backlog:
         """The events that Kafka has not acknowledged: how many, where, and how old."""
-        return Backlog() if self._is_left else self._ports.transport.backlog
+        return Backlog() if self.core.is_left else self.core.ports.transport.backlog
 
     @property
     def delivery_policy(self) -> PolicyInForce:
@@ -132,12 +140,12 @@ class SessionClient(FollowQuestions, TenantClients):
 
         `disabled` if the client is turned off, `memory` if tests gave it ports in memory.
         """
-        return self._ports.delivery_policy
+        return self.core.ports.delivery_policy
 
     @property
     def may_block(self) -> bool:
         """True if verbs may wait for room in the queue: delivery policy `block`."""
-        return self._ports.transport.may_block
+        return self.core.ports.transport.may_block
 
     def create(
         self,
@@ -178,45 +186,9 @@ class SessionClient(FollowQuestions, TenantClients):
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        given = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        return Session(self._create_core(*given, restored_from_snapshot_id, beats_with, marks))
-
-    def _create_core(
-        self,
-        user_id: str,
-        state: Mapping[str, Json] | None,
-        limits: Limits | None,
-        data_classes: Sequence[DataClass],
-        session_id: str | None,
-        state_schema_version: int,
-        parent: "str | Session | AsyncSession | None",
-        restored_from_snapshot_id: str | None,
-        beats_with: BeatsWith,
-        marks: Marks,
-    ) -> SessionCore:
-        if session_id is None:
-            time_ordered = self._settings.session_id_version == 7
-            key = SessionKey(self._tenant_id, new_session_id(time.time_ns() // 1_000_000 if time_ordered else None))
-        else:
-            key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        limits, is_alive, parent_id = check_limits(limits), lifeline_of(beats_with), self._id_of(parent)
-        fields = envelope_fields(marks)
-        emitter = self._new_emitter(key, check_user(user_id), data_classes, new=session_id is None)
-        try:
-            core = new_core(
-                emitter,
-                self._services,
-                limits=limits,
-                state=state,
-                state_schema_version=state_schema_version,
-                is_alive=is_alive,
-            )
-            Lifecycle(core).register(parent_id, restored_from_snapshot_id, fields)
-        except BaseException:
-            if not emitter.last_seq:  # neither this call nor another object sent anything in the session
-                emitter.forget_sequence()
-            raise
-        return core
+        parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
+        new = NewSession(*parts, restored_from_snapshot_id, beats_with, marks)
+        return Session(create_core(self.core, new))
 
     def session(
         self,
@@ -259,17 +231,8 @@ class SessionClient(FollowQuestions, TenantClients):
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        created = self.create(
-            user_id=user_id,
-            state=state,
-            limits=limits,
-            data_classes=data_classes,
-            session_id=session_id,
-            parent=parent,
-            beats_with=beats_with,
-            **marks,
-        )
-        return created.start(validate=validate, connect=connect, quota_wait_s=quota_wait_s, **marks)
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, marks)
+        return Session(start_core(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     def attach(
         self,
@@ -320,9 +283,137 @@ class SessionClient(FollowQuestions, TenantClients):
             Invalid: `session_id` is not a UUID.
             ClientClosed: The client is closed.
         """
-        envelope_fields(marks)  # raises for an unknown name before anything is asked
-        core = self._open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
-        return Session(run_session_flow(core, attach_flow(core, take_over, marks)))
+        return Session(
+            attach_core(self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks)
+        )
+
+    def claim(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        beats_with: BeatsWith = "process",
+        **marks: Unpack[Marks],
+    ) -> Session:
+        """Take a session over from the process that holds it: `attach(take_over=True)`.
+
+        A service may claim its own sessions at any time, another one's once that was silent for two
+        heartbeats. The former holder is fenced off: what it still sends is refused, and it learns
+        so within a heartbeat interval (`on_fenced`), if it has a control API. Unlike a migration,
+        it is not asked, and the session is not held meanwhile.
+
+        Args:
+            session_id: The session's UUID.
+            user_id: The user in the envelope of further events.
+            beats_with: What the session's heartbeats end with, as in `attach`.
+            marks: Of the take-over, as in `Marks`.
+
+        Returns:
+            The session, in the state in which the processor has it. Raises as `attach` does.
+        """
+        return Session(attach_core(self.core, session_id, user_id, take_over=True, beats_with=beats_with, marks=marks))
+
+    def follow(self, session: "str | Session | AsyncSession", *, timeout_s: float | None = None) -> SessionFollower:
+        """Follow a session: its state as it is committed now, then each change of it.
+
+        The state's content, version, epoch, phase or owner may change, by any process of any
+        service of the tenant. Changes that follow each other closely are told as one, the newest;
+        heartbeats and refused events are not told. A version or an epoch never falls. The iteration
+        ends when the session is archived, and with the client.
+
+            for view in client.follow(session_id):
+                print(view.version, view.state_json)
+
+        Of a session that this client works in, pass the object: then the first state includes what
+        it sent. An id is enough for all others; nothing is attached. The control API is asked when
+        the first state is; a connection that is lost is opened again, with pauses of up to 2 s.
+
+        Args:
+            session: A session, or its id.
+            timeout_s: End an iteration if there is no change for so long; a later one goes on.
+                Default: wait without a limit. For the first state it is always the setting
+                `verdict_timeout_s`.
+
+        Returns:
+            The follower. Close it, or use it in `with`, to give its connection back.
+
+        Raises:
+            Invalid: The id is not a UUID.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            ClientClosed: The client is closed.
+
+        The iteration raises as `SessionFollower.wait_next` does.
+        """
+        return follow_session(self.core, session, timeout_s)
+
+    def conversation(
+        self, session: "str | Session | AsyncSession", last: int = LAST_DEFAULT, *, load_artifacts: bool = True
+    ) -> Sequence[MessageView]:
+        """Return the last turns of a session's conversation in order, whichever process sent them.
+
+        Of a session that this client works in, pass the object: then what it sent is among them. An
+        id is enough for all others; nothing is attached.
+
+        Args:
+            session: A session, or its id.
+            last: How many turns, from 0 to 200.
+            load_artifacts: Load large texts from the library. If not, `content` is the reference.
+
+        Raises as `session.conversation.read` does, and `Invalid` for an id that is not a UUID.
+        """
+        return read_conversation(self.core, session, last, load_artifacts)
+
+    def check_task_status(self, task_id: str) -> dict[str, Json]:
+        """Return a task's status: `{"task_id", "status", "progress", "task_type"}`.
+
+        The status is started, running, paused, completed, failed or cancelled; the progress is from
+        0 to 1. Of an unknown task, or one of another tenant: `{"error": "task not found"}`. A
+        finished task is known for 30 days; for 14 more, it is `{"error": "task no longer kept"}`.
+
+        Raises:
+            Unavailable: The control API does not answer.
+            AuthenticationFailed: The control API rejects our token.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+        """
+        return TaskReads(self.core).status(task_id)
+
+    def get_task_results(self, task_id: str) -> dict[str, Json]:
+        """Return a completed task's result: `{"task_id", "status", "result"}`.
+
+        Of any other task: `{"error": "task not completed. Current status: …"}`; of an unknown one:
+        `{"error": "task not found"}`; of one that vanished: `{"error": "task no longer kept"}`. A
+        result of more than 256 KiB is loaded from the library of artifacts.
+
+        Raises as `check_task_status`, and for a large result:
+            SettingsError: The client has no library.
+            ArtifactMissing: The library does not have it; `ArtifactDeleted` if it has expired.
+            ArtifactDamaged: What the library has is not it.
+        """
+        return TaskReads(self.core).results(task_id)
+
+    def get_intermediate_results(self, task_id: str) -> dict[str, Json]:
+        """Return what a task saved so far by `ctx.save_result`: `{"task_id", "status", "results"}`.
+
+        `results` has the last value of each name, loaded from the library of artifacts; without
+        those whose body has expired. A task that failed keeps them. Other answers are those of
+        `get_task_results`; raises as it does.
+        """
+        return TaskReads(self.core).intermediate_results(task_id)
+
+    def find_task(self, task_id: str) -> TaskView | None:
+        """Return all that is known of a task, its error too; None if it is unknown.
+
+        Raises as `check_task_status`, and `RunGone` if it finished and is no longer kept.
+        """
+        return TaskReads(self.core).find(task_id)
+
+    def watch_task(self, task_id: str) -> Iterator[TaskView]:
+        """Yield a task as it is now, and again after each change, until it has finished.
+
+        Changes that follow each other closely may be seen as one. Raises as `check_task_status`,
+        and `SessionLost` if the task is unknown.
+        """
+        return TaskReads(self.core).watch(task_id)
 
     def on_cleanup(self, handler: CleanupHandler) -> None:
         """Release the resources of this service's ended sessions. Call once per client.
@@ -344,11 +435,71 @@ class SessionClient(FollowQuestions, TenantClients):
         Raises:
             ProducerError: The client already has a handler.
         """
-        self._reopen_in_child()
-        if self._cleanup_handler is not None and not self._is_parents:
-            raise ProducerError("this client already has a clean-up handler; call on_cleanup once")
-        self._start_cleanups(handler)
-        self._cleanup_handler = handler
+        self.core.answer_cleanups(handler)
+
+    def accept_migrations(self, function: OnMigrated, *, concurrency: int = CONCURRENCY) -> None:
+        """Take the sessions that migrate to this client's service. Call once per client.
+
+        Each session is loaded while its owner still works, and accepted once the processor holds it
+        and this process has read the same state. Then `function(session)` is called, on a thread of
+        the pool: the session is this service's, in the state it had, and beats. The program keeps
+        it: heartbeats stop once nothing refers to it.
+
+            client.accept_migrations(sessions_at_work.put)
+
+        A process that dies before it accepted a session is followed by the next one, or by another
+        process of the service. What died afterwards is not asked for again: `claim` the session. A
+        request that is delivered again, or whose migration is over, is dropped quietly.
+
+        Args:
+            function: Takes the `Session`. What it raises goes to `on_error`.
+            concurrency: How many sessions are taken at once, from the first request until
+                `function` returns; others wait until then, or until their time is over: first those
+                that are held, then the others as they were offered. At most half of the sessions
+                that are taken are only being loaded; those that are held have the other half.
+
+        Raises:
+            ProducerError: The client takes migrations already, or its ports serve none.
+            Invalid: `concurrency` is no whole number from 1 on.
+            SettingsError: `SESSIONARY_CONTROL_URL` is not set.
+            ClientClosed: The client is closed.
+        """
+        take_migrations(self.core, function, concurrency)
+
+    def for_tenant(self, tenant_id: str, *, api_token: str | None = None) -> Self:
+        """Return a client of another tenant that uses this one's producer, spool and heartbeats.
+
+        It has the same service and agent, and sessions and a clean-up handler of its own. Its
+        counters and backlog are those of all tenants of the producer. Closing it stops its
+        heartbeats and its clean-ups, and nothing of the other tenants; closing this client closes
+        it too. Does not block.
+
+        Args:
+            tenant_id: The tenant.
+            api_token: The tenant's token for the control API. This client's own names its own
+                tenant, so it is never used for another one.
+
+        Raises:
+            Invalid: The name is not allowed.
+            SettingsError: The token is malformed.
+            ClientClosed: This client is closed.
+            ProducerError: The client was made with `ports` that serve one tenant only.
+        """
+        return over_core(type(self), self.core.for_tenant(tenant_id, api_token))
+
+    def traced(self, kind: str, *, name: str | None = None, side_effect: bool = False) -> Callable[[F], F]:
+        """Decorate a function so that each call is reported in the current session.
+
+        The same as `sessionary.producers.traced`, which needs no client; the session may be of any
+        client. For functions, coroutine functions, generators and asynchronous generators. What the
+        function takes, returns and raises stays as it is; arguments and results are not reported.
+
+        Args:
+            kind: `tool` for the events of a tool call; any other word for those of a step.
+            name: Name of the tool or the step. Default: the function's name.
+            side_effect: The tool changes something outside.
+        """
+        return traced(kind, name=name, side_effect=side_effect)
 
     def flush(self, timeout_s: float = 10.0) -> int:
         """Wait until Kafka has acknowledged all events sent so far.
@@ -356,7 +507,7 @@ class SessionClient(FollowQuestions, TenantClients):
         Returns the number of events that are not acknowledged after `timeout_s` seconds. Raises
         `AuthenticationFailed` as soon as Kafka rejects our credentials.
         """
-        return 0 if self._is_left else self._ports.transport.flush(timeout_s)
+        return 0 if self.core.is_left else self.core.ports.transport.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
@@ -372,7 +523,7 @@ class SessionClient(FollowQuestions, TenantClients):
         Args:
             timeout_s: Default: the setting `close_timeout_s`.
         """
-        self._close_in_time(self._settings.close_timeout_s if timeout_s is None else timeout_s)
+        self.core.close(timeout_s)
 
     def __enter__(self) -> Self:
         return self
@@ -380,30 +531,8 @@ class SessionClient(FollowQuestions, TenantClients):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        self.close()
+        self.core.close()
         return False
-
-    def _open_attached(
-        self, session_id: str, user_id: str | None, is_alive: IsAlive | None = None, *, may_beat: bool
-    ) -> SessionCore:
-        """Return a session that exists, before anything is read of it.
-
-        One that may not beat sends no heartbeat before it asks for a verdict.
-        """
-        key = SessionKey(self._tenant_id, checked_session_id(session_id))
-        core = new_core(self._new_emitter(key, user_id, ()), self._services, is_alive=is_alive)
-        if not may_beat:
-            core.detach()
-        return core
-
-    def _id_of(self, parent: "str | Session | AsyncSession | None") -> str | None:
-        """Return a parent's session id. Raises `Invalid`."""
-        if parent is None or isinstance(parent, str):
-            return None if parent is None else checked_session_id(parent, "parent session id")
-        key = parent.core.emitter.key
-        if key.tenant_id != self._tenant_id:
-            raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {self._tenant_id}")
-        return key.session_id
 
 
 __all__ = ["SessionClient"]

@@ -13,7 +13,7 @@ from sessionary.producers import (
     SessionClient,
     SessionLost,
 )
-from sessionary.producers import client as client_module
+from sessionary.producers.client_core import opening
 from sessionary.producers.testing import memory_client, memory_ports
 from sessionary.schemas.events import SessionCreated
 from tests.core.producers.sent_events import START_EVENTS, sent_types
@@ -84,7 +84,7 @@ def test_session_ids_are_of_the_version_that_was_set(version: int) -> None:
 
 def test_a_client_makes_events_as_fast_as_its_build_can(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(client_module, "speed_up", asked.append)
+    monkeypatch.setattr(opening, "speed_up", asked.append)
     with memory_client()[0]:
         assert asked == ["sessionary"]
 
@@ -124,7 +124,7 @@ def test_a_creation_with_a_bad_value_leaves_nothing(wrong: dict[str, Any]) -> No
     with client:
         with pytest.raises(Invalid):
             client.create(user_id="u", **wrong)
-        assert (client._sequences._sequences, memory.events()) == ({}, [])
+        assert (client.core.sequences._sequences, memory.events()) == ({}, [])
 
 
 def test_a_creation_that_is_not_taken_leaves_nothing_and_a_running_session_its_numbers() -> None:
@@ -132,7 +132,7 @@ def test_a_creation_that_is_not_taken_leaves_nothing_and_a_running_session_its_n
     with client:
         with pytest.raises(Invalid, match="session_created"):  # by the emitter
             client.create(user_id="u" * 10_000)
-        assert client._sequences._sequences == {}
+        assert client.core.sequences._sequences == {}
         session = client.session(user_id="u")
         with pytest.raises(Invalid):
             client.create(user_id="u" * 10_000, session_id=session.session_id)

@@ -181,7 +181,7 @@ def test_without_a_spool_the_queue_and_its_errors_are_measured(
 def test_an_error_is_counted_by_librdkafka_s_name_as_often_as_it_occurs(closed_address: str, tmp_path: Path) -> None:
     with new_client(new_settings(closed_address, tmp_path, delivery_policy="drop"), []) as client:
         for _ in range(2):
-            client._ports.transport._kafka.report_error(KafkaError(KafkaError._MSG_TIMED_OUT))  # type: ignore[attr-defined]
+            client.core.ports.transport._kafka.report_error(KafkaError(KafkaError._MSG_TIMED_OUT))  # type: ignore[attr-defined]
         assert client.counters.errors["msg_timed_out"] == 2
 
 

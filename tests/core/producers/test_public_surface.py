@@ -70,6 +70,7 @@ GROUP_VERBS = {
     *("migration.move", "recorded.execution", "recorded.artifacts", "recorded.verify"),
 }
 CLIENT = {
+    "core",
     *("producer_id", "counters", "backlog", "may_block", "delivery_policy", "artifacts"),
     *("create", "session", "attach", "on_cleanup", "flush", "close", "for_tenant", "traced"),
     *("check_task_status", "get_task_results", "get_intermediate_results", "find_task", "watch_task"),
@@ -77,14 +78,14 @@ CLIENT = {
 }
 FACES = [(Session, AsyncSession), (SessionClient, AsyncSessionClient), (Agent, AsyncAgent), *GROUPS.values()]
 # What the name of a type is in the other face.
-COUNTERPARTS = {
+COUNTERPARTS: dict[object, object] = {
     Agent: AsyncAgent,
     OnMigrated: AsyncOnMigrated,
     Session: AsyncSession,
     SessionClient: AsyncSessionClient,
     SessionFollower: AsyncSessionFollower,
     Step: AsyncStep,
-    **dict(GROUPS.values()),
+    **dict(iter(GROUPS.values())),
 }
 # These send nothing and wait for nothing, so they are plain functions in both.
 PLAIN = {
@@ -217,7 +218,7 @@ def annotated_names(owner: type) -> Iterator[str]:
         tree = ast.parse(inspect.getsource(importlib.import_module(base.__module__)))
         body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == base.__name__).body
         for node in body:
-            if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
+            if isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith(("_", "core")):
                 yield from names_in(node.annotation)
             if (
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

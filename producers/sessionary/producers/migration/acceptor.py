@@ -33,11 +33,11 @@ _Key = tuple[str, str]  # migration id, step
 Judged = Literal["ready", "behind", "over"]
 
 
-class AcceptingClient(Protocol):
-    """What the acceptor needs of its client."""
+class OpenAttached(Protocol):
+    """Opens a session that exists, before anything is read of it."""
 
-    def _open_attached(self, session_id: str, user_id: str | None, *, may_beat: bool) -> SessionCore:
-        """Return a session that exists, before anything is read of it."""
+    def __call__(self, session_id: str, user_id: str | None, *, may_beat: bool) -> SessionCore:
+        """Return its core."""
         ...
 
 
@@ -51,9 +51,9 @@ class MigrationAcceptor:
     """
 
     def __init__(
-        self, client: AcceptingClient, hand_over: HandOver, concurrency: int, on_error: OnError, *, in_place: bool
+        self, open_attached: OpenAttached, hand_over: HandOver, concurrency: int, on_error: OnError, *, in_place: bool
     ) -> None:
-        self._client = client
+        self._open_attached = open_attached
         self._hand_over = hand_over
         self._concurrency = concurrency
         self._on_error = on_error
@@ -164,7 +164,7 @@ class MigrationAcceptor:
         Raises `Unavailable` and what else the control API or Kafka have to say.
         """
         for _ in range(_TRIES):
-            core = self._client._open_attached(request.session_id, request.user_id, may_beat=False)
+            core = self._open_attached(request.session_id, request.user_id, may_beat=False)
             core.emitter.add_data_classes(request.data_classes)
             try:
                 view = self._read_session(core, request)
@@ -232,4 +232,4 @@ def _key_of(request: MigrationRequest) -> _Key:
     return request.migration_id, request.step
 
 
-__all__ = ["CONCURRENCY", "AcceptingClient", "MigrationAcceptor"]
+__all__ = ["CONCURRENCY", "MigrationAcceptor", "OpenAttached"]

@@ -1,6 +1,7 @@
 """What calls the program's function with a session that has arrived from another service."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from sessionary.producers.ports import OnError
 from sessionary.producers.session.core import SessionCore
@@ -27,4 +28,19 @@ def hand_over_in_place(function: OnMigrated, on_error: OnError) -> HandOver:
     return hand_over
 
 
-__all__ = ["HandOver", "OnMigrated", "hand_over_in_place"]
+class MigratingClient(Protocol):
+    """The core of a client to which sessions migrate."""
+
+    on_error: OnError
+
+    def take_migrations(self, hand_over: HandOver, concurrency: int) -> None:
+        """Take the sessions that migrate to the client's service."""
+        ...
+
+
+def take_migrations(client: MigratingClient, function: OnMigrated, concurrency: int) -> None:
+    """Let a client call `function` with each session that arrives."""
+    client.take_migrations(hand_over_in_place(function, client.on_error), concurrency)
+
+
+__all__ = ["HandOver", "OnMigrated", "hand_over_in_place", "take_migrations"]

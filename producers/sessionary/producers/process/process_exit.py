@@ -18,7 +18,7 @@ _SIGTERM_EXIT_CODE = 128 + signal.SIGTERM
 class _Client(Protocol):
     def close(self) -> None: ...
 
-    def _leave_parent(self) -> None: ...
+    def leave_parent(self) -> None: ...
 
 
 _LEFT_BY_PARENTS: list[object] = []
@@ -71,7 +71,7 @@ def _close_clients() -> None:
 
 def _leave_parent() -> None:
     for client in list(_clients):
-        client._leave_parent()
+        client.leave_parent()
 
 
 atexit.register(_close_clients)

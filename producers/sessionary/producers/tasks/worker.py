@@ -57,10 +57,10 @@ class TaskWorker:
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
             ProducerError: The client's ports serve no workers.
         """
-        requests, lookup = client._ports.task_requests, client._ports.tasks
+        requests, lookup = client.core.ports.task_requests, client.core.ports.tasks
         if requests is None or lookup is None:
             raise ProducerError("the ports of this client serve no workers of tasks")
-        client._ports.control.check_configured()
+        client.core.ports.control.check_configured()
         self._client = client
         self._requests, self._lookup = requests, lookup
         self._functions = functions
@@ -112,12 +112,12 @@ class TaskWorker:
     def _carry_out(self, request: TaskRequest, key: _TaskKey) -> None:
         receipt = _DONE
         sender = TaskSender(self._new_emitter(request), request.run_id, self._stopped.is_set)
-        parts = (request, self._lookup, sender, self._client._on_error, self._stopped.is_set, self._times)
+        parts = (request, self._lookup, sender, self._client.core.on_error, self._stopped.is_set, self._times)
         try:
             TaskAttempt(*parts, self._client.artifacts).carry_out(self._functions)
         except SessionaryError as error:
             if not self._stopped.is_set():
-                self._client._on_error(error)
+                self._client.core.on_error(error)
             receipt = Receipt(None, None, str(error))  # it is asked for again
         finally:
             with self._lock:
@@ -129,7 +129,7 @@ class TaskWorker:
 
     def _new_emitter(self, request: TaskRequest) -> Emitter:
         key = SessionKey(request.tenant_id, request.session_id)
-        emitter = self._client._new_emitter(key, request.user_id, request.data_classes)
+        emitter = self._client.core.new_emitter(key, request.user_id, request.data_classes)
         emitter.epoch = request.epoch
         return emitter
 

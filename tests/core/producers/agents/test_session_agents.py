@@ -297,7 +297,7 @@ def test_a_client_that_was_there_before_the_agents_learns_of_them_by_a_poll() ->
         session.update_state({"n": 1})  # it does not know: the refusal is told afterwards
         two_agents = other.agents.get("w", "writer")
         assert two_agents.agent_id == "w"
-        one._watch.poll_now()
+        one.core.watch.poll_now()
         with pytest.raises(VersionConflict) as raised:
             session.update_state({"n": 2})
         assert (raised.value.version, raised.value.state) == (2, {"m": 1})

@@ -239,7 +239,7 @@ def test_an_unknown_mark_leaves_nothing_of_a_session() -> None:
         for make in (client.create, client.session, AsyncSessionClient.wrap(client).session):
             with pytest.raises(TypeError, match="wrong"):
                 make(user_id="u", wrong=1)  # type: ignore[call-arg]
-        assert (memory.events(), client._sequences._sequences) == ([], {})
+        assert (memory.events(), client.core.sequences._sequences) == ([], {})
 
 
 def test_an_unknown_mark_is_an_error_before_anything_is_sent() -> None:

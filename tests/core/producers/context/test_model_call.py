@@ -81,7 +81,7 @@ def test_a_call_that_ends_while_the_session_is_held_reports_what_is_accepted_the
 def test_an_invalid_value_raises_unless_the_block_raised() -> None:
     errors: list[Exception] = []
     client, _ = memory_client()
-    client._services = client._services._replace(on_error=errors.append)
+    client.core.services = client.core.services._replace(on_error=errors.append)
     with client, client.session(user_id="u") as session:
         with pytest.raises(Invalid, match="tokens_in"), session.llm("large") as call:
             call.tokens_in = -5

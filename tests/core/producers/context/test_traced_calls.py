@@ -193,7 +193,7 @@ def test_under_policy_block_the_event_loop_never_waits(monkeypatch: pytest.Monke
 
 def failing_client(monkeypatch: pytest.MonkeyPatch, errors: list[Exception]) -> SessionClient:
     client, memory = memory_client()
-    client._services = client._services._replace(on_error=errors.append)
+    client.core.services = client.core.services._replace(on_error=errors.append)
     send = memory.send
 
     def refuse_tools(record: OutRecord, on_receipt: OnReceipt | None = None) -> None:

@@ -37,7 +37,7 @@ def test_flush_raises_the_authentication_failure_at_once(closed_address: str, tm
     of = new_settings(closed_address, tmp_path)
     with new_client(of, errors) as made:
         made.session(user_id="u")
-        made._ports.transport._kafka.report_error(KafkaError(KafkaError._AUTHENTICATION))  # type: ignore[attr-defined]
+        made.core.ports.transport._kafka.report_error(KafkaError(KafkaError._AUTHENTICATION))  # type: ignore[attr-defined]
         begun = time.monotonic()
         with pytest.raises(AuthenticationFailed):
             made.flush(60)
@@ -137,8 +137,8 @@ def faked(
         "127.0.0.1:1", tmp_path, delivery_policy=request.param, block_timeout_s=0.1, queue_bytes_max=1 << 16
     )
     client = new_client(of, [])
-    client._heartbeats.close(0.0)  # only those that a test sends
-    yield client, client._ports.transport._kafka  # type: ignore[attr-defined]
+    client.core.heartbeats.close(0.0)  # only those that a test sends
+    yield client, client.core.ports.transport._kafka  # type: ignore[attr-defined]
     client.close()
 
 
@@ -175,7 +175,7 @@ def test_events_that_a_lost_producer_gave_up_are_sent_again_and_too_old_ones_fai
     kafka.deliver(KafkaError(KafkaError._MSG_TIMED_OUT))
     assert client.counters.failed == 4
     s.activity("x")
-    transport = client._ports.transport
+    transport = client.core.ports.transport
     assert isinstance(transport, DirectTransport)
     transport._settings = transport._settings.model_copy(update={"delivery_timeout_s": -1.0})
     kafka.deliver(KafkaError(KafkaError._FATAL))
@@ -236,7 +236,7 @@ def test_events_that_are_acknowledged_while_the_producer_is_given_up_are_counted
     """A sender finds the producer lost after the check of a report's producer."""
     client, kafka = faked
     client.session(user_id="u")
-    transport = client._ports.transport
+    transport = client.core.ports.transport
     assert isinstance(transport, DirectTransport)
     settle_events = transport._settle_events
 
@@ -258,7 +258,7 @@ def test_open_events_may_be_settled_while_the_producer_is_given_up(
 ) -> None:
     client, kafka = faked
     client.session(user_id="u")
-    transport = client._ports.transport
+    transport = client.core.ports.transport
     assert isinstance(transport, DirectTransport)
     let_wait, report_receipt = transport._let_wait, transport._report_receipt
     failures: list[BaseException] = []
@@ -304,7 +304,7 @@ def test_a_new_producer_that_is_lost_at_once_is_replaced_and_reported(
     client.session(user_id="u")
     kafka.deliver(KafkaError(KafkaError._FATAL))
     given = kafka.queued[-1][:2]  # it has taken two of the four
-    transport = client._ports.transport
+    transport = client.core.ports.transport
     assert isinstance(transport, DirectTransport)
     transport._give_producer_up(transport._generation, KafkaError(KafkaError._FATAL))
     produced: list[OutRecord] = []
@@ -341,7 +341,7 @@ def test_heartbeats_do_not_put_off_a_new_producer(
 ) -> None:
     client, kafka = faked
     s = client.session(user_id="u")
-    transport = client._ports.transport
+    transport = client.core.ports.transport
     assert isinstance(transport, DirectTransport)
     kafka.fatal = True
     s.core.beats.send_heartbeat()

@@ -212,7 +212,7 @@ def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowl
     def run_sessions(count: int) -> int:
         for _ in range(count):
             client.create(user_id="u").close()
-        assert len(client._sequences._sequences) == count
+        assert len(client.core.sequences._sequences) == count
         transport.acknowledge_all()
         gc.collect()
         return sys.getallocatedblocks()
@@ -221,8 +221,8 @@ def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowl
         client.on_cleanup(lambda _: None)
     before = run_sessions(9_000)  # fills the caches of encoded times
     after = run_sessions(10_000)
-    assert client._sequences._sequences == {}
-    assert len(client._sequences._ended) == (1_000 if has_handler else 0)  # for answers to clean-up requests
+    assert client.core.sequences._sequences == {}
+    assert len(client.core.sequences._ended) == (1_000 if has_handler else 0)  # for answers to clean-up requests
     assert (after - before) / 10_000 < 0.1
     client.close()
 
@@ -264,7 +264,7 @@ def test_a_clean_up_is_answered_without_a_gap_or_a_duplicate_also_after_the_sess
     client, memory = memory_client()
     with client:
         client.on_cleanup(lambda _: None)
-        client._sequences.keep_ended(2)
+        client.core.sequences.keep_ended(2)
         sessions = [client.session(user_id="u") for _ in range(4)]
         for session in sessions:
             session.close()

@@ -92,7 +92,7 @@ def test_a_hundred_runs_that_fail_at_once_call_no_faster_than_allowed(clock: Flo
 
     client, memory = memory_client()
     waits = Waits(lambda: clock.now_s, None, random.Random(7).random)
-    client._services = client._services._replace(waits=waits)
+    client.core.services = client.core.services._replace(waits=waits)
     with client:
         for number in range(RUNS):
             session = client.create(user_id="u").start()
@@ -120,7 +120,9 @@ def test_the_waits_of_a_hundred_failures_are_spread(clock: FlowClock) -> None:
         raise TooManyRequests(f"{number}")
 
     client, _ = memory_client()
-    client._services = client._services._replace(waits=Waits(lambda: clock.now_s, None, random.Random(7).random))
+    client.core.services = client.core.services._replace(
+        waits=Waits(lambda: clock.now_s, None, random.Random(7).random)
+    )
     with client:
         for number in range(RUNS):
             session = client.create(user_id="u").start()

@@ -261,7 +261,7 @@ def test_a_pause_that_was_told_refused_leaves_everything_to_the_judge() -> None:
     kafka.client()[0].attach(session.session_id).snapshot()
     session.pause()
     assert kafka.outcomes[-1] == "refused broken_chain"
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     session.activity("llm")
     assert kafka.outcomes[-1] == "applied"
 

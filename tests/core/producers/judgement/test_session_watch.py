@@ -59,7 +59,7 @@ class Scene:
         self.client = self.kafka.polling_client(**self.told.callbacks)
 
     def poll(self) -> None:
-        self.client._watch.poll_now()
+        self.client.core.watch.poll_now()
 
 
 def resume_raw(session: Session) -> str:
@@ -218,7 +218,7 @@ def test_an_own_end_is_no_news_and_leaves_nothing() -> None:
     assert scene.told.total == 0
     asked = len(scene.kafka.polled)
     scene.poll()
-    assert (len(scene.kafka.polled), scene.client._watch._watched) == (asked, [])
+    assert (len(scene.kafka.polled), scene.client.core.watch._watched) == (asked, [])
 
 
 def test_a_refused_last_event_is_told_although_its_session_is_gone() -> None:
@@ -246,15 +246,15 @@ def test_what_is_not_judged_yet_is_neither_told_nor_forgotten() -> None:
     kafka, told = SlowJudge(), Told()
     client = kafka.polling_client(**told.callbacks)
     session = client.session(user_id="u")
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     kafka.held = []
     resume_raw(session)
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     assert told.total == 0
     held, kafka.held = kafka.held, None
     for each in held:
         kafka.send(*each)
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     assert [each.event_type for each in told.refused] == ["session_resumed"]
 
 
@@ -291,7 +291,7 @@ def test_without_a_callback_on_error_is_told() -> None:
     client = kafka.polling_client(on_error=errors.append)
     session = client.session(user_id="u")
     resume_raw(session)
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     (error,) = errors
     assert isinstance(error, EventRefused)
     with pytest.raises(Refused):
@@ -371,7 +371,7 @@ def test_nothing_is_asked_for_without_a_control_api_or_if_it_is_turned_off() -> 
     client, errors = kafka.client()
     session = client.session(user_id="u")
     resume_raw(session)
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     assert (kafka.polled, errors, session.core.view.sent_events) == ([], [], None)
 
 
@@ -382,7 +382,7 @@ def test_the_asyncio_face_has_the_callbacks_and_lost() -> None:
         client = AsyncSessionClient.wrap(kafka.polling_client(**told.callbacks))
         async with client, client.session(user_id="u") as session:
             kafka.client()[0].attach(session.session_id, take_over=True)
-            client.sync_client._watch.poll_now()
+            client.sync_client.core.watch.poll_now()
             return session.lost
 
     assert asyncio.run(story())

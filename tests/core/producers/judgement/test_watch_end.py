@@ -60,7 +60,7 @@ def test_a_lost_session_keeps_no_events() -> None:
     with pytest.raises(SessionFenced):
         session.sync()
     assert session.lost
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     session.core.view.fenced_by = None  # as in a session that was lost for another reason
     session.activity("goes on")
     assert len(sent) == 0
@@ -75,10 +75,10 @@ def test_a_session_whose_events_were_all_lost_is_forgotten_once_it_ended() -> No
     kafka = FullMemory()
     client = kafka.polling_client()
     with client.session(user_id="u"):
-        client._watch.poll_now()
+        client.core.watch.poll_now()
         assert len(kafka.polled) == 2
-    client._watch.poll_now()
-    assert (len(kafka.polled), client._watch._watched) == (2, [])
+    client.core.watch.poll_now()
+    assert (len(kafka.polled), client.core.watch._watched) == (2, [])
     client.close()
 
 
@@ -86,7 +86,7 @@ def test_a_closed_client_asks_and_tells_no_more() -> None:
     kafka, told = JudgedMemory(), list[Exception]()
     client = kafka.polling_client(poll_interval_s=0.01, on_error=told.append)
     session = client.session(user_id="u")
-    thread = client._watch._thread
+    thread = client.core.watch._thread
     assert thread is not None
     assert not session.lost
     client.close()

@@ -13,7 +13,8 @@ from sessionary.producers.control.request_backlog import RequestBacklog
 from sessionary.producers.errors import QueueFull
 from sessionary.producers.migration.acceptor import MigrationAcceptor
 from sessionary.producers.migration.hand_over import hand_over_in_place
-from sessionary.producers.ports import Receipt
+from sessionary.producers.ports import Receipt, SessionView
+from sessionary.producers.session.core import SessionCore
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionMigrationOffered
 from sessionary.schemas.records import MigrationRequest
@@ -38,7 +39,9 @@ class Rig:
         self, function: Callable[[Session], object] | None = None, concurrency: int = 16, *, in_place: bool = True
     ) -> MigrationAcceptor:
         hand_over = hand_over_in_place(function or self.arrived.append, self.told.append)
-        return MigrationAcceptor(self.target(), hand_over, concurrency, self.told.append, in_place=in_place)
+        return MigrationAcceptor(
+            self.target().core.open_attached, hand_over, concurrency, self.told.append, in_place=in_place
+        )
 
     def offer(self, session: Session | None = None, migration_id: str = "m1") -> MigrationRequest:
         (session or self.session).emit(SessionMigrationOffered(migration_id, "shipping", 30_000))
@@ -97,30 +100,26 @@ def test_a_request_of_a_migration_that_is_over_is_dropped() -> None:
     assert len(rig.memory.events()) == sent + 1
 
 
-def test_an_epoch_that_rises_before_the_session_is_loaded_is_read_again() -> None:
+def test_an_epoch_that_rises_before_the_session_is_loaded_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     target = rig.target()
     acceptor = MigrationAcceptor(
-        target, hand_over_in_place(rig.arrived.append, rig.told.append), 1, rig.told.append, in_place=True
+        target.core.open_attached,
+        hand_over_in_place(rig.arrived.append, rig.told.append),
+        1,
+        rig.told.append,
+        in_place=True,
     )
-    opened = target._open_attached
-    rises = iter([rig.session])
+    rises, read = iter([rig.session]), SessionCore.sync
 
-    def open_late(session_id: str, user_id: str | None, *, may_beat: bool) -> Session:
-        session = opened(session_id, user_id, may_beat=may_beat)
-        read = session.sync
+    def read_then_rise(core: SessionCore, departures: int) -> SessionView:
+        view = read(core, departures)
+        for owner in rises:
+            owner.pause()
+            owner.resume()
+        return view
 
-        def read_then_rise() -> object:
-            view = read()
-            for owner in rises:
-                owner.pause()
-                owner.resume()
-            return view
-
-        session.sync = read_then_rise  # type: ignore[method-assign, assignment]
-        return session
-
-    target._open_attached = open_late  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(SessionCore, "sync", read_then_rise)
     acceptor(rig.offer(), rig.receipts.append)
     assert [each.reason for each in rig.memory.refusals()] == ["stale_epoch"]
     acceptor(rig.memory.migrations()[-1], rig.receipts.append)
@@ -199,7 +198,7 @@ class Gated:
         self.acceptor = rig.acceptor(concurrency=concurrency, in_place=False)
         read_session = self.acceptor._read_session
 
-        def read_late(session: Session, request: MigrationRequest) -> object:
+        def read_late(session: SessionCore, request: MigrationRequest) -> object:
             self.begun.append(request.migration_id)
             assert request.step == "prepared" or self.going_on.wait(60)
             return read_session(session, request)

@@ -122,12 +122,12 @@ class Deaf(Stage):
     """The target loads what is offered, and never accepts it."""
 
     def take(self) -> None:
-        port = self.target._ports.migrations
+        port = self.target.core.ports.migrations
         assert port is not None
 
         def load(request: Any, on_receipt: Any) -> None:
             if request.step == "offered":
-                session = self.target._open_attached(request.session_id, None, may_beat=False)
+                session = self.target.core.open_attached(request.session_id, None, may_beat=False)
                 Migration(session).tell_loaded(request.migration_id)
 
         port.start(load)

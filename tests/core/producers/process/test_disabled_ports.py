@@ -104,7 +104,7 @@ def test_nothing_is_known_of_turns_and_the_own_state_is_taken_for_granted() -> N
 
 def test_an_ended_session_leaves_nothing_and_others_are_bounded() -> None:
     with new_client() as client:
-        outside = client._ports.transport
+        outside = client.core.ports.transport
         assert isinstance(outside, DisabledTransport)
         for _ in range(3):
             with client.session(user_id="u") as session:

@@ -127,7 +127,7 @@ def test_a_delivery_thread_outlives_an_error_of_its_own_round(
 ) -> None:
     errors: list[Exception] = []
     with new_client(new_settings(closed_address, tmp_path, delivery_policy="drop"), errors) as client:
-        kafka = client._ports.transport._kafka  # type: ignore[attr-defined]
+        kafka = client.core.ports.transport._kafka  # type: ignore[attr-defined]
         before = kafka._on_poll
 
         def fail_once() -> None:

@@ -244,8 +244,8 @@ def test_a_cancelled_take_over_leaves_nothing_that_beats() -> None:
         memory._answers.set()
         await wait_for_beats(client, memory)
         assert memory.outcomes[sent:].count("applied") >= 1
-        assert isinstance(client._heartbeats, Heartbeats)
-        assert not client._heartbeats._live
+        assert isinstance(client.core.heartbeats, Heartbeats)
+        assert not client.core.heartbeats._live
         assert not any(beat.envelope.session_id == session.session_id for beat in memory.heartbeats()[beats:])
         holder.close()
         client.close()

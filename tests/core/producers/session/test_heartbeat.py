@@ -65,7 +65,7 @@ def test_no_beat_follows_the_end(end: str) -> None:
 
 def test_the_end_of_a_client_waits_for_no_beat_that_is_minutes_away() -> None:
     client, _memory = beating_client(ProducerSettings())
-    beats, far = client._heartbeats, Counted()
+    beats, far = client.core.heartbeats, Counted()
     assert isinstance(beats, Heartbeats)
     beats.start_heartbeat(far.send, 3_600.0)
     timer = beats._thread

@@ -77,7 +77,7 @@ def test_a_take_over_that_a_verb_finds_is_told_without_the_lock() -> None:
 def test_a_copied_process_is_told_without_the_lock() -> None:
     kafka, client, told = new_scene()
     first, _ = kafka.client()
-    client._producer_id = client._sequences._producer_id = first.producer_id
+    client.core.producer_id = client.core.sequences._producer_id = first.producer_id
     told.session = client.attach(first.session(user_id="u").session_id)
     told.session.activity("refused")
     told.session.sync()
@@ -126,7 +126,7 @@ def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: py
     sender = threading.Thread(target=send_heartbeat)
     sender.start()
     assert entered.wait(60)
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     sender.join(60)
     assert session.lost
     assert told.kinds == ["SessionFenced"]
@@ -150,7 +150,7 @@ def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
     verb.start()
     assert entered.wait(60)
     told.session = client.create(user_id="another")
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     leave.set()
     verb.join(60)
     assert told.kinds == ["EventRefused"]

@@ -224,18 +224,18 @@ def test_a_copied_process_that_is_far_behind_is_told_by_its_next_poll_without_a_
     kafka, errors = JudgedMemory(), list[Exception]()
     first, _ = kafka.client()
     second = kafka.polling_client(on_error=errors.append)
-    second._producer_id = second._sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    second.core.producer_id = second.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
     session = first.session(user_id="u")
     shared = second.attach(session.session_id)
     for n in range(2 * IDS_KEPT):
         session.activity(f"work {n}")
     shared.activity("lost without an error until now")
     assert kafka.outcomes[-1] == "duplicate"
-    second._watch.poll_now()
+    second.core.watch.poll_now()
     (error,) = errors
     assert isinstance(error, ProducerConflict)
     assert (error.session_id, error.producer_id) == (session.session_id, first.producer_id)
-    second._watch.poll_now()
+    second.core.watch.poll_now()
     shared.activity("work")
     assert kafka.outcomes[-1] == "applied"
     session.activity("work")
@@ -254,7 +254,7 @@ def test_a_process_whose_events_are_judged_while_it_polls_keeps_its_id() -> None
         return ask(known, timeout_s)
 
     kafka.poll_sessions = ask_late  # type: ignore[method-assign]
-    client._watch.poll_now()
+    client.core.watch.poll_now()
     assert (errors, session.core.emitter.producer_id) == ([], producer_id)
 
 
@@ -262,7 +262,7 @@ def test_a_copied_process_is_told_and_goes_on_with_an_id_of_its_own() -> None:
     kafka = JudgedMemory()
     first, _ = kafka.client()
     second, errors = kafka.client()
-    second._producer_id = second._sequences._producer_id = first.producer_id  # as in a copied virtual machine
+    second.core.producer_id = second.core.sequences._producer_id = first.producer_id  # as in a copied virtual machine
     session = first.session(user_id="u")
     shared = second.attach(session.session_id)
     shared.activity("lost without an error until now")

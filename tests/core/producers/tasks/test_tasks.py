@@ -77,7 +77,7 @@ class Stage:
         times: TaskTimes = QUICK,
     ) -> TaskAttempt:
         worker, _ = memory_client(agent_id="worker", memory=self.memory)
-        emitter = worker._new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
+        emitter = worker.core.new_emitter(SessionKey(request.tenant_id, request.session_id), request.user_id, ())
         emitter.epoch = request.epoch
         sender = TaskSender(emitter, request.run_id, lambda: is_stopped)
         return TaskAttempt(request, self.memory, sender, self.errors.append, lambda: is_stopped, times, artifacts)
@@ -374,7 +374,7 @@ def test_the_verbs_of_asyncio() -> None:
 def test_the_functions_of_a_module() -> None:
     assert functions_of(__name__) == {"model_training": train_model}
     with pytest.raises(Invalid, match="marked with @task"):
-        functions_of("sessionary.producers.lifetime.task_answers")
+        functions_of("sessionary.producers.client_core.task_answers")
 
 
 def test_a_client_remembers_a_bounded_number_of_places() -> None:
@@ -382,5 +382,5 @@ def test_a_client_remembers_a_bounded_number_of_places() -> None:
     client: SessionClient = stage.client
     for number in range(1_100):
         Runs(stage.session.core).note_task(f"task {number}", (0, number))
-    assert len(client._services.task_places) == 1_000
-    assert "task 1099" in client._services.task_places
+    assert len(client.core.services.task_places) == 1_000
+    assert "task 1099" in client.core.services.task_places

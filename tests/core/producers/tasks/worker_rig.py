@@ -33,7 +33,7 @@ class WorkerRig:
             clock_s=lambda: self.now_s,
         )
         self.client, memory = memory_client("acme")
-        self.client._ports = self.client._ports._replace(task_requests=self.requests, tasks=memory)
+        self.client.core.ports = self.client.core.ports._replace(task_requests=self.requests, tasks=memory)
         self.worker = TaskWorker(self.client, {})
         self._opened: list[FakeConsumer] = []
 

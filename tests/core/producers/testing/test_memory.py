@@ -69,7 +69,7 @@ def test_limits_outside_their_ranges_are_refused() -> None:
         client.session(user_id="u")
         created = memory.events()[0].payload
         assert isinstance(created, SessionCreated)
-        emitter = client._new_emitter(SessionKey("acme", IDS[0]), "u", ())
+        emitter = client.core.new_emitter(SessionKey("acme", IDS[0]), "u", ())
         emitter.emit(created._replace(limits=Limits(model_ms=1)))
         assert reasons(memory) == ["invalid_limits"]
         with pytest.raises(SessionLost):

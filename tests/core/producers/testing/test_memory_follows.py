@@ -70,7 +70,7 @@ def test_what_cannot_be_followed_is_said() -> None:
             next(client.follow(UNKNOWN))
         with pytest.raises(Invalid):
             client.follow("no id")
-        ports = Ports(memory, memory, client._ports.cleanups)
+        ports = Ports(memory, memory, client.core.ports.cleanups)
         settings = ProducerSettings.from_env({})
         with (
             SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, ports=ports) as bare,

@@ -39,8 +39,8 @@ class Scene:
 
     def __init__(self, client: SessionClient) -> None:
         self.client = client
-        client._heartbeats.close(0.0)  # only those that a test sends
-        self.transport = cast("spool_transport.SpoolTransport", client._ports.transport)
+        client.core.heartbeats.close(0.0)  # only those that a test sends
+        self.transport = cast("spool_transport.SpoolTransport", client.core.ports.transport)
         self.kafka = cast("WatchedKafka", self.transport._kafka)
         self.session: Session = client.session(user_id="u")
         self.wait_queued(4)

@@ -51,7 +51,7 @@ def test_the_spool_takes_what_the_queue_does_not_and_drops_when_it_is_full_itsel
 def test_heartbeats_are_never_spooled(closed_address: str, tmp_path: Path) -> None:
     of = new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16)
     with new_client(of, []) as made:
-        made._heartbeats.close(0.0)  # only those that the test sends
+        made.core.heartbeats.close(0.0)  # only those that the test sends
         s = made.session(user_id="u")
         for _ in range(100):
             s.activity("x", "y" * 1_000)
@@ -211,7 +211,7 @@ def test_an_event_that_is_damaged_before_it_was_sent_has_a_receipt(
     is_damaged = threading.Event()
     of = new_settings(closed_address, tmp_path, queue_bytes_max=1 << 16)
     with new_client(of, errors) as made:
-        transport = made._ports.transport
+        transport = made.core.ports.transport
         assert isinstance(transport, spool_transport.SpoolTransport)
         kafka = transport._kafka
         replace_producer = kafka.replace_producer
@@ -320,7 +320,7 @@ def test_an_acknowledgement_wakes_the_sender_only_if_events_wait(
     monkeypatch.setattr(direct_transport, "KafkaProducer", FakeKafka)
     with new_client(new_settings("127.0.0.1:1", tmp_path), []) as made:
         made.session(user_id="u")
-        transport = made._ports.transport
+        transport = made.core.ports.transport
         assert isinstance(transport, spool_transport.SpoolTransport)
         woken: list[int] = []
         notify = transport._work.notify

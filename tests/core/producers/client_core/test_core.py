@@ -159,14 +159,14 @@ def test_a_child_that_leaves_its_parent_s_block_ends_nothing(tmp_path: Path) -> 
 def test_a_child_that_uses_the_client_takes_migrations_itself() -> None:
     client, _ = memory_client()
     client.accept_migrations(lambda session: None)
-    before, port = client._acceptor, client._ports.migrations
+    before, port = client.core.acceptor, client.core.ports.migrations
     child = os.fork()
     if child == 0:
         client.session(user_id="u")
-        is_anew = client._acceptor is not before and getattr(port, "on_request", None) is client._acceptor
+        is_anew = client.core.acceptor is not before and getattr(port, "on_request", None) is client.core.acceptor
         os._exit(0 if is_anew else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert client._acceptor is before
+    assert client.core.acceptor is before
 
 
 def test_a_closed_client_stays_closed_in_a_child() -> None:
@@ -236,7 +236,7 @@ def test_a_part_that_fails_keeps_no_other_part_open() -> None:
     ports = memory_ports(InMemoryTransport())._replace(cleanups=BrokenCleanups())
     client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", on_error=errors.append, ports=ports)
     client.close(1.0)
-    assert client._follower._closed
+    assert client.core.follower._closed
     assert {str(error) for error in errors} == {"broken"}
 
 

@@ -127,7 +127,7 @@ def test_closing_waits_for_the_verdict_on_a_tenants_session(closes: str) -> None
     session_id = leave_without_verdict(globex, memory)
     closing = client if closes == "the first client" else globex
     speaks = Cleanups(lambda _: memory.silence_control(silent=False))
-    closing._ports = closing._ports._replace(cleanups=speaks)
+    closing.core.ports = closing.core.ports._replace(cleanups=speaks)
     closing.close(120.0)
     assert memory.view_session(session_id).state == "Terminated"
     client.close()
@@ -142,7 +142,7 @@ def test_all_clean_ups_are_told_to_stop_before_one_is_waited_for(acme: Acme) -> 
 
     clients = {"acme": client, "globex": client.for_tenant("globex"), "initech": client.for_tenant("initech")}
     for name, each in clients.items():
-        each._ports = each._ports._replace(cleanups=Cleanups(partial(note_close, name)))
+        each.core.ports = each.core.ports._replace(cleanups=Cleanups(partial(note_close, name)))
     client.close(600.0)
     assert {name for name, waits in told[:3] if not waits} == set(clients)
     assert {name for name, waits in told[3:] if waits} == set(clients)
@@ -157,7 +157,7 @@ def test_the_tenants_share_one_count_of_refusals_and_errors(acme: Acme) -> None:
             memory.refuse_next("stale_epoch")
             with pytest.raises(Refused):
                 session.resume()
-        each._count_error("by_hand")
+        each.core._count_error("by_hand")
     assert client.counters.refused == globex.counters.refused == 2
     assert client.counters.errors == globex.counters.errors == {"by_hand": 2}
 
@@ -173,7 +173,7 @@ def test_a_tenant_that_is_added_while_the_client_closes_is_refused(acme: Acme) -
         except ClientClosed as error:
             refused.append(error)
 
-    client._ports = client._ports._replace(cleanups=Cleanups(add_tenant))
+    client.core.ports = client.core.ports._replace(cleanups=Cleanups(add_tenant))
     client.close(1.0)
     assert made == []
     assert refused
@@ -216,11 +216,11 @@ def test_each_tenant_has_a_clean_up_handler_of_its_own(acme: Acme) -> None:
 
 def test_a_tenants_client_never_uses_another_tenants_token(acme: Acme) -> None:
     client, _ = acme
-    assert client.for_tenant("globex")._settings.api_token is None
-    token = client.for_tenant("globex", api_token="of-globex")._settings.api_token
+    assert client.for_tenant("globex").core.settings.api_token is None
+    token = client.for_tenant("globex", api_token="of-globex").core.settings.api_token
     assert token is not None
     assert token.get_secret_value() == "of-globex"
-    assert client._settings.api_token == SecretStr("of-acme")
+    assert client.core.settings.api_token == SecretStr("of-acme")
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\n", "é", "\ud83d"])
@@ -229,7 +229,7 @@ def test_a_malformed_token_makes_no_client_and_is_not_shown(acme: Acme, token: s
     with pytest.raises(SettingsError, match=r"^SESSIONARY_API_TOKEN: ") as raised:
         client.for_tenant("globex", api_token=token)
     assert not token or token not in str(raised.value)
-    assert client._list_tenants() == []
+    assert client.core._list_tenants() == []
 
 
 def test_ports_of_kafka_share_the_transport_only(closed_address: str) -> None:
@@ -312,7 +312,7 @@ globex, closed = client.for_tenant("globex"), client.for_tenant("initech")
 closed.close()
 before = globex.session(user_id="u")
 dropped = client.for_tenant("dropped").session(user_id="u")
-parents, locked = client.producer_id, client._counts_lock
+parents, locked = client.producer_id, client.core.counts_lock
 child = os.fork()
 if child == 0:
     assert globex.producer_id == client.producer_id != parents
@@ -324,9 +324,9 @@ if child == 0:
         else:
             os._exit(2)
     globex.session(user_id="u").info("x")
-    globex._count_error("by_hand")
+    globex.core._count_error("by_hand")
     assert client.counters.errors["by_hand"] == globex.counters.errors["by_hand"] == 1
-    assert globex._counts_lock is client._counts_lock is not locked
+    assert globex.core.counts_lock is client.core.counts_lock is not locked
     assert globex.producer_id == client.producer_id != parents
     assert client.counters.sent == globex.counters.sent == 5, client.counters
     client.session(user_id="u")

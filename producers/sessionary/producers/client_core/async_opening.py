@@ -1,0 +1,129 @@
+"""The part of `AsyncSessionClient` that is written by hand: its block, and opening sessions."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+from sessionary.producers.client import SessionClient
+from sessionary.producers.client_core.core import ClientCore, over_core
+from sessionary.producers.client_core.sessions import (
+    KnownSession,
+    NewSession,
+    begin_attach,
+    create_core,
+    follow_session,
+)
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.following.async_follower import AsyncSessionFollower
+from sessionary.producers.migration.async_hand_over import hand_over_to_loop
+from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async
+from sessionary.producers.session.async_session import AsyncSession
+from sessionary.producers.session.core import SessionCore
+from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+AsyncOnMigrated = Callable[[AsyncSession], Awaitable[object]]
+"""A coroutine function that takes a session that has arrived. The program keeps it."""
+
+
+class AsyncClientBlock:
+    """What an `AsyncSessionClient` has that a `SessionClient` has not."""
+
+    core: ClientCore
+    _sync: SessionClient | None = None
+
+    @classmethod
+    def wrap(cls, client: SessionClient) -> Self:
+        """Return a client for asyncio over `client`, for example over one of `memory_client`.
+
+        Closing either closes both.
+        """
+        wrapper = cls.__new__(cls)
+        wrapper.core, wrapper._sync = client.core, client
+        return wrapper
+
+    @property
+    def sync_client(self) -> SessionClient:
+        """The `SessionClient` underneath."""
+        self._sync = self._sync or over_core(SessionClient, self.core)
+        return self._sync
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        await asyncio.to_thread(self.core.close)
+        return False
+
+
+async def create_core_async(client: ClientCore, new: NewSession) -> SessionCore:
+    """Create a session without blocking the event loop."""
+    is_alive = lifeline_of(new.beats_with)
+    opened = partial(create_core, client, new._replace(beats_with="process"))
+    core = await open_core(opened, may_block=client.ports.transport.may_block)
+    core.beats.bind(is_alive)
+    return core
+
+
+def start_core_async(
+    client: ClientCore,
+    new: NewSession,
+    validate: AsyncStep | None,
+    connect: AsyncStep | None,
+    quota_wait_s: float | None,
+) -> Opening:
+    """Return how `async with` creates and starts a session."""
+    envelope_fields(new.marks)  # an unknown name is an error here, not in `async with`
+    opened = partial(create_core, client, new._replace(beats_with="process"))
+    may_block = client.ports.transport.may_block
+    return Opening(opened, may_block, new.beats_with, validate, connect, quota_wait_s, new.marks)
+
+
+async def attach_core_async(
+    client: ClientCore, session_id: str, user_id: str | None, *, take_over: bool, beats_with: BeatsWith, marks: Marks
+) -> SessionCore:
+    """Continue a session that exists without blocking the event loop."""
+    return await run_session_flow_async(
+        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks)
+    )
+
+
+def follow_session_async(
+    client: ClientCore, session: str | KnownSession, timeout_s: float | None
+) -> AsyncSessionFollower:
+    """Follow a session by `async for`."""
+    return AsyncSessionFollower(follow_session(client, session, None), timeout_s)
+
+
+def take_migrations_async(client: ClientCore, function: AsyncOnMigrated, concurrency: int) -> None:
+    """Let the running event loop await `function` with each session that arrives."""
+
+    def pass_on(core: SessionCore) -> Awaitable[object]:
+        return function(AsyncSession(core))
+
+    client.take_migrations(hand_over_to_loop(pass_on, client.on_error), concurrency)
+
+
+async def iterate_off_loop(items: Iterator[T]) -> AsyncIterator[T]:
+    """Yield what an iterator yields, for which it waits in a thread."""
+    while (found := await asyncio.to_thread(next, items, None)) is not None:
+        yield found
+
+
+__all__ = [
+    "AsyncClientBlock",
+    "AsyncOnMigrated",
+    "attach_core_async",
+    "create_core_async",
+    "follow_session_async",
+    "iterate_off_loop",
+    "start_core_async",
+    "take_migrations_async",
+]

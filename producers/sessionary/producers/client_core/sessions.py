@@ -1,0 +1,153 @@
+"""How a client makes sessions, attaches to those that exist, and finds out about any."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from sessionary.producers.client_core.core import ClientCore
+from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.errors import Invalid
+from sessionary.producers.following.follower import SessionFollower
+from sessionary.producers.judgement.local_checks import check_limits, check_user
+from sessionary.producers.ports import Json
+from sessionary.producers.run_ports import LogPosition, MessageView
+from sessionary.producers.session.conversation import Turns, check_last, load_contents
+from sessionary.producers.session.core import SessionCore, run_session_flow
+from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
+from sessionary.producers.session.lifecycle import Lifecycle, Step
+from sessionary.producers.session.opening import attach_flow, new_core
+from sessionary.schemas.ids import SessionKey, checked_session_id, new_session_id
+from sessionary.schemas.types import DataClass, Limits
+
+if TYPE_CHECKING:
+    from sessionary.producers.durable.flow import Flow
+
+
+class KnownSession(Protocol):
+    """A `Session` or an `AsyncSession`."""
+
+    @property
+    def core(self) -> SessionCore:
+        """The inside of the session."""
+        ...
+
+
+class NewSession(NamedTuple):
+    """What a session is made of, as `SessionClient.create` takes it."""
+
+    user_id: str
+    state: Mapping[str, Json] | None
+    limits: Limits | None
+    data_classes: Sequence[DataClass]
+    session_id: str | None
+    state_schema_version: int
+    parent: "str | KnownSession | None"
+    restored_from_snapshot_id: str | None
+    beats_with: BeatsWith
+    marks: Marks
+
+
+def create_core(client: ClientCore, new: NewSession) -> SessionCore:
+    """Create a session. Raises as `SessionClient.create` does."""
+    if new.session_id is None:
+        is_ordered = client.settings.session_id_version == 7
+        session_id = new_session_id(time.time_ns() // 1_000_000 if is_ordered else None)
+    else:
+        session_id = checked_session_id(new.session_id)
+    limits, is_alive, parent_id = check_limits(new.limits), lifeline_of(new.beats_with), _id_of(client, new.parent)
+    fields = envelope_fields(new.marks)
+    key = SessionKey(client.tenant_id, session_id)
+    emitter = client.new_emitter(key, check_user(new.user_id), new.data_classes, new=new.session_id is None)
+    try:
+        core = new_core(
+            emitter,
+            client.services,
+            limits=limits,
+            state=new.state,
+            state_schema_version=new.state_schema_version,
+            is_alive=is_alive,
+        )
+        Lifecycle(core).register(parent_id, new.restored_from_snapshot_id, fields)
+    except BaseException:
+        if not emitter.last_seq:  # neither this call nor another object sent anything in the session
+            emitter.forget_sequence()
+        raise
+    return core
+
+
+def start_core(
+    client: ClientCore, new: NewSession, validate: Step | None, connect: Step | None, quota_wait_s: float | None
+) -> SessionCore:
+    """Create and start a session. Raises as `SessionClient.session` does."""
+    core = create_core(client, new)
+    run_session_flow(core, Lifecycle(core).start(validate, connect, quota_wait_s, new.marks))
+    return core
+
+
+def attach_core(
+    client: ClientCore, session_id: str, user_id: str | None, *, take_over: bool, beats_with: BeatsWith, marks: Marks
+) -> SessionCore:
+    """Continue a session that exists. Raises as `SessionClient.attach` does."""
+    return run_session_flow(
+        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks)
+    )
+
+
+def begin_attach(
+    client: ClientCore, session_id: str, user_id: str | None, *, take_over: bool, beats_with: BeatsWith, marks: Marks
+) -> "tuple[SessionCore, Flow[SessionCore]]":
+    """Return a session that exists, and the flow that reads it. Asks nothing yet."""
+    envelope_fields(marks)  # raises for an unknown name before anything is asked
+    core = client.open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
+    return core, attach_flow(core, take_over, marks)
+
+
+def follow_session(client: ClientCore, session: "str | KnownSession", timeout_s: float | None) -> SessionFollower:
+    """Follow a session. Raises as `SessionClient.follow` does."""
+    if isinstance(session, str):
+        return client.open_follower(checked_session_id(session), lambda: None, timeout_s)
+    emitter = session.core.emitter
+
+    def find_after() -> LogPosition | None:
+        emitter.check_process()
+        return emitter.wait_position(client.settings.verdict_timeout_s)
+
+    return client.open_follower(emitter.key.session_id, find_after, timeout_s)
+
+
+def read_conversation(
+    client: ClientCore, session: "str | KnownSession", last: int, load_artifacts: bool
+) -> Sequence[MessageView]:
+    """Return the last turns of a session. Raises as `SessionClient.conversation` does."""
+    if not isinstance(session, str):
+        return Turns(session.core).read(last, load_artifacts)
+    session_id = checked_session_id(session)
+    check_last(last)
+    client.reopen_in_child()
+    runs, timeout_s = client.ports.runs, client.settings.verdict_timeout_s
+    if runs is None:
+        return ()
+    messages = runs.fetch_messages(session_id, last, None, timeout_s)
+    return load_contents(messages, client.artifacts) if load_artifacts else messages
+
+
+def _id_of(client: ClientCore, parent: "str | KnownSession | None") -> str | None:
+    """Return a parent's session id. Raises `Invalid`."""
+    if parent is None or isinstance(parent, str):
+        return None if parent is None else checked_session_id(parent, "parent session id")
+    key = parent.core.emitter.key
+    if key.tenant_id != client.tenant_id:
+        raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {client.tenant_id}")
+    return key.session_id
+
+
+__all__ = [
+    "KnownSession",
+    "NewSession",
+    "attach_core",
+    "begin_attach",
+    "create_core",
+    "follow_session",
+    "read_conversation",
+    "start_core",
+]
