@@ -1,6 +1,6 @@
 """Fifty runs side by side, each of 50 steps with tool calls, and with an artifact of 20 MB.
 
-A step makes five calls. `MANY_RUNS_CALLS=1 make test-long` makes one in each, which is quicker.
+A step makes five calls; with `MANY_RUNS_CALLS=1` one, which is quicker: make soak PART=load.
 """
 
 import json

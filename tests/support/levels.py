@@ -7,6 +7,7 @@ test is one of `make test`. Without this option each test runs, whatever its lev
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +83,7 @@ class Levels:
         return [entry for entry in self.entries if entry not in used]
 
 
+@cache  # it is asked for each file
 def read_levels() -> Levels:
     """Return the levels of this project."""
     return Levels(MANIFEST.read_text("utf-8"))

@@ -1,6 +1,6 @@
 """Columns made of events' bytes at once: the same bytes as by rows, or given up.
 
-Only a native build has an encoder. `make test-long` runs these tests in such a build.
+Only a native build has an encoder. `make soak PART=compiled` runs these tests in one.
 """
 
 import json
