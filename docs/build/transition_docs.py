@@ -44,7 +44,7 @@ from the admission; `quota_wait` and `quota_silence` run until then.
 _MIGRATIONS = """
 ## Transitions by a migration
 
-By rules 2, from `core/session/migration/transitions.py`. A session in Active, Paused or Timeout may
+From `core/session/migration/transitions.py`. A session in Active, Paused or Timeout may
 be offered to another service (`session_migration_offered`, by its owner or an operator). Once the
 target has loaded it (`session_migration_loaded`), an Active session is held; one in Paused or
 Timeout stays there. If the target accepts the version and the hash that the session has
@@ -61,7 +61,7 @@ step is an audit record of the kind `migration`.
 _RUNS = """
 ## Transitions of a run
 
-By rules 2, from `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
+From `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
 (only if there is no plan), `plan_replaced` (only if there is one), `checkpoint_saved` (the run
 keeps the last one), and any other work or completion that names an open run, leave it in its state.
 Any other event that names a run is refused, but for the outcome of a reserved tool call, and the
@@ -77,7 +77,7 @@ waits until its tenant's quota decides (R19 to R23), and until then R04 is refus
 _STEPS = """
 ## Transitions of a step
 
-By rules 2, from `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
+From `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for events that
 name a run. Attempts are numbered from 1; those of attempt 0 are work that is only reported, as
 `session.llm` and `traced` do. `step_started` needs a run that is started or running. P07: an
 attempt whose event says how long it may take (`limit_ms`) fails after that, with a retryable error
@@ -89,7 +89,7 @@ attempt whose event says how long it may take (`limit_ms`) fails after that, wit
 _CALLS = """
 ## Transitions of a reserved tool call
 
-By rules 2, from `CALL_TRANSITIONS` in `stream_processors/core/call/transitions.py`. A call is
+From `CALL_TRANSITIONS` in `stream_processors/core/call/transitions.py`. A call is
 reserved if its `idem_key` is not empty and differs from its `tool_call_id`; any other call is work.
 Tries are numbered from 1. A `tool_call_started` is refused as `call_in_progress` while the call
 runs, as `call_succeeded` after it succeeded, and as `call_unresolved` if it is unknown and may have
@@ -101,7 +101,7 @@ had a side effect. Any other pair is refused.
 _ARTIFACTS = """
 ## Transitions of an artifact
 
-By rules 2, from `ARTIFACT_TRANSITIONS` in `stream_processors/core/artifact/transitions.py`. An
+From `ARTIFACT_TRANSITIONS` in `stream_processors/core/artifact/transitions.py`. An
 artifact belongs to the run that its events name, or else to the session. A chunk begins at most at
 the number of bytes that there are; the artifact has `offset` + `length` bytes then. `sha256` has 64
 digits, and if there were chunks, `size_bytes` is what they have. An `artifact_created` or
@@ -114,7 +114,7 @@ else is refused as `invalid_value`. An event of an artifact that was not created
 _MESSAGES = f"""
 ## Turns of a conversation
 
-By rules 2, each `message_appended` that is applied is a turn of its session. The judge numbers the
+Each `message_appended` that is applied is a turn of its session. The judge numbers the
 turns from 1, in the order of the log. The last {CONVERSATION_TURNS_MAX} have a row each: a later turn takes the oldest
 one's. A content of more than {MESSAGE_CHARACTERS_MAX:,} characters is refused as `invalid_value`; what is longer goes
 as an artifact. A replayed message that fills its gap is the next turn.
@@ -124,7 +124,7 @@ as an artifact. A replayed message that fills its gap is the next turn.
 _AGENTS = f"""
 ## Agents of a session
 
-By rules 2. `agent_registered` makes the agent that it names (by default the one that sends) a
+`agent_registered` makes the agent that it names (by default the one that sends) a
 member of the session, and its service too. Only the owning service may send it, or the control API
 for an operator (`as_operator`); from others it is `not_member`. A session has at most {AGENTS_MAX}
 agents (`too_many_agents`). One that says the same again changes nothing; another role or service is

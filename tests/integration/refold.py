@@ -49,7 +49,7 @@ def refold(
     """Fold each partition's records, with a batch size that no processor uses.
 
     `audits`: the audit trail, for what operators decided, each at its place, and on which records a
-    machine failed; no log has that. `rules`: those of the first record; default: the first ones.
+    machine failed; no log has that. `rules`: those of the first record; default: this release's.
     """
     trail = list(audits)
     failures = {

@@ -4,7 +4,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sessionary.schemas.codec import Decoder, encode_position
+from sessionary.schemas.codec import Decoder, encode_position, encode_record, record_headers
+from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
@@ -17,6 +18,7 @@ from tests.recorded.log_format import LoggedEvent, Output, RecordedSettings
 
 _DECODER = Decoder()
 _UNBOUNDED = 1 << 62
+_AUDIT_HEADERS, _HEADER_BYTES = record_headers(AuditRecord), 10
 
 
 class Border(NamedTuple):
@@ -34,6 +36,18 @@ class Folded(NamedTuple):
     """What one transaction writes, in order: the topic's short name, and the record."""
 
     outputs: list[tuple[str, Output]]
+
+
+def without_sentence(output: Output) -> Output:
+    """Return an audit record without the sentence for people, which may change; else the output."""
+    if output.value is None or output.value[:_HEADER_BYTES] not in _AUDIT_HEADERS:
+        return output
+    try:
+        record = _DECODER.decode_record(output.value)
+    except DecodeError:
+        return output
+    assert isinstance(record, AuditRecord)
+    return output._replace(value=encode_record(record._replace(reason="")))
 
 
 def settings_in_force(
@@ -224,4 +238,5 @@ __all__ = [
     "settings_in_force",
     "transition_of",
     "without_acknowledgements",
+    "without_sentence",
 ]

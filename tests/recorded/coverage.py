@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import get_args
 
 from sessionary.schemas.types import RefusalReason
-from tests.support.values import REASONS_OF_RULES_2
+from tests.support.values import REASONS_OF_NO_SCRIPT
 
 COUNT_MIN = 20
 TRANSITIONS = tuple(f"T{n:02}" for n in range(1, 15))
 # No path of the processor gives these: the default for readers of a later symbol, the refusal of a
-# row by a sink, and what came with rules 2.
-NOT_OF_PROCESSOR = frozenset({"UNKNOWN", "bad_row"}) | REASONS_OF_RULES_2
+# row by a sink, and what no script of a recording leads to.
+NOT_OF_PROCESSOR = frozenset({"UNKNOWN", "bad_row"}) | REASONS_OF_NO_SCRIPT
 REASONS = tuple(reason for reason in get_args(RefusalReason) if reason not in NOT_OF_PROCESSOR)
 
 

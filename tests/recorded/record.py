@@ -1,4 +1,4 @@
-"""Record the log of a release: `python -m tests.recorded.record 0.1.0 --runs FILE`.
+"""Record the log of a release: `python -m tests.recorded.record 0.2.0 --runs FILE`.
 
 A real broker and a real processor run for some minutes. The client plays recorded agent runs; a
 plain producer sends scripted sessions. Meanwhile processor and broker are killed and started again,
@@ -29,7 +29,14 @@ from sessionary.schemas.ids import parse_key
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.recorded.actors import Actor, RawSender, Script, Wait, keys_of_partition
-from tests.recorded.adapter import read_borders, reason_of, settings_in_force, transition_of, without_acknowledgements
+from tests.recorded.adapter import (
+    read_borders,
+    reason_of,
+    settings_in_force,
+    transition_of,
+    without_acknowledgements,
+    without_sentence,
+)
 from tests.recorded.coverage import too_rare
 from tests.recorded.log_format import (
     BYTES_MAX,
@@ -202,7 +209,7 @@ def _shortened(log: RecordedLog) -> RecordedLog:
 
     def stored(output: Output | bytes) -> Output | bytes:
         whole = not isinstance(output, Output) or not _is_session(output.key) or output.key in first
-        return output if whole or not isinstance(output, Output) else output.digest()
+        return output if whole or not isinstance(output, Output) else without_sentence(output).digest()
 
     outputs = {
         topic: {partition: list(map(stored, records)) for partition, records in partitions.items()}
@@ -235,7 +242,7 @@ def _full(log: RecordedLog, topic: str) -> list[Output]:
 def main() -> int:
     """Record; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.recorded.record", description=__doc__)
-    parser.add_argument("release", help="the version, for example 0.1.0")
+    parser.add_argument("release", help="the version, for example 0.2.0")
     parser.add_argument("--runs", type=Path, required=True, help="recorded agent runs, NDJSON, gzipped or not")
     parser.add_argument("--sessions", type=int, default=600, help="play so many of the runs (default 600)")
     given = parser.parse_args()

@@ -1,4 +1,8 @@
-"""Each recorded log, folded by today's code, comes to the bytes that the release wrote."""
+"""Each recorded log, folded by today's code, comes to what the release wrote.
+
+Codes and parameters of audit records are frozen, their sentences are not: records are compared
+without them.
+"""
 
 import gc
 import json
@@ -23,6 +27,7 @@ from tests.recorded.adapter import (
     read_borders,
     reason_of,
     transition_of,
+    without_sentence,
 )
 from tests.recorded.coverage import NOT_OF_PROCESSOR, REASONS, TRANSITIONS, too_rare
 from tests.recorded.log_format import (
@@ -38,12 +43,16 @@ from tests.recorded.log_format import (
 from tests.support.reading import Stored
 
 FOLDER = Path(__file__).parent
+RELEASE = "0.2.0"
 RELEASES = sorted(path.parent.name for path in FOLDER.glob("*/settings.json"))
 # Byte for byte the fold's own. In `batches`, start and instance are the processor's.
 SAME_BYTES = ("audit", "rejected", "cleanup", "changelog")
 DIFFERENCES_MAX = 5
 # Records and timers of a batch, at most, for even and odd partitions: no processor uses these.
 OTHER_CUTS = ((37, 701), (1_999, 3))
+
+# A recording is made once the records no longer change: `python -m tests.recorded.record 0.2.0`.
+needs_recording = pytest.mark.skipif(RELEASE not in RELEASES, reason=f"there is no recording of {RELEASE} yet")
 
 OutputsByTopic = dict[str, list[Output]]
 
@@ -87,7 +96,10 @@ def refolded(release: str) -> Mapping[int, OutputsByTopic]:
 
 
 def is_same(ours: Output | None, theirs: Output | bytes | None) -> bool:
-    return ours is not None and (ours.digest() if isinstance(theirs, bytes) else ours) == theirs
+    if ours is None or theirs is None:
+        return False
+    plain = without_sentence(ours)
+    return plain.digest() == theirs if isinstance(theirs, bytes) else plain == without_sentence(theirs)
 
 
 def differences(ours: Iterable[Output], theirs: Iterable[Output | bytes]) -> list[str]:
@@ -100,8 +112,8 @@ def differences(ours: Iterable[Output], theirs: Iterable[Output | bytes]) -> lis
     return list(islice(found, DIFFERENCES_MAX))
 
 
-def test_there_is_a_recording_of_the_first_release() -> None:
-    assert "0.1.0" in RELEASES
+def test_a_recording_is_of_a_release() -> None:
+    assert set(RELEASES) <= {RELEASE}
 
 
 @pytest.mark.parametrize("topic", SAME_BYTES)
@@ -177,14 +189,15 @@ def test_the_recording_is_small(release: str) -> None:
 
 
 def flipped(value: bytes) -> bytes:
-    """The same bytes but for one bit in the middle."""
-    middle = len(value) // 2
-    return value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]
+    """The same bytes but for one bit of the first field, which no sentence for people has."""
+    place = min(12, len(value) // 2)
+    return value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
 
 
+@needs_recording
 @pytest.mark.parametrize("topic", SAME_BYTES)
 def test_one_other_bit_in_an_output_is_found(topic: str) -> None:
-    ours, theirs = refolded("0.1.0")[0][topic], list(recorded("0.1.0").outputs[topic][0])
+    ours, theirs = refolded(RELEASE)[0][topic], list(recorded(RELEASE).outputs[topic][0])
     full = next(n for n, output in enumerate(theirs) if isinstance(output, Output) and output.value)
     short = next(n for n, output in enumerate(theirs) if isinstance(output, bytes))
     for place in (full, short):
@@ -198,9 +211,10 @@ def test_one_other_bit_in_an_output_is_found(topic: str) -> None:
     assert differences(ours, [*theirs[1:], theirs[0]]) != []
 
 
+@needs_recording
 @pytest.mark.parametrize("change", ["stamp", "value", "key"])
 def test_one_other_event_is_found(change: str) -> None:
-    log = recorded("0.1.0")
+    log = recorded(RELEASE)
     borders = read_borders(log.outputs["changelog"][0])[:2]
     events = [event for event in log.events[0] if event.offset < borders[-1].next_offset]
     place = next(n for n, event in enumerate(events) if event.key is not None)
@@ -217,9 +231,10 @@ def test_one_other_event_is_found(change: str) -> None:
     assert found
 
 
+@needs_recording
 def test_acknowledgements_between_transactions_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By rules 2 a processor may write one after a pause: the fold knows nothing of it."""
-    batches = [output for output in recorded("0.1.0").outputs["batches"][0][:2] if isinstance(output, Output)]
+    """A processor may write one after a pause: the fold knows nothing of it."""
+    batches = [output for output in recorded(RELEASE).outputs["batches"][0][:2] if isinstance(output, Output)]
     acknowledged = encode_record(BatchAcknowledged(0, 1, 7, "w1"))
     position = Output(POSITION_KEY, encode_position(Position(1, 0, 0, 1, 0)))
     topics: dict[str, list[Output]] = {
@@ -232,12 +247,13 @@ def test_acknowledgements_between_transactions_are_not_recorded(monkeypatch: pyt
         return [Stored(0, n, 0, output.key, output.value, output.headers) for n, output in enumerate(outputs)]
 
     monkeypatch.setattr(record, "read_topic", read_topic)
-    log = record.read_topics(KafkaSettings(), recorded("0.1.0").settings)
+    log = record.read_topics(KafkaSettings(), recorded(RELEASE).settings)
     assert log.outputs["batches"] == {0: batches}
 
 
+@needs_recording
 def test_a_log_is_read_as_it_was_written(tmp_path: Path) -> None:
-    log = recorded("0.1.0")
+    log = recorded(RELEASE)
     events = {
         0: [
             LoggedEvent(3, 1_000, None, None, ()),

@@ -14,12 +14,12 @@ from tests.simulation.checks import find_faults
 from tests.simulation.migrations import MOVE_STAGES
 from tests.simulation.runner import Failure, check_schedule, run_schedule
 from tests.simulation.world import World
-from tests.support.values import REASONS_OF_RULES_2
+from tests.support.values import REASONS_OF_NO_SCRIPT
 
 SCHEDULES = 1_700
 IS_COMPILED = core_build() == "native"
 # Reasons that a processor never writes by rules 1.
-NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"} | REASONS_OF_RULES_2
+NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"} | REASONS_OF_NO_SCRIPT
 REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}
 FIRED = {"init_timeout", "inactive", "idle", "max_duration", "timeout_cleanup", "recovery_failed", "archived"}

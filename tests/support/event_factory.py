@@ -28,7 +28,6 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
     },
     "session_phase_changed": {"phase": "validating"},
     "session_start_failed": {"reason": "invalid_config"},
-    # By an operator, or with a question or an answer, only judges by rules 2 know the event.
     "session_paused": {
         "kind": "manual",
         "snapshot": snapshot("paused"),
@@ -49,10 +48,9 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "base_version": 1,
         "new_version": 2,
         "state_json": '{"step": 1}',
-        "updating_at": None,  # with a time, only judges by rules 2 know the event
+        "updating_at": None,
         "persisting_at": None,
     },
-    # Later fields: only judges by rules 2 know them.
     "run_completed": {"duration_ms": None},
     "run_resumed": {"reason": None},
     "run_failed": {"reason": None},
@@ -78,7 +76,7 @@ DEFAULT_FIELDS: dict[str, dict[str, Any]] = {
         "shared_key": None,
     },
     "context_synced": {"from_snapshot_id": None},
-    # Without a key of their own, calls are plain work. Only judges by rules 2 know a limit.
+    # Without a key of their own, calls are plain work.
     "tool_call_started": {"idem_key": "", "limit_ms": None},
     **{f"tool_call_{end}": {"idem_key": ""} for end in ("succeeded", "failed", "resolved")},
     "snapshot_created": {"snapshot": snapshot("later")},

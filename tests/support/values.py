@@ -17,7 +17,7 @@ from sessionary.schemas.types import Envelope
 
 AVRO = files("sessionary.schemas") / "avro"
 RECORDS: list[type[Any]] = [getattr(records, name) for name in records.__all__]
-REASONS_OF_RULES_2 = frozenset(
+REASONS_OF_NO_SCRIPT = frozenset(
     {
         *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
         *("producer_conflict", "owner_alive", "too_old"),
@@ -141,7 +141,7 @@ def as_json(value: Any) -> Any:
 
 __all__ = [
     "RAW",
-    "REASONS_OF_RULES_2",
+    "REASONS_OF_NO_SCRIPT",
     "RECORDS",
     "as_json",
     "events",

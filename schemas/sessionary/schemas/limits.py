@@ -1,7 +1,7 @@
 """A session's limits and the bounds of an event's values, as data.
 
 Clients and processors share these numbers. The check of the limits at a session's creation is the
-processor's. The bounds hold by rules 2 (`sessionary.schemas.codec.value_bounds`); clients keep them
+processor's. The judge's bounds are in `sessionary.schemas.codec.value_bounds`; clients keep them
 always.
 """
 

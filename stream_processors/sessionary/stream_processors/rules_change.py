@@ -61,10 +61,15 @@ def needs_tick(request: RulesRequest | None, position: Position) -> bool:
 def begin_new_partition(position: Position, rules: RuleSet) -> Position:
     """Return where a partition begins by `rules`; its position if it has begun.
 
-    It has begun once a transaction is committed: before, no record was judged, and nothing says by
-    which rules. `rules`: the newest that every worker of the group knows.
+    `position` is that of its changelog. A new partition has none there, until a transaction is
+    committed. `rules`: the newest that every worker of the group knows.
     """
-    return position if position.batch_number else position._replace(rules=rules)
+    return position._replace(rules=rules) if is_new(position) else position
+
+
+def is_new(position: Position) -> bool:
+    """Return whether nothing says by which rules a partition is judged: no record of it was."""
+    return position == Position(0, 0, 0, 0, 0)
 
 
 def require_known_rules(partition: int, position: Position) -> None:
@@ -84,6 +89,7 @@ __all__ = [
     "due_request",
     "is_decided",
     "is_in_force",
+    "is_new",
     "last_decided",
     "needs_tick",
     "require_known_rules",

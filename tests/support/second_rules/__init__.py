@@ -1,6 +1,6 @@
 """A second version of the rules, which only tests have, with second versions of two schemas.
 
-By these rules a row has at most half as many bytes. The schemas of `SessionActivity` and of
+By these rules a row has at most an eighth of the bytes. The schemas of `SessionActivity` and of
 `BatchRecord` have their fields in another order. So an event of this form is known to judges by
 these rules only, and a batch is written in it from their announcement on.
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sessionary.schemas.rules import NEWEST_RULES, KnownRules
 
-SECOND_RULES = NEWEST_RULES._replace(version=NEWEST_RULES.version + 1, row_bytes_max=NEWEST_RULES.row_bytes_max // 2)
+SECOND_RULES = NEWEST_RULES._replace(version=NEWEST_RULES.version + 1, row_bytes_max=NEWEST_RULES.row_bytes_max // 8)
 SECOND = KnownRules(SECOND_RULES, Path(__file__).parent)
 
 

@@ -48,7 +48,7 @@ class RunResumed(NamedTuple):
 
     Attributes:
         from_step: With which it goes on, if that is known.
-        reason: Why it goes on, for people. Judges by rules 1 do not know events that say it.
+        reason: Why it goes on, for people.
     """
 
     from_step: str | None = None
@@ -69,7 +69,7 @@ class RunFailed(NamedTuple):
     Attributes:
         error: What failed.
         reason: Why it was decided that the run ends, for people; None if the failure itself ended
-            it. Judges by rules 1 do not know events that say it.
+            it.
     """
 
     error: ErrorInfo
@@ -103,8 +103,7 @@ class StepStarted(NamedTuple):
         attempt: From 1; 0 for work that is only reported as a step: its run keeps no record of it.
         input_json: What the step is given, as JSON.
         limit_ms: How long the attempt may take; None: it has no limit of its own.
-        reason: Why the step is tried again, for people; None in its first attempt. Judges by rules
-            1 do not know events that say this, or a limit.
+        reason: Why the step is tried again, for people; None in its first attempt.
     """
 
     name: str

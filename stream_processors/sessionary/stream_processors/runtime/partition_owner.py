@@ -22,7 +22,7 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
-from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, needs_tick
+from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress, recover, seal_with
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, PendingDecision
 from sessionary.stream_processors.runtime.executor import free_frames_after
@@ -255,9 +255,9 @@ class PartitionOwner:
         self.news.tell_all()
 
     def _begin_if_new(self) -> None:
-        rules = self._context.rules_of_group()
-        self.state.load_position(begin_new_partition(self.state.position, rules))
-        if not self.state.position.batch_number:
+        if is_new(self.state.position):
+            rules = self._context.rules_of_group()
+            self.state.load_position(begin_new_partition(self.state.position, rules))
             _log.info(
                 "partition %(partition)d is new: it begins with rules %(rules)d, the newest that every worker of its "
                 "group knows",

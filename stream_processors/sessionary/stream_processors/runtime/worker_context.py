@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, RejectedEvent
-from sessionary.schemas.rules import newest_known
+from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
@@ -145,7 +145,7 @@ class WorkerContext:
     acknowledged: dict[int, BatchAcknowledged] = field(default_factory=dict)
     commit_times: CommitTimes = field(default_factory=CommitTimes)
     trace_batch: TraceBatch = lambda *_: None
-    rules_of_group: Callable[[], RuleSet] = newest_known
+    rules_of_group: Callable[[], RuleSet] = lambda: NEWEST_RULES
 
     @property
     def commit_interval_s(self) -> float:

@@ -186,7 +186,7 @@ def test_a_resumed_run_retries_what_failed_and_skips_what_succeeded() -> None:
     why = "attempt 1 failed: TimeoutError (retryable)"
     assert started == StepStarted("write", 2, '{"args":["write",10]}', reason=why)
     assert kinds(rest) == [StepSucceeded, StepStarted, StepSucceeded, RunCompleted]
-    assert rest[-1] == RunCompleted("1000")
+    assert rest[-1] == RunCompleted("1000", None, 0)
     assert memory.refusals() == []
 
 

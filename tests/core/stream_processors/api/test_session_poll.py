@@ -86,7 +86,7 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
                 "session_id": paused.key.session_id,
                 "state": "Paused",
                 "epoch": 1,
-                "holder": None,
+                "holder": "p",
                 "holder_epoch": 0,
                 "snapshot_id": "paused",
                 "reason_code": "manual",

@@ -68,18 +68,6 @@ def test_a_repetition_has_the_verdict_of_the_original() -> None:
     assert [rig.verdict(rig.deliver(value)) for value in (applied, applied)] == [("applied", None)] * 2
 
 
-def test_an_event_id_of_any_length_costs_no_memory_and_gives_no_false_verdict() -> None:
-    rig = VerdictRig()
-    for event_type in ("session_resumed", "session_activity"):
-        value = rig.agent.event_bytes(event_type, {"event_id": "x" * 1_000})
-        first, second = rig.verdict(rig.deliver(value)), rig.verdict(rig.deliver(value))
-        assert (first, second) == (
-            REFUSED if event_type == "session_resumed" else ("applied", None),
-            ("not_kept", None),
-        )
-    assert set(rig.outcomes[-1].judged.duplicates.values()) == {""}
-
-
 def test_a_repetition_without_an_id_has_not_the_verdict_of_an_unreadable_event() -> None:
     rig = VerdictRig()
     value = rig.agent.event_bytes("session_activity", {"event_id": ""})

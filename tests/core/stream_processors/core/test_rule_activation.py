@@ -44,13 +44,14 @@ def test_rules_begin_with_the_record_that_their_owner_announced() -> None:
 
 def test_a_setting_of_the_rules_in_force_is_changed_by_announcing_them_again() -> None:
     rig, longer = FoldRig(), SECOND_RULES._replace(finished_run_days=400)
+    rig.activate(SECOND_RULES)
     assert rig.append(None, activation_bytes(longer)) == "tick"  # nothing begins that was not announced
     assert rig.fold.position.rules == SECOND_RULES
     rig.announce(longer, "on-call")
     (decision,) = rig.audits()
     assert (decision.actor, decision.reason) == (
         "on-call",
-        "rules 3 begin, after rules 3; rows have at most 2097152 bytes, outputs 2097152, rejected records 2097152; "
+        "rules 3 begin, after rules 3; rows have at most 524288 bytes, outputs 2097152, rejected records 2097152; "
         "finished runs are kept for 400 days, and failed ones may be resumed for 86400000 ms",
     )
     assert rig.append(None, activation_bytes(longer)) == "tick"

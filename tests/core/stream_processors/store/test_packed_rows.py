@@ -333,18 +333,3 @@ def recovery_calls(codec: MachineRows, packed: PackedRow) -> int:
     finally:
         sys.setprofile(None)
     return calls
-
-
-def test_rows_of_the_former_release_are_recovered_undecoded_at_the_cost_of_new_ones() -> None:
-    row, machine = row_example(), ChangedMachine()
-    codec, former = MachineRows([machine]), ROWS.pack(row, 1)
-    newest = codec.pack(row, RULES)
-    assert former.value[:10] == record_format(type(row), 1).header
-    assert newest.value[: len(NEW_HEAD)] == NEW_HEAD
-    assert recovery_calls(codec, former) == recovery_calls(codec, newest)
-    assert machine.decoded == 0
-    # The row is read, and written in the new form, when it is next touched.
-    read = codec.unpack(codec.repack(former.value, former.due))
-    assert (machine.decoded, read) == (1, row)
-    assert codec.pack(read, RULES) == newest
-    assert codec.unpack(newest.stored) == row

@@ -157,7 +157,7 @@ def replay_rejected(
     """Send refused records again, unchanged. The processor decides again.
 
     This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists
-    by now. By rules 2 an event of work also fills the gap that it left. Otherwise a record whose
+    by now. An event of work also fills the gap that it left. Otherwise a record whose
     sequence number was counted when it was refused is then a duplicate.
     """
     if len(places) > _REPLAYS_MAX:

@@ -9,7 +9,6 @@ from sessionary.schemas.limits import RESUME_MS, RUNS_OPEN_MAX
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import ErrorInfo, Limits, OpenRun
-from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.core.run.run_rig import RunRig
 from tests.support.event_factory import EventFactory
 
@@ -45,15 +44,6 @@ def test_a_run_begins_works_and_completes() -> None:
         *("completed", 7, "6", "[]", "completed"),
     )
     assert rig.open_ids() == []
-
-
-def test_by_rules_1_a_run_is_work() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    for name in ("run_completed", "run_started", "plan_replaced", "run_queued"):
-        assert rig.send(agent, name, {"run_id": "r1"}) == "applied"
-    assert list(rig.fold.rows) == [agent.key.encoded()]
-    assert rig.row_of(agent).open_runs == ()
 
 
 @pytest.mark.parametrize("name", ["run_queued", "run_rejected", "run_completed", "plan_recorded"])

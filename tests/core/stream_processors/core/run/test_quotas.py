@@ -225,6 +225,7 @@ def test_a_run_that_is_resumed_after_a_failure_asks_again() -> None:
 def test_a_run_keeps_its_claim_if_quotas_are_turned_off() -> None:
     rig = QuotaRig()
     asked = rig.ask()
+    rig.activate(NEWEST_RULES)
     rig.decide(asked)
     assert rig.state() == "started"
     assert rig.say("run_started", "r2", **STARTED) == "applied"
@@ -233,7 +234,7 @@ def test_a_run_keeps_its_claim_if_quotas_are_turned_off() -> None:
     assert rig.notices() == [("released", "r1", asked)]
 
 
-def test_a_verdict_on_an_unknown_session_or_by_rules_1_changes_nothing() -> None:
+def test_a_verdict_on_an_unknown_session_changes_nothing() -> None:
     rig = QuotaRig()
     verdict = encode_record(QuotaVerdict("concurrent_runs", "r1", 0, granted=True, limit=1, instance="q1"))
     assert rig.append(SessionKey("acme", "other").encoded(), verdict) in ("tick", "refused bad_key")
@@ -241,6 +242,7 @@ def test_a_verdict_on_an_unknown_session_or_by_rules_1_changes_nothing() -> None
 
 def test_a_verdict_on_a_run_that_never_asked_changes_nothing() -> None:
     rig = QuotaRig()
+    rig.activate(NEWEST_RULES)
     asked = rig.offset
     assert rig.say("run_started", **STARTED) == "applied"
     before = rig.found()

@@ -91,7 +91,9 @@ class PausedSession:
         return row
 
     def send(self, event_type: str, **fields: Any) -> Outcome:
-        return self._append(self.agent.key.encoded(), self.agent.event_bytes(event_type, **fields))
+        outcome = self._append(self.agent.key.encoded(), self.agent.event_bytes(event_type, **fields))
+        self.agent.head = self.row.snapshot.snapshot_id
+        return outcome
 
     def wait_ms(self, ms: int) -> Outcome:
         """Let a time pass that is no hole, with a tick at its end."""

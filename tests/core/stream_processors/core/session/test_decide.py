@@ -135,4 +135,4 @@ def test_a_heartbeat_changes_a_row_only_in_active(state: str) -> None:
     rig.at += 1_000
     before = rig.row_of(agent)
     assert rig.send(agent, "heartbeat") == "applied"
-    assert rig.row_of(agent) == before
+    assert rig.row_of(agent) == before._replace(owner_heard_at=rig.at)

@@ -164,25 +164,6 @@ def test_after_a_hole_in_the_log_the_owner_has_its_time_again() -> None:
     assert take_over(rig, stranger) == "applied"
 
 
-def test_a_session_of_rules_1_is_taken_over_by_its_last_event() -> None:
-    rig, first = FoldRig(), EventFactory()
-    rig.start(first)
-    assert (rig.row_of(first).holder, rig.row_of(first).owner_heard_at) == ("", 0)
-    rig.advance(10_000)
-    stranger = other_process(rig, "shop")
-    assert take_over(rig, stranger) == "refused owner_alive"
-    rig.advance(10_000)
-    assert take_over(rig, stranger) == "applied"
-    (line,) = rig.audits()
-    assert line.reason == "agent-2 of shop (process q) took over from agent-1 of billing"
-
-
-def test_rules_1_do_not_know_the_event() -> None:
-    rig, first = FoldRig(), EventFactory()
-    rig.start(first)
-    assert rig.send(first, "session_taken_over") == "refused unknown_schema"
-
-
 def test_a_take_over_counts_as_work() -> None:
     rig, _ = rig_with_session()
     rig.advance(59_000)

@@ -56,17 +56,6 @@ def test_without_a_skip_every_record_is_folded_and_every_halt_stands(other: GapA
     assert not decision.is_reached
 
 
-def test_by_the_first_rules_a_skip_raises_the_clock_to_the_last_stamp_unless_that_is_ahead() -> None:
-    position = Position(5, 4_000, 0, 1, 0)
-    read = SkippedRecords([EpochRecord(7, 9_000, b"k", b"v")], 8)
-    skipped = _skipped_offsets(SKIP, position, read, 9.0)
-    assert (skipped.next_offset, skipped.clock_ms, skipped.event_type) == (8, 9_000, "records_skipped")
-    with pytest.raises(Halted, match=r"offset 7 is stamped 1\.5 s ahead") as caught:
-        _skipped_offsets(SKIP, position, read, 7.5)
-    assert (caught.value.reason, caught.value.offset, caught.value.clears_in_s) == ("clock_ahead", 5, 1.5)
-    assert _skipped_offsets(SKIP, position._replace(clock_ms=9_000), read, 0.0).clock_ms == 9_000
-
-
 def test_by_the_second_rules_a_skip_leaves_the_clock_if_the_leader_epoch_is_known() -> None:
     position = Position(5, 4_000, 0, 1, 0, rules=NEWEST_RULES)
     known = SkippedRecords([EpochRecord(7, 9_000, b"k", b"v")], 8)
