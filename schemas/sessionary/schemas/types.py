@@ -173,11 +173,11 @@ class ProducerLedger(NamedTuple):
     producer_id: str
     last_seq: int
     missing: Sequence[SeqRange] = ()  # Jumped over, oldest first
-    epoch: int = 0  # The session's at its last event; 0 if rules 1 judged it
-    last_at: int = 0  # Log time of its last event, ms; 0 if rules 1 judged it
+    epoch: int = 0  # The session's at its last event
+    last_at: int = 0  # Log time of its last event, ms
     inexact_to: int = 0  # Numbers up to it may have been applied although `missing` has them
     # Hashes of the ids of its last events, two bytes for each number, the last one last; zero if
-    # the number has no event. Rules 1 keep none.
+    # the number has no event.
     recent_ids: bytes | None = None
     offsets: Sequence[int] = ()  # Of its last 8 events: the newest, then how far each older one is before
 

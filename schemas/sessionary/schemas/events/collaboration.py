@@ -6,8 +6,6 @@ from typing import NamedTuple
 class AgentRegistered(NamedTuple):
     """An agent joins the session.
 
-    Judges by rules 1 do not know events that say more than the role.
-
     Attributes:
         role: What the agent does, and so what it sees: researcher, analyzer, writer, or any other.
         agent_id: The agent that joins; None: the one that sends.
@@ -24,8 +22,6 @@ class AgentRegistered(NamedTuple):
 
 class AgentTaskUpdated(NamedTuple):
     """An agent's task changes.
-
-    Judges by rules 1 do not know events that say more than the first four.
 
     Attributes:
         task: The task that is the agent's from now on, or that it completed; None: its current one.
@@ -51,8 +47,6 @@ class AgentTaskUpdated(NamedTuple):
 
 class ContextSynced(NamedTuple):
     """Context was passed from one agent to another.
-
-    Judges by rules 1 do not know events that say a snapshot.
 
     Attributes:
         from_agent_id: The giver.

@@ -36,8 +36,7 @@ class SnapshotCreated(NamedTuple):
 class CheckpointSaved(NamedTuple):
     """Progress of a long operation, from which it can be continued.
 
-    `kind`: what the run has reached, if it is one of the usual points. Judges by rules 1 do not
-    know events that say it.
+    `kind`: what the run has reached, if it is one of the usual points.
     """
 
     checkpoint_id: str

@@ -10,8 +10,6 @@ from typing import NamedTuple
 class SessionMigrationOffered(NamedTuple):
     """The session is to move to another service; the owner does not change yet.
 
-    Judges by rules 1 do not know this event.
-
     Attributes:
         migration_id: UUID, chosen by the sender.
         target_service: The service that is to own the session.
@@ -30,8 +28,6 @@ class SessionMigrationOffered(NamedTuple):
 class SessionMigrationLoaded(NamedTuple):
     """The target has loaded the session; the processor may hold it until the target accepts it.
 
-    Judges by rules 1 do not know this event.
-
     Attributes:
         migration_id: The migration.
     """
@@ -44,9 +40,9 @@ class SessionMigrationAccepted(NamedTuple):
 
     Attributes:
         target_service: The sender's service.
-        migration_id: The migration. Judges by rules 1 know no event that says it.
-        version: Version of the state that the target has. Judges by rules 1: as before.
-        content_hash: SHA-256 of that state as the target computed it, in hex. Rules 1: as before.
+        migration_id: The migration.
+        version: Version of the state that the target has.
+        content_hash: SHA-256 of that state as the target computed it, in hex.
     """
 
     target_service: str
@@ -70,9 +66,8 @@ class SessionMigrationAborted(NamedTuple):
 
     Attributes:
         reason: Why, for people.
-        migration_id: The migration. Judges by rules 1 know no event that says it.
+        migration_id: The migration.
         as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
-            Judges by rules 1 know no event that says it.
     """
 
     reason: str | None = None

@@ -48,7 +48,7 @@ class RunResumed(NamedTuple):
 
     Attributes:
         from_step: With which it goes on, if that is known.
-        reason: Why it goes on, for people. Judges by rules 1 do not know events that say it.
+        reason: Why it goes on, for people.
     """
 
     from_step: str | None = None
@@ -69,7 +69,7 @@ class RunFailed(NamedTuple):
     Attributes:
         error: What failed.
         reason: Why it was decided that the run ends, for people; None if the failure itself ended
-            it. Judges by rules 1 do not know events that say it.
+            it.
     """
 
     error: ErrorInfo

@@ -56,8 +56,7 @@ class SessionPaused(NamedTuple):
         kind: Why it is held.
         reason: The same for people.
         snapshot: The state at this point; required, but of an operator's pause.
-        question: What a person is asked, if the session waits for an answer. Judges by rules 1 do
-            not know events that say this, or what follows.
+        question: What a person is asked, if the session waits for an answer.
         answer_ms: For so long it may be answered, in ms of log time; None: for as long as the limit
             `hold_ms`.
         as_operator: An operator asked for it, by the control API.
@@ -80,7 +79,6 @@ class SessionResumed(NamedTuple):
         snapshot_id: The snapshot that work continues from; if given, it must be the session's last.
         resume_plan: What the agent does next, for people.
         approved: The answer to the question that the session waits with; None: none is given.
-            Judges by rules 1 do not know events that say this, or what follows.
         question_id: The question that is answered; if given, it must be the open one.
         message: What the operator says, for people.
         as_operator: An operator asked for it, by the control API.
@@ -130,8 +128,7 @@ class SessionTerminated(NamedTuple):
         reason: Why; which reasons are allowed depends on the state.
         message: The same for people.
         snapshot: The last state, if it is not sent yet.
-        as_operator: An operator asked for it, by the control API. Judges by rules 1 do not know
-            events that say it.
+        as_operator: An operator asked for it, by the control API.
     """
 
     reason: TerminationReason
@@ -154,7 +151,6 @@ class SessionTakenOver(NamedTuple):
     """The sender takes the session over from the process that holds it; the state stays.
 
     If it is applied, the processor raises the epoch, and the sender's service owns the session.
-    Judges by rules 1 do not know this event.
 
     Attributes:
         reason: Why, for people.
@@ -182,8 +178,7 @@ class Heartbeat(NamedTuple):
 
     Attributes:
         last_seq: The last sequence number that the client used in this session.
-        elapsed_s: How long the run that the envelope names has been at work, in seconds. Judges by
-            rules 1 do not know events that say it.
+        elapsed_s: How long the run that the envelope names has been at work, in seconds.
     """
 
     last_seq: int
@@ -212,7 +207,7 @@ class StateUpdated(NamedTuple):
         new_version: `base_version` + 1.
         state_json: The whole state as JSON.
         updating_at: When the agent began to update the state; µs since the epoch. With it the event
-            stands for its two changes of phase too. Judges by rules 1 do not know such events.
+            stands for its two changes of phase too.
         persisting_at: When the agent began to send the new state; µs since the epoch.
     """
 

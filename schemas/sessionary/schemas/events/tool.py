@@ -16,8 +16,7 @@ class ToolCallStarted(NamedTuple):
         try_number: From 1.
         side_effect: The call changes something outside.
         queryable: The tool can be asked later whether the call took effect.
-        limit_ms: How long the call may take; None: the session's limit for tools. Judges by rules 1
-            do not know events that say it.
+        limit_ms: How long the call may take; None: the session's limit for tools.
     """
 
     tool_call_id: str

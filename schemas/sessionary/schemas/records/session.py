@@ -66,18 +66,18 @@ class SessionState(NamedTuple):
     restored_from_snapshot_id: str | None = None
     forgotten: Sequence[ForgottenProducer] = ()  # Oldest first
     content_apart: bool = False  # state_json and snapshot are in a SessionContent, and empty here
-    holder: str = ""  # Producer id of the client that created it or took it over last; empty by rules 1
-    owner_heard_at: int = 0  # Last event of the owning service, heartbeats included; 0 by rules 1
+    holder: str = ""  # Producer id of the client that created it or took it over last
+    owner_heard_at: int = 0  # Last event of the owning service, heartbeats included
     clock_repair: int = 0  # The last repair of the partition's clock that all times here include
-    open_runs: Sequence[OpenRun] = ()  # In the order in which they began; none by rules 1
-    turns: int = 0  # The number of the conversation's last turn; 0 by rules 1
-    migration: Migration | None = None  # The last one, open or not; none by rules 1
-    holder_epoch: int = 0  # The last that a client's event has given; the holder goes on from it. 0 by rules 1
+    open_runs: Sequence[OpenRun] = ()  # In the order in which they began
+    turns: int = 0  # The number of the conversation's last turn
+    migration: Migration | None = None  # The last one, open or not
+    holder_epoch: int = 0  # The last that a client's event has given; the holder goes on from it
     question: Question | None = None  # That the session waits with
     answer: Answer | None = None  # How its last question ended
-    agents: Sequence[SessionAgent] = ()  # In the order in which they were registered; none by rules 1
-    shared_results: int = 0  # How many results the agents have shared; 0 by rules 1
-    fenced_beats: FencedBeats | None = None  # None if there were none, and by rules 1
+    agents: Sequence[SessionAgent] = ()  # In the order in which they were registered
+    shared_results: int = 0  # How many results the agents have shared
+    fenced_beats: FencedBeats | None = None  # None if there were none
     quota: SessionQuota | None = None  # The claim that it waits with, or holds; None if it needs none
 
 
