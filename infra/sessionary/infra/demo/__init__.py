@@ -8,7 +8,6 @@
     ledger           the plan and the journals, as tables in ClickHouse
     queries          the SQL behind the figures
     wait             waits until the pipeline has finished a demo run
-    topic_bytes      counts the bytes of topics that no sink reads
     report           the figures, computed by ClickHouse from rows
     demo_run         a whole demo run, from the plan to the report
 

@@ -1,10 +1,13 @@
 """A whole demo run against a running stack, from the plan to the report."""
 
+import logging
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.ledger import load_journals, record_plan
@@ -12,7 +15,6 @@ from sessionary.infra.demo.plan import make_plan
 from sessionary.infra.demo.plan_runner import PlanRunner
 from sessionary.infra.demo.report import Report, make_report
 from sessionary.infra.demo.runs import Run, sample_runs
-from sessionary.infra.demo.topic_bytes import topic_bytes
 from sessionary.infra.demo.wait import PatientClickHouse, check_rows, check_sessions, wait_until_done
 from sessionary.infra.environment import tenant_tokens
 from sessionary.infra.tenants import TENANTS
@@ -23,6 +25,9 @@ from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 _STALL_S = 60.0
 _CLOCK_SLACK_MS = 1_000
 _WARM_UP_RUNS = 50
+_TIMEOUT_S = 15.0
+_POLL_S = 0.2
+_log = logging.getLogger(__name__)
 
 
 def run_demo(
@@ -100,6 +105,44 @@ def warm_up(
     ):
         plan_runner.run_plan(lambda text: progress(f"warming up: {text}"))
         wait_until_done(lambda: check_sessions(clickhouse, plan.demo_id), _STALL_S, lambda _text: None)
+
+
+def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -> dict[str, int]:
+    """Return, by topic, the bytes of its committed records since `since_ms` (ms since the epoch).
+
+    Blocks. Raises `Unavailable`, within 3 s if no broker answers, and what `count_brokers` raises.
+    """
+    count_brokers(settings)
+    sums = dict.fromkeys(topics, 0)
+    consumer = Consumer(
+        settings.reader_config_of(f"{settings.topic_prefix}.byte-count"),
+        logger=_log,
+    )
+    try:
+        at = [TopicPartition(topic, n, since_ms) for topic in sums for n in range(settings.partitions)]
+        # OFFSET_END: the partition has no record that is so young.
+        starts = [place for place in consumer.offsets_for_times(at, timeout=_TIMEOUT_S) if place.offset != OFFSET_END]
+        consumer.assign(starts)
+        unread = {(place.topic, place.partition) for place in starts}
+        last_message_at = time.monotonic()
+        while unread:
+            messages = consumer.consume(1_000, _POLL_S)
+            if messages:
+                last_message_at = time.monotonic()
+            elif time.monotonic() - last_message_at > _TIMEOUT_S:
+                raise Unavailable(f"Kafka at {settings.bootstrap_servers} does not answer", _TIMEOUT_S)
+            for message in messages:
+                error, topic = message.error(), message.topic()
+                if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                    # Reported again if more records came in the meantime.
+                    unread.discard((topic or "", message.partition() or 0))
+                elif error is None and topic is not None:
+                    sums[topic] += len(message.key() or b"") + len(message.value() or b"")
+    except KafkaException as error:
+        raise Unavailable(f"Kafka at {settings.bootstrap_servers}: {error}", _TIMEOUT_S) from None
+    finally:
+        consumer.close()
+    return sums
 
 
 __all__ = ["count_other_bytes", "run_demo", "warm_up"]

@@ -1,6 +1,5 @@
 """Runs the example of a moving session against a stack, kills one of its services, and reports.
 
-    services    the example's processes: the three services that own the session in turn
     play        the whole of it: a person approves, the session moves, its owner is killed
     trail       pure: what happened in the session, in order, and what must never happen
     queries     what ClickHouse is asked of the session

@@ -1,8 +1,11 @@
 """Three services own one session in turn: the first offers it, the second is killed."""
 
+import os
+import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +13,12 @@ from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.demo.wait import PipelineStatus, wait_until_done
 from sessionary.infra.environment import tenant_tokens
+from sessionary.infra.local.errors import StartFailed
+from sessionary.infra.local.examples import example_folder
 from sessionary.infra.local.printed_lines import lines_of, wait_for_line
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.migration_demo.queries import LANDED
 from sessionary.infra.migration_demo.report import MigrationReport, make_report
-from sessionary.infra.migration_demo.services import Services
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.ids import new_session_id
@@ -28,6 +32,33 @@ _STALL_S: Final = 60.0
 _QUESTIONS_MAX: Final = 1_000
 _APPROVAL: Final = "cheaper than last year"
 Tell = Callable[[str], None]
+EXAMPLE: Final = example_folder(Path(__file__), "moving_session")
+
+
+class Services:
+    """The example's processes, with their logs and spools in `folder`."""
+
+    def __init__(self, folder: Path, environ: Mapping[str, str]) -> None:
+        """`environ`: the variables of their clients."""
+        self._folder = folder
+        self._environ = {**os.environ, **environ, "PYTHONUNBUFFERED": "1"}
+
+    @contextmanager
+    def running(self, service: str, *arguments: str) -> Iterator[Child]:
+        """Run a service inside the context; what is left of it at the end is killed.
+
+        Raises `StartFailed` if the example is not there.
+        """
+        program = EXAMPLE / "services.py"
+        if not program.is_file():
+            raise StartFailed(f"the example of a moving session is not there: {program}")
+        argv = [sys.executable, str(program), service, *arguments]
+        own = {ENV_PREFIX + "SPOOL_DIR": str(self._folder / f"spool-{service}")}
+        child = Child(argv, self._folder / f"{service}.log", {**self._environ, **own})
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def play_migration(environ: Mapping[str, str], folder: Path, progress: Tell) -> MigrationReport:
@@ -109,4 +140,4 @@ def _check_landed(clickhouse: ClickHouseClient, session_id: str) -> PipelineStat
     return PipelineStatus(not missing, tuple(missing), f"waiting for rows: {', '.join(missing)}")
 
 
-__all__ = ["TENANT", "play_migration"]
+__all__ = ["EXAMPLE", "TENANT", "play_migration"]

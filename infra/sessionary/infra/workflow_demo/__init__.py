@@ -1,6 +1,5 @@
 """Runs the workflow example against a stack, kills it in the middle, and shows how it goes on.
 
-    programs    the example's processes: its two services, and the agent that is killed
     report      what was done, what was skipped and why, from the rows in ClickHouse
     play        the whole of it
 

@@ -4,7 +4,6 @@
 
     follow_page       answers a follower, by an own partition or by another worker
     told_session      what followers of one session see, read once per commit for all of them
-    event_stream      one answer in the form of server-sent events, with bounded waits
     open_streams      how many streams are open; ends them all
     openapi           the parts of the OpenAPI document
 """

@@ -4,15 +4,15 @@ A follower has no queue. A commit that touches its session wakes it; it then tel
 if that differs from what it told last. So a slow reader skips states, and none is told twice.
 """
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector
 from aiohttp.web import Request, Response, StreamResponse
 
-from sessionary.stream_processors.api.following.event_stream import EventStream
 from sessionary.stream_processors.api.following.open_streams import OpenStreams
 from sessionary.stream_processors.api.following.told_session import ToldSession
 from sessionary.stream_processors.api.problems import Problem, not_ready
@@ -27,6 +27,45 @@ _KEEP_ALIVE: Final = b":\n\n"
 _CONNECT_S: Final = 2.0
 # An owner that is silent for longer is lost; it may wait 10 s before it answers.
 OWNER_SILENT_S: Final = 15.0
+WRITE_S: Final = 20.0  # A reader that takes nothing for this long is cut off
+_HEADERS: Final[Mapping[str, str]] = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # nginx
+}
+
+
+class EventStream:
+    """One answer in the form of server-sent events. A write waits until the connection took it.
+
+    So nothing queues here for a slow reader: what it has not taken yet is in the sockets.
+    """
+
+    def __init__(self, request: Request, headers: Mapping[str, str] = _HEADERS, status: int = 200) -> None:
+        self._request = request
+        self.response = StreamResponse(status=status, headers=headers)
+        self.response.force_close()  # a stream that ended is over: a proxy must not wait for more
+
+    async def open(self) -> None:
+        """Send the headers."""
+        if self._request.transport is not None:
+            self._request.transport.set_write_buffer_limits(high=0)
+        await self.response.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes; return once the connection has taken them.
+
+        Raises `ConnectionError` if the reader has left, and `TimeoutError` if it takes nothing. One
+        that does not take all is cut off.
+        """
+        try:
+            async with asyncio.timeout(WRITE_S):
+                await self.response.write(data)
+                await self._request.writer.drain()
+        except BaseException:
+            if self._request.transport is not None:
+                self._request.transport.abort()  # else the end of the answer would wait for the reader too
+            raise
 
 
 class FollowPage:
@@ -139,4 +178,4 @@ async def _serve_reader(serve: Callable[[], Awaitable[None]]) -> None:
         return
 
 
-__all__ = ["KEEP_ALIVE_S", "OWNER_SILENT_S", "FollowPage"]
+__all__ = ["KEEP_ALIVE_S", "OWNER_SILENT_S", "WRITE_S", "FollowPage"]

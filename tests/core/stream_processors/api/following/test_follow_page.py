@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientTimeout
 
-from sessionary.stream_processors.api.following import event_stream, follow_page
+from sessionary.stream_processors.api.following import follow_page
 from sessionary.stream_processors.api.problems import Problem
 from tests.core.stream_processors.api.api_server import Server, running_server
 from tests.core.stream_processors.api.following.follow_rig import FollowRig, following
@@ -144,7 +144,7 @@ def test_a_slow_reader_skips_states_and_gets_the_newest(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "WRITE_S", 0.2)
+    monkeypatch.setattr(follow_page, "WRITE_S", 0.2)
 
     async def check(rig: FollowRig, server: Server) -> None:
         slow = socket.socket()
