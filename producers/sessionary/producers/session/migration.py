@@ -62,7 +62,7 @@ class Migration:
         return (yield from self.follow(offered))
 
     def offer(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> OfferedMigration:
-        """Offer the session. Raises as `migrate` does before it waits."""
+        """Offer the session. Raises as `Session.migration.move` does before it waits."""
         core, view = self._core, self._core.view
         target = checked_name("target service", to)
         if target == core.emitter.service_id:
@@ -70,7 +70,7 @@ class Migration:
         if not _TTL_S_MIN <= ttl_s <= _TTL_S_MAX:
             raise Invalid("invalid_value", f"ttl_s is {ttl_s}; use {_TTL_S_MIN:g} to {_TTL_S_MAX:g} seconds")
         core.services.control.check_configured()
-        view.require_rules("migrate()", MIGRATION_RULES)
+        view.require_rules("migration.move()", MIGRATION_RULES)
         migration_id = new_session_id()
         payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
         with core.lock:
