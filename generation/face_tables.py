@@ -116,7 +116,7 @@ CLIENT: Final = Face(
         r"Takes the `AsyncSession`\.": "A coroutine function; takes the `AsyncSession`.",
     },
     {"SessionClient": frozenset({"__enter__", "__exit__"})},
-    "import asyncio\nfrom sessionary.producers.client_core.async_opening import AsyncClientBlock, AsyncOnMigrated, "
+    "import asyncio\nfrom sessionary.producers.async_client_parts import AsyncClientBlock, AsyncOnMigrated, "
     "attach_core_async, create_core_async, follow_session_async, iterate_off_loop, start_core_async, "
     "take_migrations_async\nfrom sessionary.producers.following.async_follower import AsyncSessionFollower\n"
     "from sessionary.producers.session.async_opening import AsyncStep\n"

@@ -5,6 +5,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
 
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
+    async_client_parts  the part of it that is written by hand
     client_core/    what both clients are made of: opening, end, forks, tenants, tasks
     following/      sessions that a client follows: their states as they are committed
     agents/         the agents that share one session
@@ -135,7 +136,7 @@ if TYPE_CHECKING:
     from sessionary.producers.agents.async_agent import AsyncAgent
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
-    from sessionary.producers.client_core.async_opening import AsyncOnMigrated
+    from sessionary.producers.async_client_parts import AsyncOnMigrated
     from sessionary.producers.following.async_follower import AsyncSessionFollower
     from sessionary.producers.session.async_opening import AsyncStep
     from sessionary.producers.session.async_session import (
@@ -153,7 +154,7 @@ if TYPE_CHECKING:
 _LOADED_AT_USE = {
     "ArtifactLibrary": "artifacts.library",
     "AsyncAgent": "agents.async_agent",
-    "AsyncOnMigrated": "client_core.async_opening",
+    "AsyncOnMigrated": "async_client_parts",
     "AsyncSession": "session.async_session",
     "AsyncSessionAgents": "session.async_session",
     "AsyncSessionConversation": "session.async_session",

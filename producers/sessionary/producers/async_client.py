@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
 
-from sessionary.producers.client_core.async_opening import (
+from sessionary.producers.async_client_parts import (
     AsyncClientBlock,
     AsyncOnMigrated,
     attach_core_async,

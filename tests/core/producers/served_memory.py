@@ -25,7 +25,7 @@ def new_memory() -> InMemoryTransport:
 def serve_memory(memory: InMemoryTransport, folder: Path) -> Iterator[str]:
     """Serve the API of a worker that owns all partitions of a memory; `token` is acme's."""
     assignment = FakeAssignment()
-    for partition, state in enumerate(memory._judge._states):
+    for partition, state in enumerate(memory.core.judge._states):
         assignment.owners[partition] = _owner_of(partition, state)
     started, urls = threading.Event(), list[str]()
     loop = asyncio.new_event_loop()

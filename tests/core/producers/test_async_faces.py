@@ -18,5 +18,5 @@ def test_another_signature_makes_another_face() -> None:
 
 
 def test_a_replacement_that_replaces_nothing_is_an_error() -> None:
-    with pytest.raises(AssertionError, match="no such text"):
-        written_text(SESSION._replace(texts={"no such text": ""}))
+    with pytest.raises(AssertionError, match="xyzzy"):
+        written_text(SESSION._replace(texts={"xyzzy": ""}))

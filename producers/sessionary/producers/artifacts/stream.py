@@ -51,12 +51,14 @@ class ArtifactStream:
         artifact_id: str,
         chunks: Sequence[bytes],
         marks: Marks,
+        *,
+        is_reported: bool = True,
     ) -> None:
         self.artifact_type, self.artifact_id = artifact_type, artifact_id
         self._store, self._emit, self._marks = store, emit, marks
         self._chunks = list(chunks)
         self._bytes_written = sum(map(len, chunks))
-        self._is_reported = True
+        self._is_reported = is_reported
 
     @classmethod
     def reopen(
@@ -89,9 +91,7 @@ class ArtifactStream:
         for name in reversed(names):  # a chunk that stays would follow one of the same length
             if int(name) >= offset:
                 store.remove(f"{stream_folder(artifact_id)}/{name}")
-        stream = cls(store, emit, artifact_type, artifact_id, chunks, marks)
-        stream._is_reported = False
-        return stream
+        return cls(store, emit, artifact_type, artifact_id, chunks, marks, is_reported=False)
 
     @property
     def uri(self) -> str:

@@ -1,9 +1,11 @@
-"""What `SessionClient` and `AsyncSessionClient` are made of; both hold nothing but a core.
+"""The inside of `SessionClient` and `AsyncSessionClient`, which hold nothing but a core.
 
-core           opens and closes what a process has once; parts of a fork; other tenants
-sessions       makes sessions, attaches to those that exist, follows and reads any
-task_reads     the questions about tasks
-task_answers   what they are answered
-library_place  the library of artifacts, by the place that a user names
-async_opening  the part of `AsyncSessionClient` that is written by hand
+    opening        opens a client by the names and settings that a user gives
+    core           what a process has once; its parts in a fork; clients of other tenants
+    sessions       makes sessions, attaches to those that exist, follows and reads any
+    task_reads     the questions about tasks
+    task_answers   the answers to them
+    library_place  the library of artifacts, by the place that a user names
+
+The part of `AsyncSessionClient` that is written by hand is in `async_client_parts`.
 """

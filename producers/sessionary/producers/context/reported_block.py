@@ -1,5 +1,6 @@
 """A block whose start and end are reported, in `with` or `async with`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -9,7 +10,7 @@ from sessionary.producers.context.scope import CallReporter, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
 
 
-class ReportedBlock:
+class ReportedBlock(ABC):
     """Base of what a block reports. Use an instance once; `async with` never blocks the loop.
 
     The events that the session sends in the block have `_inner_marks()`.
@@ -21,17 +22,17 @@ class ReportedBlock:
         self._reporter = reporter
         self._marks: AbstractContextManager[None] | None = None
 
+    @abstractmethod
     def _report_start(self) -> None:
         """Send the start. Raises as `Session.emit` does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _report_end(self, error: BaseException | None) -> None:
         """Send the end; `error` is what the block raised. Raises as `Session.emit` does."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _inner_marks(self) -> EnvelopeFields:
         """Return the marks of the block, once its start was sent."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._report_start()

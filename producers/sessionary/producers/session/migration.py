@@ -59,7 +59,7 @@ class Migration:
         return (yield from self.follow(offered))
 
     def offer(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> OfferedMigration:
-        """Offer the session. Raises as `migrate` does before it waits."""
+        """Offer the session. Raises as `Session.migration.move` does before it waits."""
         core, view = self._core, self._core.view
         target = checked_name("target service", to)
         if target == core.emitter.service_id:

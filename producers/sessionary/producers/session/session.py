@@ -1,8 +1,8 @@
 """One session as an agent uses it: all public verbs, in one class and five named groups.
 
-Each verb is a line: the work is done by the collaborators in this folder, which hold the session's
-core. `async_session` is made of this text by `generation.async_faces`, so that a signature or a
-docstring is never another one there.
+It is long because its docstrings are the reference. Each verb is a line: the work is done by the
+collaborators in this folder, which hold the session's core. `async_session` is made of this text by
+`generation.async_faces`, so that a signature or a docstring is never another one there.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sessionary.producers.context.error_info import to_error_info
+from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, ValueKeeper, keep_value
 from sessionary.producers.errors import Invalid, RunGone, Unavailable
 from sessionary.producers.ports import Json, OnError, TaskLookup, TaskQuestion, TaskView
 from sessionary.producers.run_ports import FINISHED_STATES
@@ -59,7 +60,7 @@ class TaskAttempt:
         self._on_error = on_error
         self._is_stopped = is_stopped
         self._times = times
-        self._artifacts = artifacts
+        self._keeper = ValueKeeper(artifacts, sender, on_error)
         self._began_us = 0
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
@@ -72,8 +73,8 @@ class TaskAttempt:
         if is_repeated is None:
             return
         request = self._request
-        keeping = (self._artifacts, self._on_error)
-        context = TaskContext(self._sender, request.run_id, request.session_id, *keeping, is_repeated=is_repeated)
+        parts = (self._sender, request.run_id, request.session_id, self._keeper)
+        context = TaskContext(*parts, is_repeated=is_repeated)
         function = functions.get(request.task_type)
         self._sender.send(RunRunning(None if is_repeated else 0.0))
         ended: Payload
@@ -81,7 +82,7 @@ class TaskAttempt:
             message = f"no function of this worker carries out tasks of type {request.task_type}"
             ended = RunFailed(ErrorInfo("fatal", "unknown_task_type", message))
         else:
-            with TaskBeats(context, self._times.beat_s, self._on_error):
+            with TaskBeats(self._sender, self._times.beat_s, self._on_error):
                 ended = self._call(function, context)
         self._end(ended)
 
@@ -129,9 +130,13 @@ class TaskAttempt:
             result = function(context, given)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-            return RunCompleted(*context._keep_result(result))
+            return RunCompleted(*self._stored(result))
         except Exception as error:  # noqa: BLE001 - whatever the function raises is how the task failed
             return RunFailed(to_error_info(error))
+
+    def _stored(self, result: Json) -> StoredText:
+        """Return the task's result as its last event has it. Raises as `keep_value`."""
+        return StoredText(None) if result is None else keep_value(self._keeper, result, "the task's result", RUN_RESULT)
 
     def _end(self, ended: Payload) -> None:
         """Deliver the task's end; a result that no event can carry is a failure."""

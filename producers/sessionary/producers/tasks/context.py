@@ -4,16 +4,15 @@ import threading
 import time
 import uuid
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from sessionary.producers.durable.large_values import INTERMEDIATE, RUN_RESULT, StoredText, ValueKeeper, keep_value
+from sessionary.producers.durable.large_values import INTERMEDIATE, ValueKeeper
 from sessionary.producers.errors import Invalid, ProducerError, SettingsError
 from sessionary.producers.ports import Json, OnError
 from sessionary.producers.process.json_text import any_json_text, to_json_text
 from sessionary.producers.tasks.sender import TaskSender
 from sessionary.schemas.events import (
     CheckpointSaved,
-    Payload,
     PlanRecorded,
     ProgressReported,
     RunRunning,
@@ -21,7 +20,6 @@ from sessionary.schemas.events import (
 
 if TYPE_CHECKING:  # most workers have no library
     from sessionary.producers.artifacts.artifact import Artifact
-    from sessionary.producers.artifacts.library import ArtifactLibrary
 
 
 class TaskContext:
@@ -40,8 +38,7 @@ class TaskContext:
         sender: TaskSender,
         task_id: str,
         session_id: str,
-        artifacts: "ArtifactLibrary | None",
-        on_error: OnError,
+        keeper: ValueKeeper,
         *,
         is_repeated: bool,
     ) -> None:
@@ -49,9 +46,7 @@ class TaskContext:
         self.session_id = session_id
         self.is_repeated = is_repeated
         self._sender = sender
-        self._keeper = ValueKeeper(artifacts, _Reporter(self), on_error)
-        self._progress = 0.0
-        self._last_s = time.monotonic()
+        self._keeper = keeper
 
     def report_progress(self, progress: float, total: float = 1.0, message: str | None = None) -> None:
         """Report that `progress` of `total` is done, with a text for people.
@@ -61,20 +56,20 @@ class TaskContext:
         """
         if not 0 <= progress <= total or not total:
             raise ValueError(f"progress is {progress} of {total}: it must be from 0 to the total")
-        self._progress = progress / total
-        self._send(RunRunning(self._progress))
-        self._send(ProgressReported(float(progress), float(total), message))
+        self._sender.progress = progress / total
+        self._sender.send(RunRunning(self._sender.progress))
+        self._sender.send(ProgressReported(float(progress), float(total), message))
 
     def info(self, text: str) -> None:
         """Send a text for people, with the progress so far; the task goes on.
 
         It is no turn of the conversation. Raises `Invalid` for more than 16 Ki characters.
         """
-        self._send(ProgressReported(self._progress, 1.0, text))
+        self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
 
     def record_plan(self, plan: Json) -> None:
         """Record the task's plan, once; it can be read while the task runs."""
-        self._send(PlanRecorded(to_json_text(plan, "plan")))
+        self._sender.send(PlanRecorded(to_json_text(plan, "plan")))
 
     def save_checkpoint(self, data: Json, stage: str | None = None) -> str:
         """Keep in the history how far the task is, `data` of at most about 1 MiB; return its id.
@@ -83,7 +78,7 @@ class TaskContext:
         tenant should read, use `save_result`.
         """
         checkpoint_id = str(uuid.uuid4())
-        self._send(CheckpointSaved(checkpoint_id, "task", stage, data_json=to_json_text(data, "data")))
+        self._sender.send(CheckpointSaved(checkpoint_id, "task", stage, data_json=to_json_text(data, "data")))
         return checkpoint_id
 
     def save_result(self, name: str, value: Json) -> "Artifact":
@@ -117,31 +112,6 @@ class TaskContext:
             )
         return library.save(self._keeper.reporter, body, artifact_type)
 
-    def _keep_result(self, result: Json) -> StoredText:
-        """Return the task's result as its last event has it. Raises as `keep_value`."""
-        return StoredText(None) if result is None else keep_value(self._keeper, result, "the task's result", RUN_RESULT)
-
-    def _send(self, payload: Payload) -> str:
-        event_id = self._sender.send(payload)
-        self._last_s = time.monotonic()
-        return event_id
-
-    def _beat(self, elapsed_s: float) -> None:
-        self._send(ProgressReported(self._progress, 1.0, f"at work for {elapsed_s:.1f} s"))
-
-    def _silent_s(self) -> float:
-        return time.monotonic() - self._last_s
-
-
-class _Reporter:
-    """Reports artifacts as what the task did."""
-
-    def __init__(self, context: TaskContext) -> None:
-        self._context = context
-
-    def emit(self, payload: Payload, **_marks: Any) -> str:
-        return self._context._send(payload)
-
 
 class TaskBeats:
     """Sends a beat whenever a task has been silent for `interval_s`, while the block runs.
@@ -149,8 +119,8 @@ class TaskBeats:
     Leaving the block ends the beats at once, and waits for the last one.
     """
 
-    def __init__(self, context: TaskContext, interval_s: float, on_error: OnError) -> None:
-        self._context = context
+    def __init__(self, sender: TaskSender, interval_s: float, on_error: OnError) -> None:
+        self._sender = sender
         self._interval_s = interval_s
         self._on_error = on_error
         self._over = threading.Event()
@@ -171,14 +141,15 @@ class TaskBeats:
     def _send_beats(self) -> None:
         left_s = self._interval_s
         while not self._over.wait(left_s):
-            left_s = self._interval_s - self._context._silent_s()
+            left_s = self._interval_s - self._sender.silent_s
             if left_s <= 0:
                 self._try_beat()
                 left_s = self._interval_s
 
     def _try_beat(self) -> None:
         try:
-            self._context._beat(time.monotonic() - self._began_s)
+            text = f"at work for {time.monotonic() - self._began_s:.1f} s"
+            self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
         except ProducerError as error:  # no room, or the client closes: the next beat may find some
             self._on_error(error)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
 from sessionary.producers.errors import DeliveryFailed, QueueFull, Unavailable
@@ -24,13 +25,26 @@ class TaskSender:
         self._emitter = emitter
         self._task_id = task_id
         self._is_stopped = is_stopped
+        self.progress = 0.0  # of the task, as its function reported it last
+        self._last_s = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago `send` was called last, in seconds."""
+        return time.monotonic() - self._last_s
 
     def send(self, payload: Payload, occurred_at: int | None = None) -> str:
         """Send an event and return its id; `occurred_at` is in µs since the epoch.
 
         Raises as `Session.emit` does.
         """
-        return self._emitter.emit(payload, EnvelopeFields(run_id=self._task_id, occurred_at=occurred_at))
+        event_id = self._emitter.emit(payload, EnvelopeFields(run_id=self._task_id, occurred_at=occurred_at))
+        self._last_s = time.monotonic()
+        return event_id
+
+    def emit(self, payload: Payload, **_marks: Any) -> str:
+        """Report an artifact as what the task did."""
+        return self.send(payload)
 
     def deliver(self, payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
         """Send an event until Kafka has it; return its place, (partition, offset), if it is known.

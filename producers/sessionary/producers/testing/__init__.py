@@ -11,6 +11,7 @@ The modules:
 
     clients          clients whose outside is in memory
     memory           that outside: what was sent, its verdicts, the clock
+    memory_core      the inside of it, which its ports share
     memory_runs      its runs, steps and tool calls, as the control API tells them
     memory_requests  what services are asked for: clean-ups and migrations
     memory_follows   the streams of its followed sessions

@@ -29,7 +29,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         service_id: Whose clean-ups and migrations the client is asked for; default: all services'.
     """
     cleanups, migrations = _new_readers(memory, tenant_id, service_id, first=False)
-    heartbeats = memory._new_heartbeats()
+    heartbeats = memory.core.new_heartbeats()
     follows = MemoryFollows(memory)
 
     def pause(seconds: float) -> None:
@@ -40,7 +40,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
 
     def tenant_ports(tenant: str, settings: ProducerSettings) -> Ports:
         cleanups, migrations = _new_readers(memory, tenant, service_id, first=True)
-        polls, poll_timer = memory, memory._polls
+        polls, poll_timer = memory, memory.core.polls
         ports = Ports(memory, memory, cleanups, polls=polls, poll_timer=poll_timer, tasks=memory, runs=runs)
         return ports._replace(waits=waits, follows=follows, migrations=migrations)
 
@@ -51,7 +51,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
         tenant_ports=tenant_ports,
         heartbeats=heartbeats,
         polls=memory,
-        poll_timer=memory._polls,
+        poll_timer=memory.core.polls,
         tasks=memory,
         runs=runs,
         waits=waits,
@@ -66,7 +66,7 @@ def _new_readers(
     """Return what passes a client its clean-ups and its migrations."""
     cleanups, migrations = (MemoryRequests(kind, tenant_id, service_id) for kind in (CleanupRequest, MigrationRequest))
     for reader in (cleanups, migrations):
-        memory._add_reader(reader, first=first)
+        memory.core.deliveries.add_reader(reader, first=first)
     return cleanups, migrations
 
 

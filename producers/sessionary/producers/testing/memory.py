@@ -1,7 +1,6 @@
 """The outside of clients in memory: transport, control API, clean-up requests, and a fake clock."""
 
 import threading
-import time
 from collections.abc import Sequence
 
 from sessionary.producers.errors import Invalid, ProducerError, Unavailable
@@ -18,9 +17,8 @@ from sessionary.producers.ports import (
     TaskView,
 )
 from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
-from sessionary.producers.testing.fake_polls import FakePolls
 from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
-from sessionary.producers.testing.memory_requests import Deliveries, MemoryRequests
+from sessionary.producers.testing.memory_core import MemoryCore
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import (
@@ -48,27 +46,20 @@ class InMemoryTransport:
             partitions: Of the events topic.
             quota: Each tenant's; None: runs ask for none.
         """
-        from sessionary.producers.testing.judged_log import JudgedLog  # loads the processor's rules
-
-        self._lock = threading.RLock()
+        self.core = MemoryCore(partitions, quota)  # for sessionary's own modules
         self._advancing = threading.Lock()
         self._pausing = threading.Lock()
-        self._log = JudgedLog(partitions, time.time_ns() // 1_000_000, quota)
-        self._judge = self._log.judge
         self._silenced: set[str] = set()
-        self._timers: list[FakeHeartbeats] = []
-        self._deliveries = Deliveries(self._judge, self._lock)
-        self._polls = FakePolls()
         self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
-        self._silent, self.has_quota = False, quota is not None
+        self.has_quota = quota is not None
         self.operator = OperatorHand(self)  # what people do
 
     # What happened, for tests
 
     def records(self) -> list[OutRecord]:
         """Return all records so far in order, without heartbeats."""
-        with self._lock:
-            return list(self._log.records)
+        with self.core.lock:
+            return list(self.core.log.records)
 
     def events(self, session_id: str | None = None) -> list[Event]:
         """Return all events sent so far in order, refused ones too, without heartbeats.
@@ -80,8 +71,8 @@ class InMemoryTransport:
 
     def heartbeats(self) -> list[Event]:
         """Return all heartbeats so far in order, without those of silenced sessions."""
-        with self._lock:
-            return list(self._log.heartbeats)
+        with self.core.lock:
+            return list(self.core.log.heartbeats)
 
     def verdicts(self, session_id: str | None = None) -> list[JudgedEvent]:
         """Return all events so far with their verdicts, in order, without heartbeats.
@@ -89,8 +80,8 @@ class InMemoryTransport:
         Args:
             session_id: Return only the events of this session.
         """
-        with self._lock:
-            return [judged for judged in self._log.judged if session_id in (None, judged.session_id)]
+        with self.core.lock:
+            return [judged for judged in self.core.log.judged if session_id in (None, judged.session_id)]
 
     def refusals(self, session_id: str | None = None) -> list[JudgedEvent]:
         """Return the events that were refused, in order, without heartbeats.
@@ -102,8 +93,8 @@ class InMemoryTransport:
 
     def rejections(self) -> list[RejectedEvent]:
         """Return what the processor writes to the topic `rejected`, in order, heartbeats too."""
-        with self._lock:
-            return list(self._judge.rejections)
+        with self.core.lock:
+            return list(self.core.judge.rejections)
 
     def cleanups(self, session_id: str | None = None) -> list[CleanupRequest]:
         """Return the clean-up requests so far, in order, whether they reached a handler or not.
@@ -111,8 +102,8 @@ class InMemoryTransport:
         Args:
             session_id: Return only the requests for this session.
         """
-        with self._lock:
-            return [request for request in self._judge.cleanups if session_id in (None, request.session_id)]
+        with self.core.lock:
+            return [request for request in self.core.judge.cleanups if session_id in (None, request.session_id)]
 
     def tasks(self, session_id: str | None = None) -> list[TaskRequest]:
         """Return the requests for long tasks so far, in order.
@@ -120,8 +111,8 @@ class InMemoryTransport:
         Args:
             session_id: Return only the requests for this session.
         """
-        with self._lock:
-            return [request for request in self._judge.tasks if session_id in (None, request.session_id)]
+        with self.core.lock:
+            return [request for request in self.core.judge.tasks if session_id in (None, request.session_id)]
 
     def migrations(self, session_id: str | None = None) -> list[MigrationRequest]:
         """Return the requests to take sessions that migrate so far, in order.
@@ -129,8 +120,8 @@ class InMemoryTransport:
         Args:
             session_id: Return only the requests for this session.
         """
-        with self._lock:
-            return [request for request in self._judge.migrations if session_id in (None, request.session_id)]
+        with self.core.lock:
+            return [request for request in self.core.judge.migrations if session_id in (None, request.session_id)]
 
     def audit(self, session_id: str | None = None) -> list[AuditRecord]:
         """Return the audit trail so far, in order.
@@ -138,8 +129,8 @@ class InMemoryTransport:
         Args:
             session_id: Return only the records of this session.
         """
-        with self._lock:
-            return [record for record in self._judge.audits if session_id in (None, record.session_id)]
+        with self.core.lock:
+            return [record for record in self.core.judge.audits if session_id in (None, record.session_id)]
 
     def view_session(self, session: NamedSession | str) -> SessionView:
         """Return a session as the processor knows it now. Raises `SessionLost`.
@@ -147,18 +138,18 @@ class InMemoryTransport:
         Args:
             session: A session, or its id.
         """
-        with self._lock:
-            return self._log.view_session(id_of(session), None)
+        with self.core.lock:
+            return self.core.log.view_session(id_of(session), None)
 
     def find_row(self, session_id: str) -> SessionState:
         """Return the processor's row of a session: everything it knows. Raises `SessionLost`."""
-        with self._lock:
-            return self._log.find_row(session_id)
+        with self.core.lock:
+            return self.core.log.find_row(session_id)
 
     @property
     def now_ms(self) -> int:
         """The fake time, ms since the epoch."""
-        return self._judge.now_ms
+        return self.core.judge.now_ms
 
     # What a test decides
 
@@ -185,8 +176,8 @@ class InMemoryTransport:
                 "advance is running already: call it neither in a handler or callback nor in two threads"
             )
         try:
-            end_ms = self._judge.now_ms + round(seconds * 1_000)
-            self._deliveries.pass_on()
+            end_ms = self.core.judge.now_ms + round(seconds * 1_000)
+            self.core.deliveries.pass_on()
             while (moment_ms := self._next_moment_ms()) <= end_ms:
                 self._go_to(moment_ms)
             self._go_to(end_ms)
@@ -209,7 +200,7 @@ class InMemoryTransport:
             session: A session, or its id.
             silent: False: its heartbeats arrive again.
         """
-        with self._lock:
+        with self.core.lock:
             (self._silenced.add if silent else self._silenced.discard)(id_of(session))
 
     def refuse_next(self, reason: RefusalReason) -> None:
@@ -217,19 +208,19 @@ class InMemoryTransport:
 
         Each call refuses one more. The event changes nothing, and leaves no audit record.
         """
-        with self._lock:
-            self._log.next_refusals.append(reason)
+        with self.core.lock:
+            self.core.log.next_refusals.append(reason)
 
     def silence_control(self, *, silent: bool) -> None:
         """Make the control API raise `Unavailable`; `silent=False` makes it answer again."""
-        self._silent = silent
+        self.core.is_silent = silent
 
     def request_cleanup(self, request: CleanupRequest) -> Receipt | None:
         """Pass a request of your own to the client's clean-up handler; return its answer's receipt.
 
         Raises `ProducerError` if no client has a handler.
         """
-        on_request = self._deliveries.handler_of(request)
+        on_request = self.core.deliveries.handler_of(request)
         if on_request is None:
             raise ProducerError("the client has no clean-up handler; call client.on_cleanup first")
         receipts: list[Receipt] = []
@@ -246,9 +237,9 @@ class InMemoryTransport:
     @property
     def counters(self) -> Counters:
         """The counters as they are now: all events sent are delivered."""
-        with self._lock:
-            count = len(self._log.records)
-            return Counters(sent=count, delivered=count, heartbeats=len(self._log.heartbeats))
+        with self.core.lock:
+            count = len(self.core.log.records)
+            return Counters(sent=count, delivered=count, heartbeats=len(self.core.log.heartbeats))
 
     @property
     def backlog(self) -> Backlog:
@@ -257,18 +248,18 @@ class InMemoryTransport:
 
     def send(self, record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
         """Judge one record, keep it, and acknowledge it."""
-        with self._lock:
-            judged = self._log.append_event(record)
-            self._deliveries.collect()
+        with self.core.lock:
+            judged = self.core.log.append_event(record)
+            self.core.deliveries.collect()
         if on_receipt is not None:
             on_receipt(judged.receipt)
 
     def send_heartbeat(self, record: OutRecord) -> None:
         """Judge a heartbeat and keep it, unless its session is silenced."""
-        with self._lock:
+        with self.core.lock:
             if record.session_id not in self._silenced:
-                self._log.append_heartbeat(record)
-                self._deliveries.collect()
+                self.core.log.append_heartbeat(record)
+                self.core.deliveries.collect()
 
     def flush(self, timeout_s: float) -> int:
         """Return 0: every event is acknowledged at once."""
@@ -281,28 +272,28 @@ class InMemoryTransport:
 
     def fetch_session(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> SessionView:
         """Return the session at once. Raises `SessionLost`, `Unavailable` if silenced."""
-        if self._silent:
+        if self.core.is_silent:
             raise Unavailable("the control API is silent", 1.0)
-        with self._lock:
-            return self._log.view_session(session_id, after)
+        with self.core.lock:
+            return self.core.log.view_session(session_id, after)
 
     # The protocol `TaskLookup`
 
     def fetch_task(self, task_id: str, timeout_s: float, question: TaskQuestion) -> TaskView | None:
         """Return a task at once; None if there is none. Raises `Unavailable` if silenced."""
-        if self._silent:
+        if self.core.is_silent:
             raise Unavailable("the control API is silent", 1.0)
-        with self._lock:
-            return self._log.view_task(task_id, question.after)
+        with self.core.lock:
+            return self.core.log.view_task(task_id, question.after)
 
     # The protocol `SessionPolls`
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
         """Return the sessions that differ from what is known. Raises `Unavailable` if silenced."""
-        if self._silent:
+        if self.core.is_silent:
             raise Unavailable("the control API is silent", 1.0)
-        with self._lock:
-            return self._log.find_changes(known)
+        with self.core.lock:
+            return self.core.log.find_changes(known)
 
     # All protocols
 
@@ -310,50 +301,37 @@ class InMemoryTransport:
         """Do nothing: other clients may go on, and what was kept stays readable."""
         return 0
 
-    # For `memory_ports`
-
-    def _add_reader(self, reader: MemoryRequests, *, first: bool = False) -> None:
-        """Pass requests to a client, to this one before all others if `first`."""
-        self._deliveries.add_reader(reader, first=first)
-
-    def _new_heartbeats(self) -> FakeHeartbeats:
-        """Return the heartbeats of a client, which `advance` sends."""
-        timer = FakeHeartbeats(lambda: self.now_ms)
-        with self._lock:
-            self._timers.append(timer)
-        return timer
-
     # Time
 
     def _next_moment_ms(self) -> float:
         """Return when something is due, ms since the epoch; infinity if nothing ever is."""
-        with self._lock:
-            moments = [timer.next_due_ms for timer in self._timers]
+        with self.core.lock:
+            moments = [timer.next_due_ms for timer in self.core.timers]
             due_ms = min(
-                (moment for moment in (*moments, self._judge.next_deadline_ms) if moment is not None), default=0
+                (moment for moment in (*moments, self.core.judge.next_deadline_ms) if moment is not None), default=0
             )
             return due_ms or float("inf")
 
     def _go_to(self, moment_ms: float) -> None:
         """Let happen what is due at a moment. No lock is held while clients are called."""
-        with self._lock:
-            self._judge.now_ms = max(self._judge.now_ms, int(moment_ms))
-            timers: Sequence[FakeHeartbeats] = tuple(self._timers)
+        with self.core.lock:
+            self.core.judge.now_ms = max(self.core.judge.now_ms, int(moment_ms))
+            timers: Sequence[FakeHeartbeats] = tuple(self.core.timers)
         for timer in timers:
             timer.send_due(self.now_ms)
-        with self._lock:
-            self._judge.fire_timers()
-            self._deliveries.collect()
-        self._deliveries.pass_on()
+        with self.core.lock:
+            self.core.judge.fire_timers()
+            self.core.deliveries.collect()
+        self.core.deliveries.pass_on()
         self._poll_news()
 
     def _poll_news(self) -> None:
         """Let the clients ask about their sessions, if anything was judged since they did."""
-        with self._lock:
-            numbers = (len(self._log.judged), len(self._judge.audits), len(self._judge.rejections))
-        if numbers != self._polled_at and not self._silent:
+        with self.core.lock:
+            numbers = (len(self.core.log.judged), len(self.core.judge.audits), len(self.core.judge.rejections))
+        if numbers != self._polled_at and not self.core.is_silent:
             self._polled_at = numbers
-            self._polls.poll_all()
+            self.core.polls.poll_all()
 
 
 __all__ = ["InMemoryTransport", "NamedSession"]

@@ -21,11 +21,11 @@ class MemoryStream:
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
         """Return the state if it differs from the last one. Raises `Unavailable`."""
-        judge, deadline = self._memory._judge, time.monotonic() + timeout_s
+        judge, deadline = self._memory.core.judge, time.monotonic() + timeout_s
         while True:
-            if self._closed.is_set() or self._memory._silent:
+            if self._closed.is_set() or self._memory.core.is_silent:
                 raise Unavailable("the control API is silent", 0.1)
-            with self._memory._lock:
+            with self._memory.core.lock:
                 folded, found = judge.folded, self._find_state()
             if found is None:
                 return (FollowedState(None),)
@@ -40,7 +40,7 @@ class MemoryStream:
 
     def _find_state(self) -> FollowedState | None:
         try:
-            return self._memory._log.follow_session(self._session_id)
+            return self._memory.core.log.follow_session(self._session_id)
         except SessionLost:
             if self._told is None:
                 raise
@@ -49,8 +49,8 @@ class MemoryStream:
     def close(self) -> None:
         """End the stream."""
         self._closed.set()
-        with self._memory._judge.news:
-            self._memory._judge.news.notify_all()
+        with self._memory.core.judge.news:
+            self._memory.core.judge.news.notify_all()
 
 
 class MemoryFollows:
@@ -65,10 +65,10 @@ class MemoryFollows:
 
     def open_states(self, session_id: str, after: tuple[int, int] | None, timeout_s: float) -> StateStream:
         """Return a stream. Raises `SessionLost`, `Unavailable` if the memory is silent."""
-        if self._memory._silent:
+        if self._memory.core.is_silent:
             raise Unavailable("the control API is silent", 0.1)
-        with self._memory._lock:
-            self._memory._log.follow_session(session_id)
+        with self._memory.core.lock:
+            self._memory.core.log.follow_session(session_id)
         return MemoryStream(self._memory, session_id)
 
 

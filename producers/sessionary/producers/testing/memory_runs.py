@@ -140,7 +140,7 @@ class MemoryRuns:
             return AgentViewRead(record, results, seen.dependencies)
 
     def _ask_log(self) -> "_AskedLog":
-        if self._memory._silent:
+        if self._memory.core.is_silent:
             raise Unavailable("the control API is silent", 1.0)
         return _AskedLog(self._memory)
 
@@ -152,11 +152,11 @@ class _AskedLog:
         self._memory = memory
 
     def __enter__(self) -> "JudgedLog":
-        self._memory._lock.acquire()
-        return self._memory._log
+        self._memory.core.lock.acquire()
+        return self._memory.core.log
 
     def __exit__(self, *error: object) -> None:
-        self._memory._lock.release()
+        self._memory.core.lock.release()
 
 
 def _parent_key(tenant_id: str, session_id: str, run_id: str | None) -> bytes:

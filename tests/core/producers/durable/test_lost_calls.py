@@ -37,7 +37,7 @@ def reach_the_call(session: Session, orders: Orders, items: int) -> None:
 def forget_call(memory: InMemoryTransport, session: Session) -> None:
     """Let the record of the run's call vanish, as a shorter retention would."""
     parent = run_key("acme", session.session_id, "r")
-    for state in memory._judge._states:
+    for state in memory.core.judge._states:
         state.load(call_key(parent, KEY), None)
         kept = [key for key in state.children(parent) if key in state.rows]
         state.child_index.drop(parent)

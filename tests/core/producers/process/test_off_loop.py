@@ -142,7 +142,7 @@ def test_a_cancelled_update_comes_before_a_later_one_or_never(
             assert release.wait(60)
         return canonical_json(state)
 
-    monkeypatch.setattr("sessionary.producers.session.work.canonical_json", text_of_late)
+    monkeypatch.setattr("sessionary.producers.session.updates.canonical_json", text_of_late)
 
     async def main() -> AsyncSession:
         session = await rig.client.create(user_id="u", state={"n": 1})

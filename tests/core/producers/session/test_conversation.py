@@ -76,7 +76,7 @@ def test_two_hundred_tool_calls_leave_a_context_that_is_bounded_and_needs_no_bod
 
 def count_rows(memory: InMemoryTransport) -> int:
     """Return how many turns have a row, in all partitions."""
-    states = memory._judge._states
+    states = memory.core.judge._states
     return sum(type(row).__name__ == "MessageState" for state in states for row in state.rows.values())
 
 

@@ -219,10 +219,10 @@ def test_the_memory_answers_a_poll_as_the_control_api_does(
         key = SessionKey("acme", session_id)
         own = client.producer_id, last_seq, 0 if last_seq == 1 else 3
         question = SessionQuestion(key, 0, known_state, epoch, holder, refused_after, None, {}, *own)
-        owner: Any = SimpleNamespace(state=memory._judge._states[0], recent_outcomes=RecentOutcomes())
+        owner: Any = SimpleNamespace(state=memory.core.judge._states[0], recent_outcomes=RecentOutcomes())
         expected = find_difference(owner, question)
         known = KnownSession(session_id, known_state, epoch, holder, refused_after, None, *own)
         found = memory.poll_sessions([known], 1.0)
-        positions = {"0": memory._judge._states[0].position.next_offset}
+        positions = {"0": memory.core.judge._states[0].position.next_offset}
         answer = parse_changes({"positions": positions, "sessions": [] if expected is None else [expected]})
         assert (dict(found.positions), list(found.sessions)) == (dict(answer.positions), list(answer.sessions))

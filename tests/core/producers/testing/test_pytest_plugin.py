@@ -37,7 +37,7 @@ def test_an_agent_with_asyncio(sessionary_async_client, sessionary_memory):
 
 
 def test_both_clients_share_the_memory(sessionary_client, sessionary_async_client, sessionary_memory):
-    assert sessionary_async_client.sync_client is sessionary_client
+    assert sessionary_async_client.sync_client.core is sessionary_client.core
 """
 
 

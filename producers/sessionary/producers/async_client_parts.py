@@ -35,7 +35,6 @@ class AsyncClientBlock:
     """What an `AsyncSessionClient` has that a `SessionClient` has not."""
 
     core: ClientCore
-    _sync: SessionClient | None = None
 
     @classmethod
     def wrap(cls, client: SessionClient) -> Self:
@@ -43,15 +42,12 @@ class AsyncClientBlock:
 
         Closing either closes both.
         """
-        wrapper = cls.__new__(cls)
-        wrapper.core, wrapper._sync = client.core, client
-        return wrapper
+        return over_core(cls, client.core)
 
     @property
     def sync_client(self) -> SessionClient:
         """The `SessionClient` underneath."""
-        self._sync = self._sync or over_core(SessionClient, self.core)
-        return self._sync
+        return over_core(SessionClient, self.core)
 
     async def __aenter__(self) -> Self:
         return self
