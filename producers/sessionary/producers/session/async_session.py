@@ -239,8 +239,8 @@ class AsyncSessionMigration:
         return await run_session_flow_async(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
 
 
-class AsyncSessionRecorded:
-    """Reads the processor's records of a session, as `session.recorded`; adopts nothing."""
+class AsyncSessionRecords:
+    """Reads the processor's records of a session, as `session.records`; adopts nothing."""
 
     __slots__ = ("core",)
 
@@ -314,7 +314,7 @@ class AsyncSession(OpenedLater):
     the session is the current one: see `current_session`.
 
     The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
-    `agents`, `migration` and `recorded`.
+    `agents`, `migration` and `records`.
 
     Attributes:
         core: The inside of the session, for sessionary's own modules.
@@ -389,9 +389,9 @@ class AsyncSession(OpenedLater):
         return AsyncSessionMigration(self.core)
 
     @property
-    def recorded(self) -> AsyncSessionRecorded:
+    def records(self) -> AsyncSessionRecords:
         """What the processor has of it: runs, artifacts, its state."""
-        return AsyncSessionRecorded(self.core)
+        return AsyncSessionRecords(self.core)
 
     # Work
 
@@ -865,5 +865,5 @@ __all__ = [
     "AsyncSessionConversation",
     "AsyncSessionLifecycle",
     "AsyncSessionMigration",
-    "AsyncSessionRecorded",
+    "AsyncSessionRecords",
 ]

@@ -231,8 +231,8 @@ class SessionMigration:
         return run_session_flow(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
 
 
-class SessionRecorded:
-    """Reads the processor's records of a session, as `session.recorded`; adopts nothing."""
+class SessionRecords:
+    """Reads the processor's records of a session, as `session.records`; adopts nothing."""
 
     __slots__ = ("core",)
 
@@ -300,7 +300,7 @@ class Session:
     the session is the current one: see `current_session`.
 
     The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
-    `agents`, `migration` and `recorded`.
+    `agents`, `migration` and `records`.
 
     Attributes:
         core: The inside of the session, for sessionary's own modules.
@@ -379,9 +379,9 @@ class Session:
         return SessionMigration(self.core)
 
     @property
-    def recorded(self) -> SessionRecorded:
+    def records(self) -> SessionRecords:
         """What the processor has of it: runs, artifacts, its state."""
-        return SessionRecorded(self.core)
+        return SessionRecords(self.core)
 
     # Work
 
@@ -849,5 +849,5 @@ __all__ = [
     "SessionConversation",
     "SessionLifecycle",
     "SessionMigration",
-    "SessionRecorded",
+    "SessionRecords",
 ]
