@@ -54,7 +54,7 @@ SESSION: Final = Face(
     },
     {
         r"^class Session:": "class Session(OpenedLater):",
-        r"\b(Session(Lifecycle|Conversation|Agents|Migration|Recorded|Client)?)\b(?!`? underneath)": r"Async\1",
+        r"\b(Session(Lifecycle|Conversation|Agents|Migration|Records|Client)?)\b(?!`? underneath)": r"Async\1",
         r"agents\.agent import Agent": "agents.async_agent import AsyncAgent",
         r"\b(Agent|Step)\b(?=[:(, ])": r"Async\1",
         r"run_session_flow\(": "run_session_flow_async(",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import fill
 
 from typer.core import TyperCommand
 
@@ -9,10 +10,13 @@ from sessionary.infra.cli.app import EPILOG
 from sessionary.infra.cli.command_tree import ROOT, LateCommand, LateGroup, load_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+_INTRODUCTION = (
+    f"Every command has `--help`. {EPILOG} An error is one line on stderr. On a terminal rows are a table, "
+    "elsewhere one JSON object per line, as with `--json`."
+)
 _TOP = f"""# Commands
 
-Every command has `--help`. {EPILOG} An error is one line on stderr. On a terminal rows are a table,
-elsewhere one JSON object per line, as with `--json`.
+{fill(_INTRODUCTION, 100)}
 """
 
 

@@ -51,7 +51,7 @@ def live(client: SessionClient, pipeline: PipelineRig) -> tuple[Session, list[st
         items = call("items", list_items())
         prices = call("prices", find_prices(items))
         call("total", book_total(prices))
-        session.recorded.verify()
+        session.records.verify()
         compare(session, pipeline, "Active")
         did.append("verify")
     session.sync()

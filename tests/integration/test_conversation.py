@@ -46,7 +46,7 @@ class TwoServices:
             session.message("user", "What will May bring?")
             session.conversation.add_result("read_revenue", read_revenue())
             session.update_state({"month": "may"})
-            session.recorded.verify()
+            session.records.verify()
             self._forecast(session.session_id)
             assert [(turn.role, turn.content, turn.service_id) for turn in session.conversation.read()] == TURNS
             self._mismatch(session.session_id)
@@ -65,10 +65,10 @@ class TwoServices:
         stale, newer = self.first.attach(session_id), self.first.attach(session_id)
         newer.update_state({"month": "june"})
         with pytest.raises(StateMismatch) as found:
-            stale.recorded.verify()
+            stale.records.verify()
         assert (found.value.known[0], found.value.committed[0]) == (2, 3)
         stale.sync()
-        stale.recorded.verify()
+        stale.records.verify()
         stale.lifecycle.detach()
         newer.lifecycle.detach()
 

@@ -12,7 +12,7 @@ ACROSS_TENANTS = {
     "sessionary/infra/cli/commands/demo.py": "prints commands for the demo's own run",
     "sessionary/infra/cli/commands/doctor.py": "counts faults for operators",
     "sessionary/infra/cli/commands/integrity.py": "counts faults for operators",
-    "sessionary/infra/cli/commands/operators/migrations.py": "operators look at migrations by their target",
+    "sessionary/infra/cli/commands/operators/moves.py": "operators look at migrations by their target",
     "sessionary/infra/cli/commands/rejected.py": "operators replay a record by its place",
     "sessionary/infra/cli/commands/sessions/timeline.py": "picks a session for a demonstration",
     "sessionary/infra/demo/queries.py": "reads the demo's own sessions by their ids",

@@ -21,7 +21,9 @@ _MENTION: Final = re.compile(
 _NAME: Final = re.compile(r"[a-z][a-z-]*")
 _OPTION: Final = re.compile(r"--[a-z-]+")
 # The package's name within a sentence or in Python is followed by one of these.
-_PROSE: Final = frozenset(("and", "control", "import", "in", "is", "keeps", "pytest", "raises", "that", "writes"))
+_PROSE: Final = frozenset(
+    ("and", "control", "did", "import", "in", "is", "made", "pytest", "raises", "that", "tracks", "writes")
+)
 
 
 def parse_command(words: Sequence[str]) -> None:

@@ -112,7 +112,7 @@ from sessionary.producers.session.session import (
     SessionConversation,
     SessionLifecycle,
     SessionMigration,
-    SessionRecorded,
+    SessionRecords,
 )
 from sessionary.schemas.events import Payload
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
@@ -145,7 +145,7 @@ if TYPE_CHECKING:
         AsyncSessionConversation,
         AsyncSessionLifecycle,
         AsyncSessionMigration,
-        AsyncSessionRecorded,
+        AsyncSessionRecords,
     )
     from sessionary.producers.session.current import current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
@@ -160,7 +160,7 @@ _LOADED_AT_USE = {
     "AsyncSessionConversation": "session.async_session",
     "AsyncSessionLifecycle": "session.async_session",
     "AsyncSessionMigration": "session.async_session",
-    "AsyncSessionRecorded": "session.async_session",
+    "AsyncSessionRecords": "session.async_session",
     "AsyncSessionClient": "async_client",
     "AsyncSessionFollower": "following.async_follower",
     "AsyncStep": "session.async_opening",
@@ -199,7 +199,7 @@ __all__ = [
     "AsyncSessionFollower",
     "AsyncSessionLifecycle",
     "AsyncSessionMigration",
-    "AsyncSessionRecorded",
+    "AsyncSessionRecords",
     "AsyncStep",
     "AuthenticationFailed",
     "Backlog",
@@ -271,7 +271,7 @@ __all__ = [
     "SessionLifecycle",
     "SessionLost",
     "SessionMigration",
-    "SessionRecorded",
+    "SessionRecords",
     "SessionTimedOut",
     "SessionView",
     "SessionaryError",

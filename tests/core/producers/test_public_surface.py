@@ -25,7 +25,7 @@ from sessionary.producers import (
     AsyncSessionFollower,
     AsyncSessionLifecycle,
     AsyncSessionMigration,
-    AsyncSessionRecorded,
+    AsyncSessionRecords,
     AsyncStep,
     Backlog,
     Counters,
@@ -40,7 +40,7 @@ from sessionary.producers import (
     SessionFollower,
     SessionLifecycle,
     SessionMigration,
-    SessionRecorded,
+    SessionRecords,
     SessionView,
     Step,
     Verdict,
@@ -53,7 +53,7 @@ SESSION = {
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
     *("message", "llm", "run", "resume_run", "start_task", "marks", "bind"),
     *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "close"),
-    *("lifecycle", "conversation", "agents", "migration", "recorded"),
+    *("lifecycle", "conversation", "agents", "migration", "records"),
     "core",
 }
 # The groups of a session's verbs, in both faces.
@@ -62,12 +62,12 @@ GROUPS = {
     "conversation": (SessionConversation, AsyncSessionConversation),
     "agents": (SessionAgents, AsyncSessionAgents),
     "migration": (SessionMigration, AsyncSessionMigration),
-    "recorded": (SessionRecorded, AsyncSessionRecorded),
+    "records": (SessionRecords, AsyncSessionRecords),
 }
 GROUP_VERBS = {
     *("lifecycle.fail_start", "lifecycle.enter_phase", "lifecycle.cancel", "lifecycle.force_close", "lifecycle.detach"),
     *("conversation.read", "conversation.add_result", "agents.get", "agents.list", "agents.handoff"),
-    *("migration.move", "recorded.execution", "recorded.artifacts", "recorded.verify"),
+    *("migration.move", "records.execution", "records.artifacts", "records.verify"),
 }
 CLIENT = {
     "core",

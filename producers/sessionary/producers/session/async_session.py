@@ -1,8 +1,8 @@
 """One session as an agent uses it: all public verbs, in one class and five named groups.
 
-It is long because its docstrings are the reference. Each verb is a line: the work is done by the
-collaborators in this folder, which hold the session's core. `async_session` is made of this text by
-`generation.async_faces`, so that a signature or a docstring is never another one there.
+It is one module because its docstrings are the reference. Each verb is a line: the work is done by
+the collaborators in this folder, which hold the session's core. `generation.async_faces` makes
+`async_session` of this text, so that a signature or a docstring is never another one there.
 """
 
 import asyncio
@@ -237,8 +237,8 @@ class AsyncSessionMigration:
         return await run_session_flow_async(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
 
 
-class AsyncSessionRecorded:
-    """Reads the processor's records of a session, as `session.recorded`; adopts nothing."""
+class AsyncSessionRecords:
+    """Reads the processor's records of a session, as `session.records`; adopts nothing."""
 
     __slots__ = ("core",)
 
@@ -312,7 +312,7 @@ class AsyncSession(OpenedLater):
     the session is the current one: see `current_session`.
 
     The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
-    `agents`, `migration` and `recorded`.
+    `agents`, `migration` and `records`.
 
     Attributes:
         core: The inside of the session, for sessionary's own modules.
@@ -387,9 +387,9 @@ class AsyncSession(OpenedLater):
         return AsyncSessionMigration(self.core)
 
     @property
-    def recorded(self) -> AsyncSessionRecorded:
+    def records(self) -> AsyncSessionRecords:
         """What the processor has of it: runs, artifacts, its state."""
-        return AsyncSessionRecorded(self.core)
+        return AsyncSessionRecords(self.core)
 
     # Work
 
@@ -862,5 +862,5 @@ __all__ = [
     "AsyncSessionConversation",
     "AsyncSessionLifecycle",
     "AsyncSessionMigration",
-    "AsyncSessionRecorded",
+    "AsyncSessionRecords",
 ]

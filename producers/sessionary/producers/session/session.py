@@ -1,8 +1,8 @@
 """One session as an agent uses it: all public verbs, in one class and five named groups.
 
-It is long because its docstrings are the reference. Each verb is a line: the work is done by the
-collaborators in this folder, which hold the session's core. `async_session` is made of this text by
-`generation.async_faces`, so that a signature or a docstring is never another one there.
+It is one module because its docstrings are the reference. Each verb is a line: the work is done by
+the collaborators in this folder, which hold the session's core. `generation.async_faces` makes
+`async_session` of this text, so that a signature or a docstring is never another one there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -229,8 +229,8 @@ class SessionMigration:
         return run_session_flow(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
 
 
-class SessionRecorded:
-    """Reads the processor's records of a session, as `session.recorded`; adopts nothing."""
+class SessionRecords:
+    """Reads the processor's records of a session, as `session.records`; adopts nothing."""
 
     __slots__ = ("core",)
 
@@ -298,7 +298,7 @@ class Session:
     the session is the current one: see `current_session`.
 
     The verbs of every day are its own. The others are in groups: `lifecycle`, `conversation`,
-    `agents`, `migration` and `recorded`.
+    `agents`, `migration` and `records`.
 
     Attributes:
         core: The inside of the session, for sessionary's own modules.
@@ -377,9 +377,9 @@ class Session:
         return SessionMigration(self.core)
 
     @property
-    def recorded(self) -> SessionRecorded:
+    def records(self) -> SessionRecords:
         """What the processor has of it: runs, artifacts, its state."""
-        return SessionRecorded(self.core)
+        return SessionRecords(self.core)
 
     # Work
 
@@ -846,5 +846,5 @@ __all__ = [
     "SessionConversation",
     "SessionLifecycle",
     "SessionMigration",
-    "SessionRecorded",
+    "SessionRecords",
 ]

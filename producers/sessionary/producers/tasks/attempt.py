@@ -130,11 +130,11 @@ class TaskAttempt:
             result = function(context, given)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-            return RunCompleted(*self._stored(result))
+            return RunCompleted(*self._store_result(result))
         except Exception as error:  # noqa: BLE001 - whatever the function raises is how the task failed
             return RunFailed(to_error_info(error))
 
-    def _stored(self, result: Json) -> StoredText:
+    def _store_result(self, result: Json) -> StoredText:
         """Return the task's result as its last event has it. Raises as `keep_value`."""
         return StoredText(None) if result is None else keep_value(self._keeper, result, "the task's result", RUN_RESULT)
 

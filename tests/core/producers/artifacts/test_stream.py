@@ -118,7 +118,7 @@ def test_a_continued_stream_is_whole_to_the_processor_whatever_was_lost_or_cut_o
             stream.append("de")
         for artifact_id in (told.artifact_id, lost.artifact_id):
             library.stream(session, "text", artifact_id=artifact_id, bytes_written=kept).complete()
-        found = session.recorded.artifacts()
+        found = session.records.artifacts()
     assert [(each.state, each.size_bytes) for each in found] == [("complete", kept)] * 2
     assert memory.refusals() == []
 

@@ -119,7 +119,7 @@ def test_three_runs_of_one_user_side_by_side_have_states_of_their_own() -> None:
         for number in range(3):
             Context().run(begin, number)
         for number, session in enumerate(sessions):
-            ((run, steps, _),) = session.recorded.execution().runs
+            ((run, steps, _),) = session.records.execution().runs
             assert (run.run_id, run.state) == ("r", "running")
             assert [step.name for step in steps] == [f"step-{step}" for step in range(number + 1)]
             assert session.resume_run("r").resume_plan().request == number

@@ -96,10 +96,10 @@ def test_nothing_is_known_of_turns_and_the_own_state_is_taken_for_granted() -> N
     with new_client() as client, client.session(user_id="u", state={"n": 1}) as session:
         session.message("user", "Hello")
         session.update_state({"n": 2})
-        session.recorded.verify()
+        session.records.verify()
         assert list(session.conversation.read()) == list(client.conversation(session.session_id)) == []
-        assert session.recorded.execution() == ((), ())
-        assert list(session.recorded.artifacts()) == []
+        assert session.records.execution() == ((), ())
+        assert list(session.records.artifacts()) == []
 
 
 def test_an_ended_session_leaves_nothing_and_others_are_bounded() -> None:

@@ -104,7 +104,7 @@ def test_a_large_turn_needs_a_library_and_is_an_artifact_then(tmp_path: Path) ->
             stored, large = shared.conversation.read()
             assert (stored.content, stored.artifact_id) == (LARGE[1:], None)
             assert (large.content, large.name) == (LARGE, "search")
-            (artifact,) = shared.recorded.artifacts()
+            (artifact,) = shared.records.artifacts()
             assert (artifact.artifact_id, artifact.artifact_type, artifact.state) == (
                 *(large.artifact_id, "message", "complete"),
             )
@@ -150,12 +150,12 @@ def test_content_conversation_and_execution_are_read_apart() -> None:
         session.message("user", "Go")
         with session.run("report", run_id="r", input={"month": 5}) as run:
             run.step("plan", lambda: 1)
-            (at_work,) = session.recorded.execution().runs
+            (at_work,) = session.records.execution().runs
             assert (at_work.run.run_id, at_work.run.state, at_work.run.input_json) == ("r", "running", None)
             assert [(step.name, step.state, step.output_json) for step in at_work.steps] == [
                 ("plan", "succeeded", None)
             ]
-        assert session.recorded.execution() == ([], [])
+        assert session.records.execution() == ([], [])
         assert session.sync().state_json == '{"items":[]}'
         assert [message.content for message in session.conversation.read()] == ["Go"]
 
@@ -173,6 +173,6 @@ async def use_async_verbs(folder: Path) -> None:
         assert turns_of(read) == [(1, "user", LARGE, None), (2, "tool", "[1]", "look")]
         assert await aclient.conversation(session, last=1) == read[1:]
         assert await aclient.conversation(session.session_id) == read
-        assert len(await session.recorded.artifacts()) == 1
-        assert (await session.recorded.execution()).runs == []
-        await session.recorded.verify()
+        assert len(await session.records.artifacts()) == 1
+        assert (await session.records.execution()).runs == []
+        await session.records.verify()

@@ -99,7 +99,7 @@ def test_intermediate_results_are_read_while_the_task_runs_and_the_last_of_a_nam
     assert client.get_intermediate_results(task_id) == {"task_id": task_id, "status": "completed", "results": later}
     assert library.load(client.get_task_results(task_id)["result"]) == b"weights"
     # Any client sees which there are, without a library too.
-    types = [artifact.artifact_type for artifact in stage.session.recorded.artifacts(task_id)]
+    types = [artifact.artifact_type for artifact in stage.session.records.artifacts(task_id)]
     best = "intermediate.best"
     assert types == [best, "intermediate.epoch-0.4", best, "intermediate.epoch-0.2", "weights"]
 
@@ -116,7 +116,7 @@ def test_a_task_that_failed_keeps_what_it_saved(tmp_path: Path) -> None:
     assert reader(stage, library).get_intermediate_results(task_id) == told
     with pytest.raises(SettingsError, match="1 intermediate results"):
         reader(stage, None).get_intermediate_results(task_id)
-    (saved,) = stage.session.recorded.artifacts(task_id)  # and once its body has expired
+    (saved,) = stage.session.records.artifacts(task_id)  # and once its body has expired
     library.store.write(deleted_name(f"{saved.sha256}"), library.store.read(body_name(f"{saved.sha256}")))
     library.store.remove(body_name(f"{saved.sha256}"))
     assert reader(stage, library).get_intermediate_results(task_id) == {**told, "results": {}}

@@ -1,4 +1,4 @@
--- Written by `sessionary artifacts sweep`. It is what remains of an artifact when its events have expired, so it is kept as
+-- Written by `sessionary artifact sweep`. It is what remains of an artifact when its events have expired, so it is kept as
 -- long as the audit trail. A place names no person; what a user wrote is in the body alone.
 CREATE TABLE IF NOT EXISTS {database}.artifact_deletions
 (
