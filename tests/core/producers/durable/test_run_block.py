@@ -52,7 +52,9 @@ def test_what_happens_in_the_block_belongs_to_the_run() -> None:
     assert running.payload == RunRunning()
     assert progress.payload == RunRunning(0.5)
     assert detail.payload == ProgressReported(0.5, 1.0)
-    assert completed.payload == RunCompleted('{"pages":12}')
+    assert isinstance(completed.payload, RunCompleted)
+    assert completed.payload._replace(duration_ms=None) == RunCompleted('{"pages":12}')
+    assert completed.payload.duration_ms is not None
     assert info.envelope.event_id == inside
     assert {event.envelope.run_id for event in run_events(memory)} == {run.run_id}
     assert {before, after}.isdisjoint(event.envelope.event_id for event in run_events(memory))
