@@ -209,10 +209,8 @@ def test_a_void_batch_leaves_clock_and_deadlines_as_they_were() -> None:
     assert (rig.fold.position._replace(batch_number=before[0].batch_number), rig.fold.next_deadline_ms) == before
 
 
-def test_the_first_rules_set_no_clock_and_no_rules_amid_the_timers_of_a_record() -> None:
+def test_no_clock_is_set_amid_the_timers_of_a_record() -> None:
     setting = ClockSetting(1, 0, "why", "alice")
-    with pytest.raises(ValueError, match="second rules"):
-        OracleRig().fold.begin().set_clock(setting)
     few = OracleRig(settings=SETTINGS._replace(timers_max=1))
     for name in ("one", "two"):
         few.send(EventFactory(name), "session_created", limits=LIMITS)

@@ -30,23 +30,6 @@ def skip_at(rig: FoldRig, next_offset: int, clock_ms: int = 0, *records: LogReco
     return rig.outcome
 
 
-def test_by_the_first_rules_skipped_offsets_leave_a_gap_in_the_audit_trail_and_nothing_else() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    poison = LogRecord(4, rig.at, agent.key.encoded(), POISON)
-    outcome = skip_at(rig, 7, 0, poison)
-    (line,) = rig.audits()
-    assert (line.kind, line.event_type, line.reason_code) == ("gap", "records_skipped", "records_skipped")
-    assert (line.gap_first, line.gap_last, line.actor, line.tenant_id) == (4, 6, "alice", "")
-    assert (line.source_partition, line.source_offset) == (0, 4)
-    assert line.reason == "sessionary.events-0, offsets 4 to 6: it is broken"
-    assert (outcome.position.next_offset, outcome.position.outcome_n) == (7, 0)
-    assert (outcome.rows, outcome.records_on("rejected"), outcome.counts.refused) == ({}, [], 0)
-    assert (outcome.counts.first_offset, outcome.counts.last_offset) == (4, 6)
-    assert outcome.position.decisions == (), "the position record of the first rules has no place for them"
-    assert rig.send(agent, "session_activity") == "applied", "the session goes on"
-
-
 def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
@@ -189,14 +172,6 @@ def test_a_failure_that_is_told_gives_the_same_again(monkeypatch: pytest.MonkeyP
     assert batch.apply(record, rigs[0].letter().detail)
     again = batch.finish()
     assert (again.emitted, again.position, again.counts) == (first.emitted, first.position, first.counts)
-
-
-def test_by_the_first_rules_a_failed_machine_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    break_machine(monkeypatch, "decide")
-    with pytest.raises(ZeroDivisionError):
-        rig.send(agent, "session_paused")
 
 
 def test_failures_of_the_judge_are_counted_by_a_metric() -> None:

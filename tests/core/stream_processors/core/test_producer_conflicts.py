@@ -36,27 +36,12 @@ def test_an_event_that_comes_again_is_a_duplicate_whether_it_was_applied_or_refu
         assert rig.send(agent, "message_appended", again) == "duplicate"
 
 
-def test_rules_1_count_the_second_process_as_a_repetition() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "message_appended", {"event_id": "other", "producer_seq": 2}) == "duplicate"
-    assert rig.row_of(agent).producers[0].recent_ids is None
-
-
 def test_what_came_before_the_ids_that_are_kept_is_a_repetition() -> None:
     rig, agent = rig_with_session()
     while agent.seq < IDS_KEPT + 3:
         assert rig.send(agent, "message_appended") == "applied"
     found = {seq: rig.send(agent, "message_appended", {"event_id": "x", "producer_seq": seq}) for seq in (1, 2, 3, 4)}
     assert found == {1: "duplicate", 2: "duplicate", 3: "duplicate", 4: "refused producer_conflict"}
-
-
-def test_a_session_of_rules_1_learns_the_ids_from_its_next_event_on() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "message_appended") == "applied"
-    found = {seq: rig.send(agent, "message_appended", {"event_id": "x", "producer_seq": seq}) for seq in (4, 5)}
-    assert found == {4: "duplicate", 5: "refused producer_conflict"}
 
 
 def test_a_gap_moves_the_ids_that_are_kept() -> None:

@@ -31,9 +31,3 @@ def test_any_other_event_under_a_bad_key_is_audited(key: bytes | None) -> None:
         assert audit_kinds(rig) == ["refusal"]
         ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
         assert rejected.event_type is None
-
-
-def test_the_first_rules_audit_a_heartbeat_under_a_bad_key() -> None:
-    rig, agent = OracleRig(), EventFactory()
-    assert rig.append(b"acme", agent.event_bytes("heartbeat")) == "refused bad_key"
-    assert audit_kinds(rig) == ["refusal"]

@@ -12,12 +12,9 @@ def test_a_batch_record_becomes_a_row() -> None:
     record = batch_record(2, 9)
     row = dict(zip(BATCH_COLUMNS, batch_row(raw_record(encode_record(record)), DECODER), strict=True))
     assert (row["partition"], row["number"], row["started_at"]) == (2, 9, record.started_at)
-    assert row["rules"] == 1
-    older = encode_record(record, 1)  # as the first release wrote it
-    assert older != encode_record(record)
-    assert batch_row(raw_record(older), DECODER)[:-1] == tuple(row.values())[:-1]  # but for the record's size
-    newest = batch_row(raw_record(encode_record(record._replace(rules=2))), DECODER)
-    assert dict(zip(BATCH_COLUMNS, newest, strict=True))["rules"] == 2
+    assert row["rules"] == record.rules
+    newer = batch_row(raw_record(encode_record(record._replace(rules=record.rules + 1))), DECODER)
+    assert dict(zip(BATCH_COLUMNS, newer, strict=True))["rules"] == record.rules + 1
     with pytest.raises(BadRow, match="started_at"):
         batch_row(raw_record(encode_record(record._replace(started_at=-1))), DECODER)
 

@@ -360,7 +360,6 @@ def test_a_clock_is_set_to_the_time_of_the_broker(
     [
         (ClockOwner(GAP), 409, "no_leap", "halted by log_gap"),
         (ClockOwner(ahead_s=0.5), 409, "no_leap", "needs no repair"),
-        (ClockOwner(AHEAD, rules=NEWEST_RULES._replace(version=1)), 409, "older_rules", "sessionary rules activate"),
         (ClockOwner(AHEAD, outcome_n=2), 503, "not_ready", "between the timers"),
         (FakeOwner(1, is_open=False), 503, "not_ready", "not open yet"),
     ],

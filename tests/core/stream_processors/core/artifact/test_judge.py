@@ -9,9 +9,9 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import artifact_key, run_key
 from sessionary.schemas.records import ArtifactState
 from sessionary.schemas.types import Limits
-from tests.core.fold_rig import FINISHED_RUN_MS, FoldRig
+from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import ChildRig
-from tests.support.event_factory import TICK, EventFactory
+from tests.support.event_factory import TICK
 
 HASH = "0123456789abcdef" * 4
 
@@ -200,13 +200,6 @@ def test_an_empty_run_id_names_no_run() -> None:
     rig = ArtifactRig()
     assert rig.artifact("created", "") == "applied"
     assert rig.row(None).run_id is None
-
-
-def test_by_rules_1_an_event_of_an_artifact_is_work() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "artifact_purged") == "applied"
-    assert list(rig.fold.rows) == [agent.key.encoded()]
 
 
 def test_a_replayed_event_of_an_artifact_fills_no_gap() -> None:

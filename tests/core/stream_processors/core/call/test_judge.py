@@ -5,9 +5,7 @@ import pytest
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.limits import LIMIT_MAX
 from sessionary.schemas.types import ErrorInfo
-from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.core.child_rig import FATAL, LIMIT_MS, RETRYABLE, UNCLEAR, ChildRig
-from tests.support.event_factory import EventFactory
 
 
 @pytest.mark.parametrize("run_id", ["r1", None, ""])
@@ -48,13 +46,6 @@ def test_a_call_without_a_key_of_its_own_is_work(key: str, run_id: str | None) -
     for event in ("succeeded", "started", "started", "failed", "resolved"):
         assert rig.call(event, 7, run_id, idem_key=key) == "applied"
     assert set(rig.fold.rows) == rows
-
-
-def test_by_rules_1_a_call_is_work() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "tool_call_succeeded", idem_key="k") == "applied"
-    assert list(rig.fold.rows) == [agent.key.encoded()]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.stores import MemoryStore
-from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, StoreRig
 from tests.core.stream_processors.core.child_rig import ChildRig
@@ -113,14 +112,6 @@ def test_a_replayed_message_that_fills_its_gap_is_the_next_turn() -> None:
     assert rig.turns == 2
     assert rig.message("next") == "applied"
     assert rig.turn(3).content == "next"
-
-
-def test_by_rules_1_a_message_is_work() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "message_appended", content="x" * 20_000) == "applied"
-    assert list(rig.fold.rows) == [agent.key.encoded()]
-    assert rig.row_of(agent).turns == 0
 
 
 def test_a_later_turn_takes_the_row_of_the_oldest() -> None:

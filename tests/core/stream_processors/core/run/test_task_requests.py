@@ -46,13 +46,6 @@ def test_no_other_run_asks() -> None:
     assert requests_of(rig) == []
 
 
-def test_by_rules_1_nothing_is_asked() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "run_queued", {"run_id": "r1"}, **QUEUED) == "applied"
-    assert requests_of(rig) == []
-
-
 def test_the_oracle_expects_each_request_once() -> None:
     rig, agent = OracleRig(), EventFactory("agent")
     rig.start(agent, limits=Limits())

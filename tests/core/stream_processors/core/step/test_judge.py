@@ -6,9 +6,9 @@ from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import run_key, step_key
 from sessionary.schemas.records import RunGravestone
 from sessionary.schemas.types import ErrorInfo
-from tests.core.fold_rig import FINISHED_RUN_MS, FoldRig
+from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import FATAL, RETRYABLE, UNCLEAR, ChildRig
-from tests.support.event_factory import TICK, EventFactory
+from tests.support.event_factory import TICK
 
 
 def test_a_step_begins_and_succeeds() -> None:
@@ -130,13 +130,6 @@ def test_without_a_run_a_step_is_work(run_id: str | None) -> None:
     for event in ("succeeded", "started", "failed", "skipped"):
         assert rig.step(event, 7, run_id) == "applied"
     assert set(rig.fold.rows) == rows
-
-
-def test_by_rules_1_a_step_is_work() -> None:
-    rig, agent = FoldRig(), EventFactory()
-    rig.start(agent)
-    assert rig.send(agent, "step_succeeded", {"run_id": "r1"}) == "applied"
-    assert list(rig.fold.rows) == [agent.key.encoded()]
 
 
 def test_a_row_of_a_step_has_the_bound_of_every_row() -> None:
