@@ -332,10 +332,10 @@ def test_a_cause_that_clears_by_itself_is_not_waited_for_longer(monkeypatch: pyt
         owner = bench.assignment.owners[0]
         left_s = 540.0
         while left_s > 0:
-            bench.assignment._retry_halted_later(owner, Halted("clock_ahead", "ahead", left_s))
+            bench.assignment._retry_halted_later(owner, Halted("store_disk_full", "full", left_s))
             left_s -= pauses_s[-1]
         assert pauses_s == [30.0, 60.0, 120.0, 240.0, 90.0]
-        bench.assignment._retry_halted_later(owner, Halted("clock_ahead", "ahead", 0.5))
+        bench.assignment._retry_halted_later(owner, Halted("store_disk_full", "full", 0.5))
         assert pauses_s[-1] == 30.0, "opening costs too much for a shorter pause"
         monkeypatch.undo()
 

@@ -162,15 +162,6 @@ def test_an_access_is_told_again_after_an_aborted_transaction(written: list[Outc
     run(story)
 
 
-def test_by_rules_1_an_access_leaves_no_record(written: list[Outcome]) -> None:
-    async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
-        owner.accesses.append(access("ann"))
-        await fold(bench, owner, creation(0))
-        assert (told(written), owner.accesses) == ([[]], [])
-
-    run(story)
-
-
 def test_a_batch_full_of_ticks_is_committed(written: list[Outcome]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         owner.state.settings = owner.state.settings._replace(records_max=3)
