@@ -34,7 +34,7 @@ def check_reach(seed: int, records: int) -> None:
 
 
 def test_fuzzed_records_stop_neither_processor_nor_sinks() -> None:
-    check_reach(11, 20_000)
+    check_reach(11, 40_000)
 
 
 @pytest.mark.parametrize("seed", range(3, 9))
