@@ -35,6 +35,7 @@ from sessionary.schemas.events import (
     SessionResumed,
     SessionStartFailed,
     SessionTerminated,
+    StateUpdated,
 )
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, derived_id
@@ -157,7 +158,10 @@ def _cleanup_request(session: PlannedSession, last: Event, epoch: int) -> Cleanu
 
 
 def _reproducible(lines: Sequence[_Line], session_id: str) -> tuple[_Line, ...]:
-    """Replace random ids and clock times by reproducible ones: snapshot ids, times of clean-up."""
+    """Replace random ids and clock times by reproducible ones.
+
+    They are the ids of snapshots, the times of a clean-up, and those of an update's phases.
+    """
     names: dict[str, str] = {}
 
     def rename_snapshot(given: Snapshot) -> Snapshot:
@@ -169,6 +173,8 @@ def _reproducible(lines: Sequence[_Line], session_id: str) -> tuple[_Line, ...]:
             payload = payload._replace(snapshot=rename_snapshot(payload.snapshot))
         if isinstance(payload, SessionResumed) and payload.snapshot_id is not None:
             payload = payload._replace(snapshot_id=names[payload.snapshot_id])
+        if isinstance(payload, StateUpdated):
+            payload = payload._replace(updating_at=EPOCH_US, persisting_at=EPOCH_US)
         if isinstance(payload, ResourcesReleased):
             actions = [CleanupAction(action.action, done=True, at=EPOCH_US) for action in payload.actions]
             payload = payload._replace(actions=actions)

@@ -11,9 +11,7 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import SessionTerminated
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.schemas.types import RuleSet
 from tests.integration.pipeline_rig import TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support import Processes, environment, read_events, read_records
 
@@ -29,17 +27,11 @@ class ExamplesRig:
         processes: Processes,
         folder: Path,
         *,
-        rules: RuleSet | None = None,
         clickhouse: ClickHouseSettings | None = None,
         **settings: str,
     ) -> None:
-        """Start a processor. `rules`: those that judge from the start on; default: the first.
-
-        `settings`: more of the processor's.
-        """
+        """Start a processor. `settings`: more of its settings."""
         self._kafka = kafka
-        if rules is not None:
-            begin_with(kafka, rules)
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.processor = self.pipeline.start_processor(**settings)
         own = {"control_url": self.pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}

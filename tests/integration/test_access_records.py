@@ -5,12 +5,10 @@ import time
 from pathlib import Path
 
 from sessionary.producers import SessionClient
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.integration.test_processor_api import get
 from tests.integration.test_sinks_views import insert, migrated, selected
 from tests.support import Processes, wait_until
@@ -50,7 +48,6 @@ def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(migrated: Cli
 def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     make_tables(clickhouse)
     pipeline = PipelineRig(kafka, clickhouse, processes)
     tokens = {TOKEN: TENANT, "token-b": {"tenant": "other", "principal": "bob"}}

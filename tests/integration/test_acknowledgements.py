@@ -7,9 +7,8 @@ from collections import Counter, defaultdict
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.processor_load import Agent, Sender, begin_with, count_judged, start_processor, wait_judged
+from tests.integration.processor_load import Agent, Sender, count_judged, start_processor, wait_judged
 from tests.integration.test_processor_road import LASTING, SHORT
 from tests.support import Processes, read_records, read_topic, wait_until
 
@@ -44,7 +43,6 @@ def test_a_worker_that_ends_reports_its_last_acknowledgements(kafka: KafkaSettin
 def test_an_idle_partition_reports_its_last_acknowledgement_while_its_worker_goes_on(
     kafka: KafkaSettings, processes: Processes
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     start_processor(processes, kafka, "w1")
     sender, agent = Sender(kafka), Agent()
     partition = partition_of(agent.key.encoded(), kafka.partitions)
@@ -82,7 +80,6 @@ def agent_in(partition: int, kafka: KafkaSettings) -> Agent:
 
 def test_reports_take_no_number_and_no_batch_is_reported_twice(kafka: KafkaSettings, processes: Processes) -> None:
     """An idle partition begins again, and stays idle while another one works and is reported."""
-    begin_with(kafka, NEWEST_RULES)
     start_processor(processes, kafka, "w1")
     sender, judged = Sender(kafka), Counter[int]()
     for partition in (0, 0, 1):

@@ -12,7 +12,6 @@ import pytest
 from sessionary.producers import SessionClient
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import StateUpdated
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.committed import PartitionSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
@@ -33,7 +32,7 @@ SELECT agent_id, service_id, event_type, place FROM
 
 @pytest.fixture
 def rig(kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
-    return ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES, clickhouse=clickhouse)
+    return ExamplesRig(kafka, processes, tmp_path, clickhouse=clickhouse)
 
 
 def check_trail(rig: ExamplesRig, session_id: str) -> None:
@@ -158,4 +157,4 @@ def test_agents_in_processes_of_their_own_lose_no_update_and_no_version_falls(
     assert rig.processor.wait(180)
     # The rows are the fold of the log, whatever the agents were told.
     defaults = PartitionSettings(kafka.topics.events, kafka.partitions)
-    check_everything(kafka, hole_ms=defaults.hole_ms, quiet_ms=defaults.quiet_ms, rules=NEWEST_RULES)
+    check_everything(kafka, hole_ms=defaults.hole_ms, quiet_ms=defaults.quiet_ms)

@@ -8,9 +8,7 @@ from confluent_kafka import Producer
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
@@ -39,16 +37,15 @@ class EpochRecord(LogRecord):
 
 
 class LossBench(Bench):
-    """Forty records are folded in two transactions, by given rules."""
+    """Forty records are folded in two transactions."""
 
     def own_with(self, store: Store) -> PartitionOwner:
         return PartitionOwner(self.context, self.partition, lambda: store, None)
 
-    async def fold_all(self, rules: RuleSet) -> MemoryStore:
+    async def fold_all(self) -> MemoryStore:
         store = new_store()
         owner = self.own_with(store)
         await self.seen(lambda: owner.is_open)
-        owner.state.load_position(owner.state.position._replace(rules=rules))
         for records in (self.log[:20], self.log[20:]):
             owner.offer_records(records[0].offset, [EpochRecord(*record) for record in records])
             assert await owner.wait_until_committed(records[-1].offset, WAIT_S)
@@ -69,7 +66,7 @@ class LossBench(Bench):
 def test_a_position_counts_the_rows(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = LossBench(kafka)
-        store = await bench.fold_all(NEWEST_RULES)
+        store = await bench.fold_all()
         stored = [
             record for record in changelog(kafka) if record.key == POSITION_KEY and record.partition == bench.partition
         ]
@@ -93,7 +90,7 @@ def test_a_position_counts_the_rows(kafka: KafkaSettings) -> None:
 def test_a_changelog_without_its_newest_rows_halts_the_partition(kafka: KafkaSettings, lost: str) -> None:
     async def story() -> None:
         bench = LossBench(kafka)
-        await bench.fold_all(NEWEST_RULES)
+        await bench.fold_all()
         rows = [record for record in changelog(kafka) if record.key not in (None, POSITION_KEY)]
         append_to_changelog(kafka, rows[0], None if lost == "missing" else rows[0].value)
         with pytest.raises(Halted) as caught:
@@ -110,7 +107,7 @@ def test_a_changelog_without_its_newest_rows_halts_the_partition(kafka: KafkaSet
 def test_a_store_that_differs_from_the_changelog_is_filled_from_the_start(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = LossBench(kafka)
-        store = await bench.fold_all(NEWEST_RULES)
+        store = await bench.fold_all()
         right = store.row_sum
         (key, _), *_ = store.rows.items()
         store.load_rows({key: None})

@@ -8,10 +8,8 @@ from pathlib import Path
 from sessionary.producers import Json, Limits, Session, SessionClient, tool
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import SessionPhaseChanged
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records
 
@@ -69,7 +67,6 @@ def compare(session: Session, pipeline: PipelineRig, state: str) -> None:
 def test_a_client_goes_from_its_start_by_calls_and_a_verification_to_its_end(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, None, processes)
     pipeline.start_processor()
     settings = pipeline.client_settings(tmp_path)

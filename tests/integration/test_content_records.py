@@ -10,7 +10,6 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
@@ -30,7 +29,7 @@ BATCHES = 10
 
 
 class ContentBench(LossBench):
-    """A session with a content of 200 kB and `BATCHES` batches of work, by the newest rules."""
+    """A session with a content of 200 kB and `BATCHES` batches of work."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, events=5)
@@ -52,7 +51,6 @@ class ContentBench(LossBench):
         """Fold the log in batches; return the session's row."""
         owner = self.own_with(store)
         await self.seen(lambda: owner.is_open)
-        owner.state.load_position(owner.state.position._replace(rules=NEWEST_RULES))
         first = len(self.log) - 2 * BATCHES
         for start in (0, *range(first, len(self.log), 2)):
             records = self.log[start : start + 2 if start else first]

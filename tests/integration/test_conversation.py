@@ -5,10 +5,8 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import SessionClient, StateMismatch, tool
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -76,7 +74,6 @@ class TwoServices:
 def test_a_session_of_two_services_shows_all_turns_and_results_in_its_rows_and_in_clickhouse(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, clickhouse, processes)
     pipeline.start_processor()
     services = TwoServices(pipeline, tmp_path)

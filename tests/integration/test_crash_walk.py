@@ -19,10 +19,8 @@ from threading import Thread
 import pytest
 
 from examples.workflow.services import Services
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support import Processes, environment
 from tests.support.crashing_workflow import UNRESOLVED, Ended, Job, read_ended
@@ -35,7 +33,6 @@ class WalkRig:
     """A broker, a processor, and processes that work with them and with services."""
 
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        begin_with(kafka, NEWEST_RULES)
         pipeline = PipelineRig(kafka, None, processes)
         pipeline.start_processor()
         self._control_url, self._folder = pipeline.control_url, folder

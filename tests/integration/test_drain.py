@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sessionary.producers import Session, SessionClient
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -24,12 +22,11 @@ _SESSIONS = 40
 
 
 class DrainRig:
-    """A pipeline by the newest rules, and the commands of an operator."""
+    """A pipeline, and the commands of an operator."""
 
     def __init__(
         self, kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, folder: Path
     ) -> None:
-        begin_with(kafka, NEWEST_RULES)
         self._kafka, self._clickhouse, self._processes, self._folder = kafka, clickhouse, processes, folder
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.pipeline.start_processor(api_tokens=json.dumps(TOKENS))

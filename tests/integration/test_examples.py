@@ -21,7 +21,6 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
 from tests.integration.pipeline_rig import TENANT, TOKEN
@@ -115,7 +114,7 @@ def test_an_agent_asks_and_an_operator_answers_or_none_in_time(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
     tokens = json.dumps({TOKEN: TENANT, "op": {"principal": "ops", "roles": ["operator"]}})
-    rig = ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES, api_tokens=tokens)
+    rig = ExamplesRig(kafka, processes, tmp_path, api_tokens=tokens)
     assert rig.run_example("pause_for_person.approval", 1200, 1).splitlines()[1] == "expired by the clock in epoch 2"
     settings = OperatorSettings(control_url=rig.pipeline.control_url, operator_token=SecretStr("op"))
     with rig.start_example("pause_for_person.approval", 1200) as asking:

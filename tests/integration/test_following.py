@@ -11,10 +11,8 @@ from typing import Any
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import Session, SessionClient
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -66,7 +64,6 @@ def report(what: str, delays_ms: Sequence[float]) -> None:
 def test_a_reader_in_another_process_sees_each_last_version_and_none_that_falls(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, None, processes)
     pipeline.start_processor()
 

@@ -3,11 +3,10 @@
 from sessionary.schemas.events import SessionActivity, SessionTakenOver, StateUpdated
 from sessionary.schemas.events.session import SessionTerminated
 from sessionary.schemas.records import RejectedEvent, SessionState
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.integration.pipeline_rig import PipelineRig
-from tests.integration.processor_load import Agent, OutgoingRecord, Sender, begin_with, changelog_of, wait_judged
+from tests.integration.processor_load import Agent, OutgoingRecord, Sender, changelog_of, wait_judged
 from tests.support.processes import Processes
 from tests.support.reading import read_records
 
@@ -40,7 +39,6 @@ def row_of(kafka: KafkaSettings, agent: Agent) -> SessionState:
 def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_security_row(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, clickhouse, processes)
     pipeline.start_sinks(("audit", "rejected"))
     pipeline.start_processor()

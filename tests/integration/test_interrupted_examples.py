@@ -12,7 +12,6 @@ from examples.support import agent as support
 from examples.trading import agent as trading
 from sessionary.schemas.events import StepStarted
 from sessionary.schemas.records import AuditRecord
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of
 from tests.support import Processes, read_records, wait_until
@@ -35,7 +34,7 @@ LIST_SQL = (
 
 @pytest.fixture
 def rig(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
-    return ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES)
+    return ExamplesRig(kafka, processes, tmp_path)
 
 
 def attempts(rig: ExamplesRig, output: str) -> Counter[str]:
@@ -86,7 +85,7 @@ def test_examples_that_are_killed_go_on_where_they_were(rig: ExamplesRig, kafka:
 def test_a_shopping_list_of_three_processes_is_in_clickhouse(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES, clickhouse=clickhouse)
+    rig = ExamplesRig(kafka, processes, tmp_path, clickhouse=clickhouse)
     rig.pipeline.start_sinks(["history"])
     session_id = str(uuid.uuid4())
     said = [rig.run_program("tests.support.shopping_list", step, session_id) for step in ("plan", "read", "clear")]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from sessionary.producers import SessionClient
 from sessionary.schemas.events import RunQueued, ToolCallSucceeded
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.examples_rig import ExamplesRig, end_of
 from tests.integration.pipeline_rig import COMMAND, TENANT
@@ -18,7 +17,7 @@ from tests.support import Processes
 def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = ExamplesRig(kafka, processes, tmp_path, rules=NEWEST_RULES)
+    rig = ExamplesRig(kafka, processes, tmp_path)
     output = rig.run_example("long_task.agent", "ask", "m1", 4)
     found = re.fullmatch(
         r"The training has begun as task ([0-9a-f-]{36})\. Ask for its status .*", output.splitlines()[1]

@@ -14,10 +14,8 @@ from sessionary.infra.local.ports import LOOPBACK, free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import SessionClient, Unavailable
 from sessionary.schemas.ids import new_task_id
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.metrics_page import metric_values, read_page
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
@@ -56,10 +54,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class TaskRig:
-    """A processor that judges by the newest rules; workers, and clients, in a folder."""
+    """A processor; workers, and clients, in a folder."""
 
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        begin_with(kafka, NEWEST_RULES)
         self.pipeline = PipelineRig(kafka, None, processes)
         self.processor = self.pipeline.start_processor()
         self._kafka, self._processes, self.folder = kafka, processes, folder

@@ -14,10 +14,8 @@ import pytest
 from sessionary.producers.artifacts import ArtifactLibrary
 from sessionary.producers.artifacts.artifact import ArtifactReference
 from sessionary.schemas.ids import SessionKey, run_key
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.many_runs import body_of
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
@@ -54,7 +52,6 @@ def bytes_of(rows: dict[bytes, bytes], prefix: bytes) -> int:
 def test_runs_with_large_artifacts_side_by_side_all_finish_within_bounds(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, None, processes)
     pipeline.start_processor()
     own = {"control_url": pipeline.control_url, "api_token": TOKEN, "spool_dir": str(tmp_path / "spool")}

@@ -16,10 +16,8 @@ from sessionary.infra.local.process import Child
 from sessionary.producers import CleanupRequest, MigrationAborted, Session, SessionClient, SessionFenced
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -31,10 +29,9 @@ _PAUSE_S = 0.005
 
 
 class MigrationRig:
-    """A processor, judging by the newest rules; a client of billing, and processes of shipping."""
+    """A processor; a client of billing, and processes of shipping."""
 
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        begin_with(kafka, NEWEST_RULES)
         self._kafka, self._processes, self._folder = kafka, processes, folder
         self._pipeline = PipelineRig(kafka, None, processes)
         self._pipeline.start_processor()

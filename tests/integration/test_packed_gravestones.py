@@ -8,7 +8,6 @@ import pytest
 
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Gravestone
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.gravestones.chunk_index import is_chunk_key
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
@@ -36,7 +35,6 @@ def bury_sessions(owner: PartitionOwner, now_ms: int) -> None:
     for key in KEYS:
         tenant, session = key.decode().split(":")
         owner.state.load(key, Gravestone(tenant, session, (), "closed", 1, 7, now_ms + GRAVESTONE_MS))
-    owner.state.load_position(owner.state.position._replace(rules=NEWEST_RULES))
     owner.state.finish_loading()
 
 

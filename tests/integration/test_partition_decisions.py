@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -12,13 +13,13 @@ from confluent_kafka.admin import AdminClient
 from sessionary.infra.cli.app import run
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
-from sessionary.schemas.records import AuditRecord, Position, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted
+from sessionary.stream_processors.runtime.decisions import pending_decision, skipped_records
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
+from sessionary.stream_processors.runtime.decisions.skipped_records import SkippedRecords
 from sessionary.stream_processors.runtime.job import machines_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from tests.integration.processor_load import (
@@ -27,11 +28,12 @@ from tests.integration.processor_load import (
     Sender,
     changelog_of,
     check_everything,
+    count_records,
     start_processor,
     wait_judged,
 )
 from tests.integration.test_processor_partition import WAIT_S, Bench, new_store, offer
-from tests.support import Processes, read_records, read_topic, wait_until
+from tests.support import Processes, read_batches, read_records, read_topic, wait_until
 from tests.support.failing_worker import FailingMachine
 from tests.support.pipelines import alter_topic
 
@@ -101,10 +103,43 @@ def test_a_record_in_the_middle_of_a_batch_is_skipped_and_all_others_are_folded(
 
     asyncio.run(story())
     (line,) = read_decisions(kafka)
-    assert (line.kind, line.gap_first, line.gap_last) == ("gap", 20, 20)
+    assert (line.kind, line.gap_first, line.gap_last) == ("decision", 20, 20)
+    (letter,) = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
+    assert (letter.source_offset, letter.reason, letter.value) == (20, "skipped", bench.log[20].value)
+    assert sum(map(count_records, read_batches(kafka))) == len(bench.log), "a skipped record is counted as refused"
 
 
-def test_what_lies_beyond_the_log_s_end_or_ahead_of_the_clock_is_not_skipped(
+def read_without_epochs(*asked: Any) -> SkippedRecords:
+    """Return skipped records as a broker hands them out that stores no leader epochs."""
+    read = skipped_records.read_records(*asked)
+    return read._replace(records=[LogRecord(*record[:4]) for record in read.records])
+
+
+def test_records_ahead_of_the_clock_are_skipped_and_the_clock_does_not_follow_them(
+    kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = DecisionBench(kafka)
+
+    async def story() -> None:
+        with monkeypatch.context() as slow:
+            slow.setattr(time, "time", lambda: bench.log[0].timestamp_ms / 1_000 - 50)
+            owner = bench.decide(RecordSkip(0, 39, "why", "alice", Halted("judge_failed", "told so", offset=0)))
+            await bench.seen(lambda: owner.is_open)
+            offer(owner, bench.log)
+            assert await owner.wait_until_committed(39, WAIT_S), owner.halted
+            assert owner.state.position.clock_ms < bench.log[0].timestamp_ms
+            owner.request_end()
+            await owner.task
+        again = bench.own()
+        await bench.seen(lambda: again.is_open)  # it knows the skipped records by their leader's epoch
+        await bench.close(again)
+
+    asyncio.run(story())
+    (line,) = read_decisions(kafka)
+    assert (line.kind, line.gap_first, line.gap_last) == ("decision", 0, 39)
+
+
+def test_what_lies_beyond_the_log_s_end_or_without_an_epoch_ahead_of_the_clock_is_not_skipped(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = DecisionBench(kafka)
@@ -122,6 +157,7 @@ def test_what_lies_beyond_the_log_s_end_or_ahead_of_the_clock_is_not_skipped(
     async def story() -> None:
         with monkeypatch.context() as slow:
             slow.setattr(time, "time", lambda: bench.log[0].timestamp_ms / 1_000 - 50)
+            slow.setattr(pending_decision, "read_records", read_without_epochs)
             assert "ahead of this worker's clock" in await refused(0, 39)
         assert "the log ends at 40" in await refused(39, 90)
         await bench.close()
@@ -130,16 +166,9 @@ def test_what_lies_beyond_the_log_s_end_or_ahead_of_the_clock_is_not_skipped(
     assert read_decisions(kafka) == []
 
 
-def test_by_the_second_rules_a_failed_machine_halts_nothing_and_the_bytes_are_kept(kafka: KafkaSettings) -> None:
+def test_a_failed_machine_halts_nothing_and_the_bytes_are_kept(kafka: KafkaSettings) -> None:
     bench = DecisionBench(kafka)
-    job = machines_job(bench.settings, [FailingMachine()])
-
-    def new_state(partition: int) -> PartitionState:
-        state = job.new_state(partition)
-        state.load_position(Position(0, 0, 0, 0, 0, rules=NEWEST_RULES))
-        return state
-
-    bench.context = replace(bench.context, job=job._replace(new_state=new_state))
+    bench.context = replace(bench.context, job=machines_job(bench.settings, [FailingMachine()]))
 
     async def story() -> None:
         owner = bench.own()

@@ -13,11 +13,9 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import Answer, Refused, Session, SessionClient, SessionFenced, SessionGoesOn, SessionHeld
 from sessionary.schemas.records import AuditRecord
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.reading import read_records
@@ -28,10 +26,9 @@ TOKENS = {TOKEN: TENANT, OPERATOR: {"tenant": TENANT, "principal": "alice", "rol
 
 
 class PeopleRig:
-    """Two processors that judge by the newest rules; commands ask them in turn."""
+    """Two processors; commands ask them in turn."""
 
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        begin_with(kafka, NEWEST_RULES)
         self.kafka, self._folder = kafka, folder
         self._pipeline = PipelineRig(kafka, None, processes)
         second = free_port()

@@ -13,7 +13,6 @@ from sessionary.schemas.events.run import RunStarted
 from sessionary.schemas.events.session import SessionCreated, SessionStartFailed
 from sessionary.schemas.events.tool import ToolCallStarted
 from sessionary.schemas.ids import partition_of
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.families import all_machines
@@ -26,7 +25,6 @@ from tests.integration.processor_load import (
     Agent,
     OutgoingRecord,
     Sender,
-    begin_with,
     snapshot,
     start_processor,
 )
@@ -70,7 +68,6 @@ def told_names() -> set[str]:
 def test_a_worker_serves_every_metric_and_its_work_moves_them(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     port, lasting, failed, wrong = free_port(), Agent(), Agent(), Agent()
     settings = {"api_port": str(port), "store": "rocksdb", "state_dir": str(tmp_path)}
     # No registry answers there, so a record in Confluent's framing cannot be judged.

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.ids import partition_of
+from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.model import LogRecord
@@ -292,7 +293,7 @@ def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(
     assert read_records(kafka, kafka.topics.audit) == []
 
 
-def test_a_record_on_which_the_judge_fails_halts_the_partition_by_name(kafka: KafkaSettings) -> None:
+def test_a_record_on_which_the_judge_fails_is_rejected_and_its_partition_goes_on(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
         job = machines_job(bench.settings, [FailingMachine()])
@@ -303,20 +304,25 @@ def test_a_record_on_which_the_judge_fails_halts_the_partition_by_name(kafka: Ka
         owner = assignment.owners[bench.partition]
         await bench.seen(lambda: owner.is_open)
         owner.offer_records(bench.log[0].offset, bench.log)
-        await bench.seen(lambda: owner.task.done())
-        await bench.seen(lambda: bench.partition in assignment.halted_partitions)
-        assert owner.halted is not None
-        place = f"partition {bench.partition}, offset 4: ZeroDivisionError at"
-        assert str(owner.halted).startswith(f"judge_failed: {place}")
-        assert "the record's text" not in str(owner.halted)
-        assert bench.metrics.halted.labels("judge_failed")._value.get() == 1
+        assert await owner.wait_until_committed(39, WAIT_S), owner.halted
+        assert assignment.halted_partitions == {}
+        assert bench.metrics.errors.labels("judge")._value.get() == 36
         assert bench.metrics.errors.labels("reopened")._value.get() == 0
         assert assignment.owners[bench.partition] is owner
         await assignment.close()
         context.executor.shutdown()
 
     asyncio.run(story())
-    assert read_records(kafka, kafka.topics.audit) == []
+    letters = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
+    assert [(letter.source_offset, letter.reason) for letter in letters] == [
+        (offset, "internal_error") for offset in range(4, 40)
+    ]
+    audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    failures = [line for line in audits if line.reason_code == "internal_error"]
+    assert [line.source_offset for line in failures] == list(range(4, 40))
+    for told in [*(line.reason for line in failures), *(letter.detail for letter in letters)]:
+        assert told.startswith("ZeroDivisionError at")
+        assert "the record's text" not in told
 
 
 def test_a_halted_partition_goes_on_by_itself_once_its_cause_is_gone(

@@ -71,6 +71,7 @@ def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processe
     assert kinds["transition"] == 20 * 2 + 5  # created, started; closed
     assert Counter(audit.reason_code for audit in audits if audit.kind == "refusal") == {
         "unknown_session": 1,
+        "producer_conflict": len(agents),  # a number that was given to another event before
         "foreign_tenant": 1,
         "undecodable": 1,
         "bad_key": 1,

@@ -7,11 +7,9 @@ from confluent_kafka import Producer
 from sessionary.producers import Session, SessionClient, tool
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import Heartbeat, RunRunning
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.integration.pipeline_rig import TENANT, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.migrated_tables import make_tables
 from tests.support.processes import Processes
 from tests.support.reading import Stored, read_topic
@@ -70,7 +68,6 @@ def is_heartbeat(record: Stored) -> bool:
 def test_a_run_that_is_delivered_twice_is_seen_once(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     make_tables(clickhouse)
     pipeline = PipelineRig(kafka, clickhouse, processes)
     pipeline.start_processor()

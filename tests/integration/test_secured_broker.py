@@ -14,11 +14,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.schemas.records import AuditRecord
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.api.operators.quota_workers import count_quota_workers
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN
-from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support.certificates import CertificateAuthority
 from tests.support.pipelines import environment, new_pipeline, run_sql
@@ -200,7 +198,6 @@ def test_the_further_roles_work_with_the_rights_of_the_document(
     """Clean-up handlers, migrations, task workers, the other sinks, lag exporter and `doctor`."""
     way, plain = "password", new_pipeline(secured.broker.plain_servers)
     secured.apply_recipes(plain.topic_prefix)
-    begin_with(plain, NEWEST_RULES)  # which know tasks
     url = _start_processor(secured, way, plain, processes)
     sink = environment(secured.settings(way, "sink", plain), clickhouse, sink_idle_seconds="0.5")
     assert processes.run([COMMAND, "db", "migrate"], env=sink, name="migrate").wait(600)

@@ -8,20 +8,17 @@ import pytest
 from sessionary.producers import ProducerConflict, Refused, Session, SessionClient, SessionFenced
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET
 from sessionary.schemas.records import AuditRecord, RejectedEvent
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
-from tests.integration.processor_load import begin_with
 from tests.support.processes import Processes
 from tests.support.reading import read_records
 from tests.support.waiting import wait_until
 
 
 class TakeOverRig:
-    """A processor, judging by the newest rules, and clients of it."""
+    """A processor, and clients of it."""
 
     def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        begin_with(kafka, NEWEST_RULES)
         self._kafka, self._folder = kafka, folder
         self._pipeline = PipelineRig(kafka, None, processes)
         self._pipeline.start_processor()

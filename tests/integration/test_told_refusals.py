@@ -13,10 +13,8 @@ from sessionary.producers import (
     SessionLost,
     SessionTimedOut,
 )
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
-from tests.integration.processor_load import begin_with
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
@@ -36,7 +34,6 @@ def client_of(settings: ProducerSettings, tenant_id: str = TENANT, **callbacks: 
 def test_refusals_time_outs_take_overs_and_a_foreign_token_reach_the_callbacks(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, None, processes)
     pipeline.start_processor()
     first, second, third = (

@@ -16,10 +16,8 @@ from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.producers import SessionClient, Unavailable, tool
 from sessionary.schemas import codec
 from sessionary.schemas.events import RunCompleted, SessionActivity, ToolCallStarted, ToolCallSucceeded
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.style.project import ROOT
 from tests.support import Processes, environment, read_events, wait_until
 from tests.support.pipelines import new_pipeline
@@ -54,7 +52,6 @@ with SessionClient(tenant_id="acme", service_id="billing", agent_id="a") as clie
 def test_of_two_processes_that_start_the_same_call_at_once_one_executes_it(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, None, processes)
     pipeline.start_processor()
     with SessionClient(
@@ -119,7 +116,6 @@ class CutNetwork:
         processes.start("tests.support.proxied_broker", *argv)
         wait_until(lambda: broker_answers(f"{LOOPBACK}:{direct}"), 60, "the broker to answer")
         self.kafka = new_pipeline(f"{LOOPBACK}:{direct}")
-        begin_with(self.kafka, NEWEST_RULES)
         pipeline = PipelineRig(self.kafka, None, processes)
         pipeline.start_processor()
         self._broker, self._control = TcpProxy(through, proxied), TcpProxy(api, pipeline.api_port)

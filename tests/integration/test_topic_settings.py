@@ -1,6 +1,9 @@
 """Topic settings on a real broker: a worker refuses wrong ones, `topics apply` corrects them."""
 
 import asyncio
+import base64
+import json
+import random
 import time
 
 import pytest
@@ -10,10 +13,11 @@ from confluent_kafka.cimpl import NewPartitions
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics, list_topic_changes
 from sessionary.schemas.errors import Invalid, SettingsError
-from sessionary.schemas.events.session import SessionErrored
+from sessionary.schemas.events.session import SessionErrored, StateUpdated
+from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.schemas.topics import RETENTION_MS
+from sessionary.schemas.topics import RETENTION_MS, VALUE_BYTES_MAX
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -55,11 +59,13 @@ def test_a_worker_refuses_wrong_settings_until_they_are_applied(kafka: KafkaSett
     wait_for_topics(settings, lambda: False)
 
 
-def test_a_legal_error_of_more_than_1_mib_passes_through_a_broker_with_kafkas_default_sizes(
-    kafka: KafkaSettings,
-) -> None:
+def test_what_exceeds_1_mib_passes_through_a_broker_with_kafkas_default_sizes(kafka: KafkaSettings) -> None:
+    """The row of the longest content, and an error whose text is longer than any may be."""
     agent, sender = Agent(), Sender(kafka)
-    sender.send(*agent.start(), agent.event(SessionErrored(ErrorInfo("fatal", "LargeError", "x" * 1_100_000))))
+    text = base64.b64encode(random.Random(1).randbytes(825_000)).decode()  # which compression makes no shorter
+    content = json.dumps(text[: VALUE_BYTES_MAX - 2])
+    sender.send(*agent.start(), agent.event(StateUpdated(1, 2, content)))
+    sender.send(agent.event(SessionErrored(ErrorInfo("fatal", "LargeError", text))))
     sender.flush()
 
     async def story() -> None:
@@ -77,8 +83,10 @@ def test_a_legal_error_of_more_than_1_mib_passes_through_a_broker_with_kafkas_de
         await bench.close(owner)
 
     asyncio.run(story())
-    assert any(len(stored.value or b"") > 1_048_588 for stored in read_topic(kafka, kafka.topics.audit))
-    assert read_records(kafka, kafka.topics.rejected) == []
+    for topic in (kafka.topics.changelog, kafka.topics.rejected):
+        assert any(len(stored.value or b"") > 1_048_588 for stored in read_topic(kafka, topic)), topic
+    (letter,) = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
+    assert (letter.event_type, letter.reason) == ("session_errored", "invalid_value")
 
 
 def test_a_topic_with_less_room_than_the_rules_in_force_may_need_halts_its_partitions(kafka: KafkaSettings) -> None:

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
-from tests.integration.processor_load import begin_with
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
@@ -142,7 +140,6 @@ def test_one_event_is_one_trace_through_three_processes(
 def test_the_stages_of_a_call_are_one_trace_in_their_order(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    begin_with(kafka, NEWEST_RULES)
     pipeline = PipelineRig(kafka, None, processes)
     tokens = json.dumps({TOKEN: TENANT})
     environ = environment(kafka, instance="w1", api_port=str(pipeline.api_port), api_tokens=tokens) | _TRACED

@@ -8,10 +8,8 @@ import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.producers import Session, SessionClient, ToolCallUnresolved, tool
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, brief_limits
-from tests.integration.processor_load import begin_with
 from tests.support.metrics_page import metric_value
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment
@@ -46,7 +44,6 @@ class UnknownRig:
         monkeypatch: pytest.MonkeyPatch,
         capfd: pytest.CaptureFixture[str],
     ) -> None:
-        begin_with(kafka, NEWEST_RULES)
         make_tables(clickhouse)
         self.pipeline = PipelineRig(kafka, clickhouse, processes)
         self.pipeline.start_processor()

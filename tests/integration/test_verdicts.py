@@ -6,9 +6,8 @@ from functools import partial
 
 from sessionary.infra.local.ports import free_ports
 from sessionary.schemas.events.session import SessionStarted
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.processor_load import Agent, OutgoingRecord, Sender, begin_with, start_processor
+from tests.integration.processor_load import Agent, OutgoingRecord, Sender, start_processor
 from tests.integration.test_processor_api import documented, get
 from tests.support import Processes, wait_until
 
@@ -18,7 +17,6 @@ def is_ready(port: int) -> bool:
 
 
 def test_a_killed_workers_verdicts_outlive_it(kafka: KafkaSettings, processes: Processes) -> None:
-    begin_with(kafka, NEWEST_RULES)
     sender, agent = Sender(kafka), Agent()
     unreadable = OutgoingRecord(agent.key.encoded(), b"\xc3\x01" + b"\x07" * 8 + b"newer schema")
     sender.send(*agent.start(), unreadable, agent.event(SessionStarted()), agent.work())
