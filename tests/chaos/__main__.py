@@ -35,7 +35,7 @@ from tests.chaos.report import Result, as_json, format_report
 from tests.chaos.rounds import carry_out_rounds, find_missing_kinds
 from tests.chaos.schedule import (
     KINDS,
-    NEEDS_NEWEST_RULES,
+    NEEDS_QUOTAS,
     QUOTA_SLOTS,
     QUOTA_TENANT,
     Fault,
@@ -104,7 +104,7 @@ def _run(options: argparse.Namespace, logs: Path, *, namespace: bool) -> Result:
     try:
         _say(f"starting {', '.join(stack.brokers)}, ClickHouse, two processors, four sinks")
         stack.start()
-        at_once = set(deck) <= NEEDS_NEWEST_RULES
+        at_once = set(deck) <= NEEDS_QUOTAS
         activation = RulesActivation(stack, options.seed, seconds, _say, at_once=at_once)
         if at_once:  # else the time of the load would be over before its first fault
             activation.start()

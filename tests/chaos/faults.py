@@ -29,7 +29,7 @@ from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.load import Load
 from tests.chaos.quota_runs import QuotaRuns
 from tests.chaos.recovery import GO_ON_S_MAX, FaultOutcome, judge_recovery
-from tests.chaos.schedule import NEEDS_NEWEST_RULES, SINK_TOPICS, Fault, FaultKind
+from tests.chaos.schedule import NEEDS_QUOTAS, SINK_TOPICS, Fault, FaultKind
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack, now_ms
 
 _RECOVERY_S_MAX = 240.0
@@ -55,12 +55,12 @@ class Faults:
         watch: CommitWatch,
         report: Callable[[str], None],
         freezes: AgentFreezes,
-        are_rules_in_force: Callable[[], bool],
+        are_quotas_in_force: Callable[[], bool],
         quota_runs: QuotaRuns,
         go_on_s_max: float = GO_ON_S_MAX,
     ) -> None:
         self._stack, self._load, self._watch, self._report = stack, load, watch, report
-        self._freezes, self._are_rules_in_force, self._quota_runs = freezes, are_rules_in_force, quota_runs
+        self._freezes, self._are_quotas_in_force, self._quota_runs = freezes, are_quotas_in_force, quota_runs
         self._go_on_s_max = go_on_s_max
         self.outcomes: list[FaultOutcome] = []
         self.left_out: list[Fault] = []
@@ -76,8 +76,8 @@ class Faults:
     def carry_out(self, schedule: list[Fault], until_s: float) -> None:
         """Begin each fault at its time, or later if two others have not recovered yet.
 
-        Otherwise a slow machine would see one long outage. One that needs the newest rules begins
-        once they are in force. Blocks until the last one has begun; none begins after `until_s`
+        Otherwise a slow machine would see one long outage. One that needs quotas begins once runs
+        ask for them. Blocks until the last one has begun; none begins after `until_s`
         (epoch).
         """
         round_s = time.monotonic()
@@ -89,14 +89,14 @@ class Faults:
             if fault.kind == "kill agent":
                 self._begin(fault, until_s)
                 continue
-            if postponed and self._are_rules_in_force():
+            if postponed and self._are_quotas_in_force():
                 self._begin_in_turn(postponed.pop(0), until_s)
-            if fault.kind in NEEDS_NEWEST_RULES and not self._are_rules_in_force():
+            if fault.kind in NEEDS_QUOTAS and not self._are_quotas_in_force():
                 postponed.append(fault)
             else:
                 self._begin_in_turn(fault, until_s)
         for fault in postponed:
-            while not self._are_rules_in_force() and time.time() < until_s:
+            while not self._are_quotas_in_force() and time.time() < until_s:
                 time.sleep(_LOOK_S)
             self._begin_in_turn(fault, until_s)
 

@@ -157,7 +157,7 @@ class SourceAgent(Agent):
         session = self.client.session(
             user_id="u1", state={"by": "source", "step": 0}, limits=LIMITS, session_id=self.plan["session_id"]
         )
-        repeat_until_available(session.sync)  # it then knows the rules, and who holds the session
+        repeat_until_available(session.sync)  # it then knows who holds the session
         session.update_state({"by": "source", "step": 1}, wait=False)
         session.snapshot()
         failures: dict[str, str] = {}

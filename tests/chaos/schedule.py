@@ -37,8 +37,8 @@ CRAMPED_STORE = "w2"
 BEFORE_EFFECT, AFTER_EFFECT = FREEZE_PLACES = ("before effect", "after effect")
 # The role quotas; the tenant whose runs wait for a slot, and how many slots it has.
 QUOTAS, QUOTA_TENANT, QUOTA_SLOTS = "quotas", "umbrella", 3
-# Only the newest rules let another service take a session over, and runs ask for quotas.
-NEEDS_NEWEST_RULES: frozenset[FaultKind] = frozenset({"freeze agent", "kill quotas"})
+# Without rules by which runs ask for quotas they would have no effect.
+NEEDS_QUOTAS: frozenset[FaultKind] = frozenset({"kill quotas"})
 # Only a run of chosen kinds has these. With quotas, runs of clients that do not wait are recorded,
 # and their ends are refused until they are admitted: so many sessions would stay open.
 CHOSEN_ONLY: frozenset[FaultKind] = frozenset({"kill quotas"})
@@ -173,7 +173,7 @@ __all__ = [
     "CRAMPED",
     "CRAMPED_STORE",
     "KINDS",
-    "NEEDS_NEWEST_RULES",
+    "NEEDS_QUOTAS",
     "PROCESSORS",
     "QUOTAS",
     "QUOTA_SLOTS",

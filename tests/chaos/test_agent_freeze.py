@@ -18,6 +18,7 @@ from tests.chaos.recovery import FaultOutcome
 from tests.chaos.schedule import (
     AFTER_EFFECT,
     BEFORE_EFFECT,
+    QUOTAS,
     Fault,
     count_required,
     draw_faults,
@@ -127,16 +128,16 @@ def test_what_clickhouse_has_of_a_claimed_session_is_compared(clickhouse: ClickH
 
 
 class RecordedFaults(Faults):
-    """Carries out nothing; notes which faults begin, and whether the rules were in force."""
+    """Carries out nothing; notes which faults begin, and whether runs asked for quotas."""
 
-    def __init__(self, rules_after_s: float) -> None:
+    def __init__(self, quotas_after_s: float) -> None:
         nothing = cast("Any", None)
         self.began: list[tuple[str, bool]] = []
-        self._rules_s = time.monotonic() + rules_after_s
+        self._quotas_s = time.monotonic() + quotas_after_s
         super().__init__(nothing, nothing, nothing, lambda _: None, nothing, self._are_due, nothing)
 
     def _are_due(self) -> bool:
-        return time.monotonic() >= self._rules_s
+        return time.monotonic() >= self._quotas_s
 
     def _apply_fault(self, fault: Fault) -> FaultOutcome:
         self.began.append((fault.kind, self._are_due()))
@@ -149,23 +150,24 @@ def carry_out(faults: RecordedFaults, schedule: Sequence[Fault], until_s: float 
 
 
 FREEZE = Fault(0.0, "freeze agent", BEFORE_EFFECT)
+KILL_QUOTAS = Fault(0.0, "kill quotas", QUOTAS)
 KILL = Fault(0.0, "kill sink", "sink-audit")
 
 
-def test_an_agent_is_frozen_once_the_newest_rules_are_in_force() -> None:
+def test_the_role_quotas_is_killed_once_runs_ask_for_quotas() -> None:
     faults = RecordedFaults(0.3)
-    carry_out(faults, [FREEZE, KILL, FREEZE])
+    carry_out(faults, [KILL_QUOTAS, KILL, KILL_QUOTAS])
     assert faults.began[0][0] == "kill sink"
-    assert faults.began[1:] == [("freeze agent", True)] * 2
+    assert faults.began[1:] == [("kill quotas", True)] * 2
     later = RecordedFaults(0.0)
-    carry_out(later, [FREEZE, KILL])
-    assert later.began[0] == ("freeze agent", True)
+    carry_out(later, [KILL_QUOTAS, KILL])
+    assert later.began[0] == ("kill quotas", True)
 
 
-def test_without_the_newest_rules_no_agent_is_frozen() -> None:
+def test_without_quotas_their_role_is_not_killed_and_agents_are_frozen() -> None:
     faults = RecordedFaults(3_600.0)
-    carry_out(faults, [FREEZE, KILL], until_s=0.5)
-    assert (faults.began, faults.left_out) == ([("kill sink", False)], [FREEZE])
+    carry_out(faults, [KILL_QUOTAS, FREEZE], until_s=0.5)
+    assert (faults.began, faults.left_out) == ([("freeze agent", False)], [KILL_QUOTAS])
 
 
 def test_agents_are_frozen_before_and_after_the_effect_in_turn() -> None:

@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from tests.chaos.quota_runs import Slots
-from tests.chaos.schedule import CHOSEN_ONLY, NEEDS_NEWEST_RULES, QUOTAS, draw_faults, kinds_in_deck
+from tests.chaos.schedule import CHOSEN_ONLY, NEEDS_QUOTAS, QUOTAS, draw_faults, kinds_in_deck
 
 
 def test_one_run_too_many_at_once_is_told() -> None:
@@ -24,4 +24,4 @@ def test_the_worker_of_quotas_is_killed_only_if_that_is_chosen() -> None:
     drawn = draw_faults(1, 60, ["kill quotas"])
     assert len(drawn) >= 3
     assert {fault.target for fault in drawn} == {QUOTAS}
-    assert CHOSEN_ONLY <= NEEDS_NEWEST_RULES, "so runs ask for quotas before the first such fault"
+    assert CHOSEN_ONLY <= NEEDS_QUOTAS, "so runs ask for quotas before the first such fault"

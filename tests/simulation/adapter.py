@@ -73,7 +73,7 @@ def clock_repair(state: PartitionState, setting: ClockSetting | None) -> Overlay
     if setting is None or setting.until_offset < state.position.next_offset:
         return None  # the record by which the broker told its time is folded already
     position = state.position
-    if position.rules.version < 2 or not state.may_repair_clock or len(position.clock_repairs) == 8:
+    if not state.may_repair_clock or len(position.clock_repairs) == 8:
         return None  # of nine repairs two become one: then rows may be due later than by the oracle
     batch = state.begin()
     batch.set_clock(setting)

@@ -126,7 +126,7 @@ def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iter
     """Each record is counted once, and batch numbers and offsets have no gap."""
     totals = [sum(outcome.counts[n] for outcome in outputs.outcomes) for n in range(6)]
     applied, duplicate, refused, audit_lines, timers, ticks = totals
-    skipped = sum(line.reason == "skipped" for _, line in outputs.rejected)  # by rules 1 they are not rejected
+    skipped = sum(line.reason == "skipped" for _, line in outputs.rejected)
     fenced = sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
     counted = applied + duplicate + refused - skipped + fenced + ticks
     if counted != folded_count or skipped > logged_count - folded_count:

@@ -32,7 +32,7 @@ Claim = tuple[str, str, str, str, int]
 
 
 class QuotaWorker:
-    """One partition of the topic of quotas. `is_on`: the newest rules have quotas here."""
+    """One partition of the topic of quotas. `is_on`: the rules that are asked for have quotas."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -60,7 +60,6 @@ class QuotaWorker:
         )
         for key, row in rows.items():
             state.load(key, row)
-        state.load_position(state.position._replace(rules=NEWEST_RULES))
         state.finish_loading()
         return state
 

@@ -1,7 +1,7 @@
 """A broker's clock leaps ahead and back, and no operator acts: is a live session timed out?
 
-The fold is the processor's, and so are the limit on what may be folded and, by rules 2, the repair
-that follows. The rig's own time is the truth: a timeout is false if its limit had not passed when
+The fold is the processor's, and so are the limit on what may be folded and the repair that
+follows. The rig's own time is the truth: a timeout is false if its limit had not passed when
 the broker appended the record at which it fired.
 """
 

@@ -91,7 +91,7 @@ def event_raises_epoch(event: bytes) -> int:
 
 
 class RepairRig(ClockRig):
-    """A rig by rules 2 whose operator repairs the clock so long after the leap's end.
+    """A rig whose operator repairs the clock so long after the leap's end.
 
     With None there is no operator, so the processor does it by itself.
     """

@@ -18,7 +18,7 @@ from tests.support.values import REASONS_OF_NO_SCRIPT
 
 SCHEDULES = 1_700
 IS_COMPILED = core_build() == "native"
-# Reasons that a processor never writes by rules 1.
+# Reasons that no schedule here brings about.
 NOT_FROM_PROCESSOR = {"UNKNOWN", "bad_row"} | REASONS_OF_NO_SCRIPT
 REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - NOT_FROM_PROCESSOR}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}

@@ -44,7 +44,7 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
         if line.reason_code == "inactive":
             heard = max((ms for place, ms in signs.get(life[0], ()) if repaired <= place < offset), default=0)
             budget = _budget(log, births[life])
-            # By rules 2 the silence counts from the end of a hole: no agent could be heard before.
+            # The silence counts from the end of a hole: no agent could be heard before.
             since = {heard, *(ms for _, ms in holes if ms > heard)}
             if due_ms - budget not in since:
                 yield f"{life}: inactive, due {due_ms}, though heard at {heard}; its budget is {budget}"

@@ -28,7 +28,7 @@ WEEKS_MS = 15 * 86_400_000
 class ScheduleShape(NamedTuple):
     """The size of a schedule. `calm`: the log's clock never leaps; a steady agent must survive.
 
-    `renewed`: the newest rules begin at once, if nothing goes wrong.
+    `renewed`: the rules that are asked for begin at once, if nothing goes wrong.
     """
 
     partitions: int

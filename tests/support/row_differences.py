@@ -22,7 +22,7 @@ def row_key(key: bytes, partition: int) -> bytes:
 
 
 def gravestone_ends(rows: Mapping[bytes, Any]) -> dict[bytes, int]:
-    """Return when each gravestone vanishes by rules 2, by the hash of its key; packed or not."""
+    """Return when each gravestone vanishes, by the hash of its key; packed or not."""
     ends: dict[bytes, int] = {}
     for key, row in rows.items():
         if isinstance(row, GravestoneChunk):
