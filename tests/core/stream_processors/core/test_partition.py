@@ -39,6 +39,8 @@ from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 from tests.support.row_differences import gravestone_ends
 
+pytestmark = pytest.mark.usefixtures("second_rules")  # a crowd at `ANNOUNCING` comes to be judged by them
+
 RUNS, STEPS = 45, 300
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
 # wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
