@@ -111,11 +111,11 @@ def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes
 
 
 def table_bytes(fold: PartitionState) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
-    """Return the table as the changelog has it; by rules 2 gravestones by hash and end only.
+    """Return the table as the changelog has it; gravestones by hash and end only.
 
     The borders of batches decide when they are packed.
     """
-    packed = (Gravestone, GravestoneChunk, RunGravestone) if fold.position.rules.version >= 2 else ()
+    packed = (Gravestone, GravestoneChunk, RunGravestone)
     rows = {key: encode_record(row) for key, row in sorted(fold.rows.items()) if not isinstance(row, packed)}
     return rows, gravestone_ends(fold.rows)
 
