@@ -58,7 +58,10 @@ def test_a_deadline_is_overdue_from_its_due_time_on_but_not_after_a_silence() ->
     outcome = rig.append_batch(LogRecord(rig.offset, rig.at, None, TICK))
     assert outcome.silences == 1
     assert rig.fold.count_overdue(rig.at + 20_000, 100) == 0
-    assert rig.fold.count_overdue(rig.at + 50_000, 100) == 2
+    assert rig.fold.count_overdue(START_MS + 39_999, 100) == 0
+    assert rig.fold.count_overdue(START_MS + 40_000, 100) == 1, "a silence does not move a maximum duration"
+    assert rig.fold.count_overdue(rig.at + 59_999, 100) == 1, "inactivity begins again at the silence's end"
+    assert rig.fold.count_overdue(rig.at + 60_000, 100) == 2
 
 
 def test_an_outcome_tells_when_its_timers_were_due() -> None:

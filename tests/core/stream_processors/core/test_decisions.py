@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
-from sessionary.schemas.types import PartitionDecision
+from sessionary.schemas.types import Limits, PartitionDecision
 from sessionary.stream_processors.core.machine import Arrival, Decision
 from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.session.effects import SessionRow
@@ -57,16 +57,20 @@ def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> 
 
 
 def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_quiet() -> None:
-    rig, agent = FoldRig(), EventFactory()
+    rig, agent, brief = FoldRig(), EventFactory(), EventFactory("brief")
     rig.start(agent)
-    assert skip_at(rig, 5, rig.at - 1).position.clock_ms == rig.at
-    position = skip_at(rig, 6, rig.at + 200_000).position
+    rig.start(brief, limits=Limits(max_duration_ms=100_000))
+    assert skip_at(rig, 9, rig.at - 1).position.clock_ms == rig.at
+    position = skip_at(rig, 10, rig.at + 200_000).position
     assert (position.clock_ms, position.quiet_until_ms) == (rig.at + 200_000, rig.at + 225_000)
     rig.at += 200_000
     rig.append(None, TICK)
     assert rig.audits() == [], "its agents are heard first"
-    rig.advance(25_000)
-    assert [line.transition for line in rig.audits()] == ["T06"]
+    fired = []
+    for after_s in range(1, 61):
+        rig.advance(1_000)
+        fired += [(after_s, line.session_id, line.reason_code) for line in rig.audits()]
+    assert fired == [(25, brief.key.session_id, "max_duration"), (60, agent.key.session_id, "inactive")]
 
 
 def accept_truncation(rig: FoldRig, replaced: tuple[int, int], *records: LogRecord) -> Outcome:

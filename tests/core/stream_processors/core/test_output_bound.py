@@ -6,6 +6,8 @@ import pytest
 
 from sessionary.schemas.records import Gravestone
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
@@ -110,15 +112,16 @@ def test_refused_records_count_with_their_headers() -> None:
 
 @pytest.mark.parametrize("output_bytes_max", [1, 500, 1 << 20])
 def test_gravestones_that_vanish_together_are_gone_before_a_record_is_judged(output_bytes_max: int) -> None:
-    rig, agents = OracleRig(), [EventFactory(f"s{n}") for n in range(9)]
+    unpacked = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=99))
+    rig, agents = OracleRig(unpacked), [EventFactory(f"s{n}") for n in range(9)]
     for agent in agents:
         rig.start(agent)
         assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     rig.advance(301_000, step_ms=5_000)
     assert {type(row) for row in rig.fold.rows.values()} == {Gravestone}
-    late = GRAVESTONE_MS + 400_000
+    late = GRAVESTONE_MS + DAY_MS
     last = LogRecord(len(rig.log), rig.at + late, agents[-1].key.encoded(), agents[-1].event_bytes("session_activity"))
-    log = Log(SETTINGS._replace(output_bytes_max=output_bytes_max))
+    log = Log(unpacked._replace(output_bytes_max=output_bytes_max))
     log.records = [*rig.log, last]
     outcomes = list(log.fold_batches())
     gone = [sum(row is None for row in outcome.rows.values()) for outcome in outcomes]

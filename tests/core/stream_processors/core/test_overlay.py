@@ -2,8 +2,10 @@
 
 import pytest
 
-from sessionary.schemas.records import Gravestone, Position, SessionState
+from sessionary.schemas.records import Gravestone, GravestoneChunk, Position, SessionState
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, end_of_day
+from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
@@ -12,7 +14,12 @@ from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES
 
-WEEK_MS = 7 * 86_400_000
+WEEK_MS = 7 * DAY_MS
+UNPACKED = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=99))
+PACKED = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=1))  # every gravestone, at once
+either_form = pytest.mark.parametrize(
+    ("settings", "form"), [(UNPACKED, Gravestone), (PACKED, GravestoneChunk)], ids=["unpacked", "packed"]
+)
 
 
 def open_fold(settings: PartitionSettings = SETTINGS) -> PartitionState:
@@ -21,9 +28,9 @@ def open_fold(settings: PartitionSettings = SETTINGS) -> PartitionState:
     return fold
 
 
-def fold_again(rig: OracleRig) -> PartitionState:
+def fold_again(rig: OracleRig, settings: PartitionSettings = SETTINGS) -> PartitionState:
     """Return a second fold of a rig's log."""
-    fold = open_fold()
+    fold = open_fold(settings)
     batch = fold.begin()
     assert all(batch.apply(record) for record in rig.log)
     batch.finish()
@@ -31,13 +38,26 @@ def fold_again(rig: OracleRig) -> PartitionState:
     return fold
 
 
-def about_to_be_archived() -> tuple[PartitionState, int, bytes]:
-    """Return a fold, the log's end, and the key of a session that is archived in one second."""
+def about_to_be_archived(
+    settings: PartitionSettings = SETTINGS, start_ms: int = START_MS
+) -> tuple[PartitionState, int, bytes]:
+    """Return a fold, the log's end, and the key of a session that is archived in one second.
+
+    It ended at `start_ms`, so that is 300 seconds later.
+    """
     rig, agent = OracleRig(), EventFactory()
+    rig.at = start_ms
     rig.start(agent)
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     rig.advance(299_000, step_ms=5_000)
-    return fold_again(rig), len(rig.log), agent.key.encoded()
+    return fold_again(rig, settings), len(rig.log), agent.key.encoded()
+
+
+def only_gravestone(fold: PartitionState, form: type[Gravestone | GravestoneChunk]) -> tuple[bytes, int]:
+    """Return the key of a fold's only row, which is a gravestone of a form, and its time."""
+    ((key, row),) = fold.rows.items()
+    assert type(row) is form
+    return key, row.expires_at
 
 
 def tick(offset: int, at_ms: int) -> LogRecord:
@@ -184,36 +204,43 @@ def rig_with_archived() -> tuple[OracleRig, EventFactory]:
     return rig, agent
 
 
+@either_form
 @pytest.mark.parametrize("void_batches", [0, 1, 2])
-def test_a_gravestone_goes_at_its_end_and_not_before_also_after_a_void_batch(void_batches: int) -> None:
+def test_a_gravestone_goes_at_its_end_and_not_before_also_after_a_void_batch(
+    void_batches: int, settings: PartitionSettings, form: type[Gravestone | GravestoneChunk]
+) -> None:
     rig, agent = rig_with_archived()
-    fold, offset, key = fold_again(rig), len(rig.log), agent.key.encoded()
-    grave = fold.rows[key]
-    assert isinstance(grave, Gravestone)
-    assert grave.expires_at == rig.at + 2 * WEEK_MS
+    fold, offset, key = fold_again(rig, settings), len(rig.log), agent.key.encoded()
+    grave_key, expires_at = only_gravestone(fold, form)
+    ends_ms = end_of_day(rig.at + 2 * WEEK_MS)
+    assert (grave_key == key, expires_at) == ((True, rig.at + 2 * WEEK_MS) if form is Gravestone else (False, ends_ms))
     for _ in range(void_batches):
-        assert fold.begin().apply(tick(offset, grave.expires_at))
+        assert fold.begin().apply(tick(offset, ends_ms))
     batch = fold.begin()
-    assert batch.apply(tick(offset, grave.expires_at - 1))
+    assert batch.apply(tick(offset, ends_ms - 1))
     assert batch.rows == {}
-    assert batch.apply(tick(offset + 1, grave.expires_at))
-    assert batch.rows == {key: None}
+    assert batch.apply(tick(offset + 1, ends_ms))
+    assert batch.rows == {grave_key: None}
     fold.merge(batch)
-    assert key not in fold.rows
+    assert (dict(fold.rows), fold.gravestones) == ({}, 0)
 
 
-def test_an_archiving_in_a_void_batch_leaves_no_gravestone_behind() -> None:
-    fold, offset, key = about_to_be_archived()
+@either_form
+def test_an_archiving_in_a_void_batch_leaves_no_gravestone_behind(
+    settings: PartitionSettings, form: type[Gravestone | GravestoneChunk]
+) -> None:
+    fold, offset, key = about_to_be_archived(settings)
     for _ in range(2):
         batch = fold.begin()
         assert batch.apply(tick(offset, START_MS + 300_000))
         assert audit_numbers(batch) == [("T14", 4, 0)]
         assert batch.live == 0
-    assert isinstance(fold.rows[key], SessionState)
-    assert fold.live == 1
+        assert isinstance(fold.rows[key], SessionState)
+        assert (fold.live, fold.gravestones) == (1, 0)
     fold.merge(batch)
-    assert (fold.live, fold.next_deadline_ms) == (0, None)
-    assert isinstance(fold.rows[key], Gravestone)
+    assert (fold.live, fold.gravestones, fold.next_deadline_ms) == (0, 1, None)
+    only_gravestone(fold, form)
+    assert fold.is_packed(key) == (form is GravestoneChunk)
 
 
 def test_a_refused_record_is_unchanged_on_the_rejected_topic() -> None:
@@ -263,63 +290,92 @@ def test_the_detail_says_what_is_wrong_with_a_key(key: bytes | None, value: byte
     assert (rejected.reason, rejected.detail) == ("bad_key", detail)
 
 
-def test_recovery_takes_the_last_record_of_each_key() -> None:
+@either_form
+def test_recovery_takes_the_last_record_of_each_key(
+    settings: PartitionSettings, form: type[Gravestone | GravestoneChunk]
+) -> None:
     rig, agent = rig_with_archived()
-    key = agent.key.encoded()
-    grave = rig.fold.rows[key]
-    fold = PartitionState(0, SETTINGS, DECODER, MACHINES)
+    former = fold_again(rig, settings)
+    key, _ = only_gravestone(former, form)
+    grave = former.rows[key]
+    fold = PartitionState(0, settings, DECODER, MACHINES)
     for row in (grave, None, grave, None):
         fold.load(key, row)
     fold.finish_loading()
-    assert (dict(fold.rows), fold.live, fold.expiries, fold.timers.keys()) == ({}, 0, [], [])
+    assert (dict(fold.rows), fold.live, fold.gravestones) == ({}, 0, 0)
+    assert (fold.expiries, len(fold.chunks), fold.timers.keys()) == ([], 0, [])
     fold.load(key, grave)
     fold.load(b"other", None)
     fold.finish_loading()
-    assert fold.live == 0
+    assert (fold.live, fold.gravestones) == (0, 1)
+    assert fold.is_packed(agent.key.encoded()) == (form is GravestoneChunk)
     batch = fold.begin()
-    assert batch.apply(tick(0, rig.at + 2 * WEEK_MS))
+    ends_ms = end_of_day(rig.at + 2 * WEEK_MS)
+    assert batch.apply(tick(0, ends_ms - 1))
+    assert batch.rows == {}
+    assert batch.apply(tick(1, ends_ms))
     assert batch.rows == {key: None}
 
 
-def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded() -> None:
-    rig, agents = OracleRig(), [EventFactory(f"s{n}") for n in range(3)]
+@either_form
+def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded(
+    settings: PartitionSettings, form: type[Gravestone | GravestoneChunk]
+) -> None:
+    rig, agents = OracleRig(settings), [EventFactory(f"s{n}") for n in range(3)]
+    ends_ms = []
     for agent in agents:
-        rig.send(agent, "session_created")
-        rig.send(agent, "session_start_failed")
-        rig.advance(10_000, step_ms=5_000)
-    rig.advance(300_000, step_ms=5_000)
-    graves = [(agent.key.encoded(), rig.fold.rows[agent.key.encoded()]) for agent in agents]
-    fold = PartitionState(0, SETTINGS, DECODER, MACHINES)
+        assert rig.send(agent, "session_created") == "applied"
+        assert rig.send(agent, "session_start_failed") == "applied"
+        assert rig.advance(300_000, step_ms=5_000) == ["T14 archived"]
+        ends_ms.append(end_of_day(rig.at + 2 * WEEK_MS))
+        rig.at += DAY_MS
+    graves = [*rig.fold.rows.items()]
+    assert [type(row) for _, row in graves] == [form] * 3
+    assert [end_of_day(row.expires_at) for _, row in graves] == ends_ms == sorted(set(ends_ms))
+    fold = PartitionState(0, settings, DECODER, MACHINES)
     for key, row in reversed(graves):
         fold.load(key, row)
     fold.finish_loading()
     fold.finish_loading()
-    assert len(fold.expiries) == 3
+    assert fold.gravestones == 3
     batch = fold.begin()
-    for n, (key, row) in enumerate(graves):
-        assert isinstance(row, Gravestone)
-        assert batch.apply(tick(n, row.expires_at))
+    for n, at_ms in enumerate(ends_ms):
+        assert batch.apply(tick(n, at_ms))
         assert list(batch.rows) == [key for key, _ in graves[: n + 1]]
 
 
-def test_a_gravestone_stays_to_its_own_end_though_a_void_batch_had_set_it_earlier() -> None:
-    fold, offset, key = about_to_be_archived()
-    assert fold.begin().apply(tick(offset, START_MS + 300_000))
+@either_form
+def test_a_gravestone_stays_to_its_own_end_though_a_void_batch_had_set_it_earlier(
+    settings: PartitionSettings, form: type[Gravestone | GravestoneChunk]
+) -> None:
+    midnight_ms = end_of_day(START_MS)
+    fold, offset, _ = about_to_be_archived(settings, midnight_ms - 300_000)
+    assert fold.begin().apply(tick(offset, midnight_ms))
     batch = fold.begin()
-    assert batch.apply(tick(offset, START_MS + 302_000))
+    assert batch.apply(tick(offset, midnight_ms + 2_000))
+    batch.finish()
     fold.merge(batch)
+    key, _ = only_gravestone(fold, form)
     batch = fold.begin()
-    assert batch.apply(tick(offset + 1, START_MS + 300_000 + 2 * WEEK_MS))
+    assert batch.apply(tick(offset + 1, midnight_ms + 2 * WEEK_MS))
     assert batch.rows == {}
-    assert batch.apply(tick(offset + 2, START_MS + 302_000 + 2 * WEEK_MS))
+    assert batch.apply(tick(offset + 2, midnight_ms + 2 * WEEK_MS + DAY_MS))
     assert batch.rows == {key: None}
 
 
-@pytest.mark.parametrize("epoch", [0, 99])
-def test_a_refused_heartbeat_writes_no_row(epoch: int) -> None:
+def test_a_refused_heartbeat_writes_no_row_but_for_the_first_one_of_a_fenced_client() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
-    assert rig.send(agent, "heartbeat", {"epoch": epoch}).startswith("refused ")
+    row = rig.row_of(agent)
+    assert rig.send(agent, "heartbeat", {"epoch": 99}) == "refused future_epoch"
+    assert rig.outcomes[-1].rows == {}
+    assert rig.send(agent, "heartbeat", {"epoch": 0}) == "refused stale_epoch"
+    ((key, noted),) = rig.outcomes[-1].rows.items()
+    assert key == agent.key.encoded()
+    assert isinstance(noted, SessionState)
+    assert noted.fenced_beats is not None
+    assert noted._replace(fenced_beats=None) == row
+    assert rig.send(agent, "heartbeat", {"epoch": 0}) == "fenced beat"
     assert rig.outcomes[-1].rows == {}
 
 

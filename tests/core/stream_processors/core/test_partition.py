@@ -39,6 +39,8 @@ from tests.support.event_factory import TICK, EventFactory
 from tests.support.machines import MACHINES, STREAMS
 from tests.support.row_differences import gravestone_ends
 
+pytestmark = pytest.mark.usefixtures("second_rules")  # a crowd at `ANNOUNCING` comes to be judged by them
+
 RUNS, STEPS = 45, 300
 # The other reasons need another partition, a registry, 64 producers, a megabyte or a sink:
 # wrong_partition, unknown_schema, unknown_event_type, too_many_producers, state_too_large, bad_row.
@@ -109,11 +111,11 @@ def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes
 
 
 def table_bytes(fold: PartitionState) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
-    """Return the table as the changelog has it; by rules 2 gravestones by hash and end only.
+    """Return the table as the changelog has it; gravestones by hash and end only.
 
     The borders of batches decide when they are packed.
     """
-    packed = (Gravestone, GravestoneChunk, RunGravestone) if fold.position.rules.version >= 2 else ()
+    packed = (Gravestone, GravestoneChunk, RunGravestone)
     rows = {key: encode_record(row) for key, row in sorted(fold.rows.items()) if not isinstance(row, packed)}
     return rows, gravestone_ends(fold.rows)
 
