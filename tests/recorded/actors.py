@@ -7,12 +7,11 @@ from typing import Any
 from confluent_kafka import KafkaError, Message, Producer
 
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.events import Payload
 from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import EVENT_BYTES_MAX
-from sessionary.schemas.types import Limits
+from sessionary.schemas.types import Limits, Snapshot
 from tests.recorded.stage import Watch
 from tests.support.event_factory import EventFactory, payload_of
 
@@ -97,7 +96,7 @@ class Actor:
         """Return another producer of the session; of the same service unless one is named."""
         named = self.agent.service if service is None else service
         other = Actor(self._sender, self._watch, self._name, tenant=self._tenant, service=named, producer=producer)
-        other.classes, other.agent.epoch = self.classes, self.agent.epoch
+        other.classes, other.agent.epoch, other.agent.head = self.classes, self.agent.epoch, self.agent.head
         return other
 
     def made(self, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> tuple[bytes, Headers]:
@@ -110,9 +109,18 @@ class Actor:
             "protocol_version": None,
         }
         written = self.agent.envelope(event_type, **(usual | (envelope or {})))
-        payload: Payload = payload_of(event_type, **fields)
+        payload = self._chained(event_type, payload_of(event_type, **fields))
         headers: list[tuple[str, str | bytes | None]] = list(event_headers(written))
         return encode_event(Event(written, payload)), headers
+
+    def _chained(self, event_type: str, payload: Any) -> Any:
+        """Let a snapshot without a parent follow the last one that was sent, taken or not."""
+        content: Snapshot | None = getattr(payload, "snapshot", None)
+        if content is None or (event_type == "session_created" and self.agent.head is not None):
+            return payload
+        parent = content.parent_snapshot_id or self.agent.head
+        self.agent.head = content.snapshot_id
+        return payload._replace(snapshot=content._replace(parent_snapshot_id=parent))
 
     def say(
         self,
@@ -157,6 +165,10 @@ class Actor:
     def reached(self, state: str) -> Callable[[], bool]:
         """Return whether the session has been in this state, by the audit trail."""
         return lambda: state in self._watch.states[self.key]
+
+    def took(self, transition: str) -> Callable[[], bool]:
+        """Return whether the session has taken this transition, by the audit trail."""
+        return lambda: transition in self._watch.taken[self.key]
 
     def asked(self, cleanups: int = 1) -> Callable[[], bool]:
         """Return whether so many clean-ups were asked for."""

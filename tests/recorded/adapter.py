@@ -12,6 +12,7 @@ from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Out
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
+from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.runtime.job import Job, machines_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.recorded.log_format import LoggedEvent, Output, RecordedSettings
@@ -147,7 +148,7 @@ def _opened(
         quiet_ms=settings.quiet_ms,
         instance="recorded",
     )
-    machines = (SessionMachine(gravestone_ms=settings.gravestone_ms),)
+    machines = SessionMachine(gravestone_ms=settings.gravestone_ms), *all_machines()[1:]
     bounds = PartitionSettings(
         processor.topics.events,
         settings.partitions,

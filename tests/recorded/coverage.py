@@ -4,14 +4,20 @@ from collections.abc import Mapping
 from typing import get_args
 
 from sessionary.schemas.types import RefusalReason
-from tests.support.values import REASONS_OF_NO_SCRIPT
 
 COUNT_MIN = 20
 TRANSITIONS = tuple(f"T{n:02}" for n in range(1, 15))
-# No path of the processor gives these: the default for readers of a later symbol, the refusal of a
-# row by a sink, and what no script of a recording leads to.
-NOT_OF_PROCESSOR = frozenset({"UNKNOWN", "bad_row"}) | REASONS_OF_NO_SCRIPT
-REASONS = tuple(reason for reason in get_args(RefusalReason) if reason not in NOT_OF_PROCESSOR)
+# The default for readers of a later symbol, a row that a sink refuses, a fault of our own.
+NEVER = frozenset({"UNKNOWN", "bad_row", "internal_error"})
+# What the scripts lead to by chance at most.
+NOT_SCRIPTED = frozenset(
+    {
+        *("not_member", "broken_chain", "hash_mismatch", "skipped", "owner_alive", "too_old"),
+        *("too_many_runs", "resume_expired", "too_many_children", "too_many_agents", "quota_exceeded"),
+        *("migration_open", "migration_moved"),
+    }
+)
+REASONS = tuple(reason for reason in get_args(RefusalReason) if reason not in NEVER | NOT_SCRIPTED)
 
 
 def too_rare(transitions: Mapping[str, int], reasons: Mapping[str, int]) -> list[str]:
@@ -21,4 +27,4 @@ def too_rare(transitions: Mapping[str, int], reasons: Mapping[str, int]) -> list
     return [f"{name}: {count}" for name, count in counts if count < COUNT_MIN]
 
 
-__all__ = ["COUNT_MIN", "NOT_OF_PROCESSOR", "REASONS", "TRANSITIONS", "too_rare"]
+__all__ = ["COUNT_MIN", "NEVER", "REASONS", "TRANSITIONS", "too_rare"]

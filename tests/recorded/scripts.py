@@ -12,9 +12,11 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
+from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCERS_MAX
 from tests.core.random_agents import BAD_KEYS, FIELDS, INVALID_ENVELOPES
-from tests.core.run_moves import WORK
+from tests.core.run_moves import AGENT_WAY, ARTIFACT_WAY, CALL_WAY, WORK
 from tests.recorded.actors import STEADY, TRACEPARENT, Actor, Headers, Script
+from tests.recorded.coverage import COUNT_MIN
 from tests.support.event_factory import TICK, snapshot
 
 COPIES = 28
@@ -28,10 +30,11 @@ _CLASSES = (
     (),
 )
 _SERVICES = ("billing", "research")
-_PRODUCERS_MAX = 64
 _LONG_COPIES = 3
+_CROWDED_COPY = 20  # not among the first sessions, which are stored in full
 _FATAL = ErrorInfo("fatal", "broken", "cannot be mended")
 _UNCLASSED = ErrorInfo("UNKNOWN", "odd", "of no class")
+_RESOLVED: dict[str, Any] = {"tool_call_id": "own", "tool_name": "order", "outcome": "succeeded", "resolved_by": "ops"}
 _GRAVESTONE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
 # Headers that a client of ours would not send.
 _ODD_HEADERS: tuple[Headers, ...] = (
@@ -156,6 +159,52 @@ def _pauses(actor: Actor, n: int) -> Script:
     yield actor.asked()
     if n % 2:
         actor.confirm()
+
+
+def _asks(actor: Actor, n: int) -> Script:
+    """T05 by an operator's answer, and by the clock; what is no answer."""
+    actor.begin()
+    operator = actor.beside("desk", "people")
+    actor.say("session_paused", kind="review", question="Send it?", answer_ms=1_000 + n if n % 2 else None)
+    actor.say("session_resumed")  # question_open
+    actor.say("session_resumed", approved=True)  # operator_only
+    answer: dict[str, Any] = {"approved": n % 4 == 0, "as_operator": True}
+    operator.say("session_resumed", {"actor": "ops"}, **answer, question_id="another")  # no_question
+    if n % 2 == 0:
+        operator.say("session_resumed", {"actor": "ops"}, **answer, message="looks right")
+    yield actor.took("T05")
+    actor.agent.epoch += 1
+    actor.say("session_activity")
+    operator.agent.epoch += 1
+    operator.say("session_terminated", {"actor": "ops"}, reason="cancelled", as_operator=True)
+    yield actor.asked()
+
+
+def _works(actor: Actor, n: int) -> Script:
+    """A run with a plan, a step and a reserved call; an artifact and an agent of the session."""
+    actor.begin()
+    of_run = {"run_id": f"run-{n}"}
+    actor.say("run_running", of_run, progress=None)  # unknown_run
+    if n % 2:
+        actor.say("run_queued", of_run)
+    actor.say("run_started", of_run, plan_json=None)
+    actor.say("run_running", of_run, progress=0.5)
+    actor.say("plan_recorded", of_run)
+    yield 0.1
+    actor.say("tool_call_succeeded", of_run, idem_key="early")  # unknown_call
+    for event_type, fields in CALL_WAY:  # call_in_progress, call_succeeded
+        actor.say(event_type, of_run, **fields, idem_key=f"order-{n}")
+    actor.say("tool_call_started", of_run, **CALL_WAY[0][1] | {"idem_key": "slow", "limit_ms": 500})
+    yield 3.0
+    actor.say("run_resumed", of_run)  # call_unresolved
+    actor.say("tool_call_resolved", of_run, **_RESOLVED, idem_key="slow")
+    for event_type, fields in ARTIFACT_WAY:
+        actor.say(event_type, of_run, artifact_id="report", **fields)
+    for event_type, fields in AGENT_WAY:  # task_done
+        actor.say(event_type, agent_id="writer", **fields)
+    actor.say(("run_completed", "run_failed", "run_cancelled", "run_paused")[n % 4], of_run)
+    actor.say("session_terminated", reason="completed")
+    yield actor.asked()
 
 
 def _errs(actor: Actor, n: int) -> Script:
@@ -299,13 +348,13 @@ def _strays(actor: Actor, n: int) -> Script:
 
 
 def _is_crowded(actor: Actor, n: int) -> Script:
-    """More producers than a session's ledger holds; a few copies only: it is long."""
-    if n >= _LONG_COPIES:
+    """More producers than a session's ledger lists and remembers; one copy only: it is long."""
+    if n != _CROWDED_COPY:
         return
     actor.begin()
-    for other in range(1, _PRODUCERS_MAX + 14):
-        actor.beside(f"many-{other}").say("session_activity")  # the last 14: too_many_producers
-        if other % 16 == 0:
+    for other in range(PRODUCERS_MAX + FORGOTTEN_MAX + COUNT_MIN + 4):  # the last ones: too_many_producers
+        actor.beside(f"many-{other}").say("session_activity")
+        if other % 64 == 0:
             yield 0.1
     actor.beside("many-more").say("heartbeat")
     actor.say("session_terminated", reason="closed")
@@ -320,6 +369,8 @@ SCRIPTS: dict[str, Callable[[Actor, int], Script]] = {
     "too long": _times_out("max_duration", max_duration_ms=1_300),
     "times out often": _times_out_often,
     "pauses": _pauses,
+    "asks": _asks,
+    "works": _works,
     "errs": _errs,
     "fails fatally": _fails_fatally,
     "misbehaves": _misbehaves,

@@ -115,8 +115,9 @@ class Watch:
                 for partition in range(kafka.partitions)
             ]
         )
-        # Every state that a session was in: several transitions may be committed at once.
+        # Every state that a session was in, and every transition: several may be committed at once.
         self.states: dict[bytes, set[str]] = defaultdict(set)
+        self.taken: dict[bytes, set[str]] = defaultdict(set)
         self.cleanups: dict[bytes, list[str]] = defaultdict(list)
         self.transitions: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
@@ -152,6 +153,7 @@ class Watch:
             case AuditRecord():
                 if record.transition is not None:
                     self.states[place].add(record.to_state)
+                    self.taken[place].add(record.transition)
                     self.transitions[record.transition] += 1
             case CleanupRequest():
                 self.cleanups[place].append(record.cleanup_id)

@@ -17,18 +17,6 @@ from sessionary.schemas.types import Envelope
 
 AVRO = files("sessionary.schemas") / "avro"
 RECORDS: list[type[Any]] = [getattr(records, name) for name in records.__all__]
-REASONS_OF_NO_SCRIPT = frozenset(
-    {
-        *("not_member", "broken_chain", "hash_mismatch", "skipped", "internal_error"),
-        *("producer_conflict", "owner_alive", "too_old"),
-        *("unknown_run", "too_many_runs", "resume_expired"),
-        *("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved"),
-        *("unknown_artifact", "too_many_children", "quota_exceeded"),
-        *("unknown_migration", "migration_open", "migration_moved"),
-        *("operator_only", "question_open", "no_question"),
-        *("too_many_agents", "unknown_agent", "task_done"),
-    }
-)
 UNIONS = (UnionType, Union)
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
 LONG = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -141,7 +129,6 @@ def as_json(value: Any) -> Any:
 
 __all__ = [
     "RAW",
-    "REASONS_OF_NO_SCRIPT",
     "RECORDS",
     "as_json",
     "events",
