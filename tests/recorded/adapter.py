@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_position, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
+from sessionary.schemas.headers import find_traceparent
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
@@ -39,8 +40,18 @@ class Folded(NamedTuple):
     outputs: list[tuple[str, Output]]
 
 
-def without_sentence(output: Output) -> Output:
-    """Return an audit record without the sentence for people, which may change; else the output."""
+def comparable(output: Output) -> Output:
+    """Return an output without what the fold does not decide, or may say in other words.
+
+    An audit record's sentence for people may change. A position's leader epoch, and the number and
+    checksum of the rows, are added by the writer of its transaction.
+    """
+    if output.key == POSITION_KEY:
+        position = _DECODER.decode_record(output.value)
+        if not isinstance(position, Position):
+            return output  # a rejected record, whose key is a sender's
+        plain = position._replace(leader_epoch=None, row_count=None, row_checksum=None)
+        return output._replace(value=encode_position(plain))
     if output.value is None or output.value[:_HEADER_BYTES] not in _AUDIT_HEADERS:
         return output
     try:
@@ -49,6 +60,14 @@ def without_sentence(output: Output) -> Output:
         return output
     assert isinstance(record, AuditRecord)
     return output._replace(value=encode_record(record._replace(reason="")))
+
+
+def is_access(output: Output | bytes) -> bool:
+    """Return whether an audit record says what the control API was asked for: no log has that."""
+    if not isinstance(output, Output):
+        return False  # a digest, of a record about a session
+    record = _DECODER.decode_record(output.value)
+    return isinstance(record, AuditRecord) and record.kind == "access"
 
 
 def settings_in_force(
@@ -91,7 +110,7 @@ def fold_at_borders(
     # fold's own.
     state, job = _opened(settings, partition, len(events) + 1, settings.timers_max)
     records = _records(events)
-    n, stored = 0, dict[bytes, bytes | None]()
+    n, stored, traces = 0, dict[bytes, bytes | None](), _traces(events)
     for border in borders:
         overlay = state.begin()
         while n < len(records) and records[n].offset < border.next_offset:
@@ -99,7 +118,8 @@ def fold_at_borders(
             n += 1
         if border.outcome_n > 0:
             assert not overlay.apply(records[n]), f"{border} lies within a record's timers, but no batch ends there"
-        yield _folded(state, job, overlay, border.previous_acknowledged_at, stored)
+        outcome = overlay.finish(border.previous_acknowledged_at)._replace(traceparents=traces)
+        yield _folded(state, job, overlay, outcome, stored)
 
 
 def fold_in_cuts(
@@ -118,7 +138,7 @@ def fold_in_cuts(
     state, job = _opened(settings, partition, records_max, timers_max)
     ends = [(border.next_offset, border.outcome_n) for border in borders]
     records = _records(events)
-    n, stored = 0, dict[bytes, bytes | None]()
+    n, stored, traces = 0, dict[bytes, bytes | None](), _traces(events)
     while n < len(records):
         overlay = state.begin()
         while n < len(records) and overlay.apply(records[n]):
@@ -134,7 +154,7 @@ def fold_in_cuts(
             else item
             for item in outcome.emitted
         ]
-        yield Folded(_written(job, partition, outcome._replace(emitted=emitted, rows={}), stored))
+        yield Folded(_written(job, partition, outcome._replace(emitted=emitted, rows={}, traceparents=traces), stored))
         state.merge(overlay)
 
 
@@ -168,14 +188,19 @@ def _records(events: Sequence[LoggedEvent]) -> list[LogRecord]:
     return [LogRecord(event.offset, event.timestamp_ms, event.key, event.value, event.headers) for event in events]
 
 
+def _traces(events: Sequence[LoggedEvent]) -> dict[int, bytes]:
+    """Return the trace contexts of events by offset: the writer adds them to its reports."""
+    found = {event.offset: find_traceparent(event.headers) for event in events}
+    return {offset: context for offset, context in found.items() if context is not None}
+
+
 def _folded(
     state: PartitionState,
     job: Job,
     overlay: Overlay,
-    previous_acknowledged_at: int | None,
+    outcome: Outcome,
     stored: dict[bytes, bytes | None],
 ) -> Folded:
-    outcome = overlay.finish(previous_acknowledged_at)
     written = _written(job, state.partition, outcome, stored)
     state.merge(overlay)
     return Folded([*written, ("changelog", Output(POSITION_KEY, encode_position(outcome.position)))])
@@ -205,11 +230,14 @@ def without_acknowledgements(batches: Iterable[tuple[int, Output]]) -> Iterator[
 
 
 def batch_counts(output: Output) -> Mapping[str, Any]:
-    """Return what the fold says in a record of `batches`: all but its start and instance."""
+    """Return what the fold says in a record of `batches`.
+
+    Its start and instance are the writer's; `audited` counts requests of the control API too.
+    """
     record = _DECODER.decode_record(output.value)
     assert isinstance(record, BatchRecord)
     counts = record._asdict()
-    for name in ("started_at", "previous_acknowledged_at", "instance"):
+    for name in ("started_at", "previous_acknowledged_at", "instance", "audited"):
         del counts[name]
     return counts
 
@@ -232,12 +260,13 @@ __all__ = [
     "Border",
     "Folded",
     "batch_counts",
+    "comparable",
     "fold_at_borders",
     "fold_in_cuts",
+    "is_access",
     "read_borders",
     "reason_of",
     "settings_in_force",
     "transition_of",
     "without_acknowledgements",
-    "without_sentence",
 ]

@@ -30,12 +30,12 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from tests.recorded.actors import Actor, RawSender, Script, Wait, keys_of_partition
 from tests.recorded.adapter import (
+    comparable,
     read_borders,
     reason_of,
     settings_in_force,
     transition_of,
     without_acknowledgements,
-    without_sentence,
 )
 from tests.recorded.coverage import too_rare
 from tests.recorded.log_format import (
@@ -209,7 +209,7 @@ def _shortened(log: RecordedLog) -> RecordedLog:
 
     def stored(output: Output | bytes) -> Output | bytes:
         whole = not isinstance(output, Output) or not _is_session(output.key) or output.key in first
-        return output if whole or not isinstance(output, Output) else without_sentence(output).digest()
+        return output if whole or not isinstance(output, Output) else comparable(output).digest()
 
     outputs = {
         topic: {partition: list(map(stored, records)) for partition, records in partitions.items()}
