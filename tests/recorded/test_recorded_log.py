@@ -203,7 +203,8 @@ def test_the_recording_holds_holes_cut_timers_and_ticks(release: str) -> None:
         assert offsets == sorted(set(offsets))
     batches = [batch_counts(output) for topics in refolded(release).values() for output in topics["batches"]]
     for name in ("applied", "duplicate", "refused", "timers", "ticks"):
-        assert sum(batch[name] for batch in batches) >= 10, name
+        # Its agents repeat themselves least often.
+        assert sum(batch[name] for batch in batches) >= (10 if name == "duplicate" else 20), name
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -6,7 +6,7 @@ a while: clients that were cut off get the time to be heard. A timeout may be la
 By rules 2 the clocks of activity also start again at the hole's end, because an agent that could
 not be heard may have worked.
 
-If a broker's clock leapt, an operator may have a partition's clock repaired, by rules 2. It is set
+If a broker's clock leapt, an operator may have a partition's clock repaired. It is set
 to the broker's time, forward or back, and the records that were stamped before that move it no
 more. All times in rows are then read as if the clock had stood still while it went forward, or had
 never been ahead: so no limit ends early by what the clock made of the leap.

@@ -112,7 +112,7 @@ class Transitioned(NamedTuple):
     """The state changed. `due_ms` is set if a clock did it.
 
     The session waits with `question`, if there is one; `answer` ends it. A new epoch `fences` off
-    who spoke before it, unless it came of an operator, a clock, or by rules 1.
+    who spoke before it, unless it came of an operator or a clock.
     """
 
     transition: Transition

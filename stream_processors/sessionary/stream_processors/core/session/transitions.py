@@ -322,7 +322,7 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
     "session_migration_offered",
     "session_migration_loaded",
 }
-# What changes the session's content: by rules 2 only its members may, the owning service and those
+# What changes the session's content: only its members may, the owning service and those
 # of registered agents.
 CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_saved"})
 # Who is a member is for the owning service, or an operator, to say.
