@@ -27,7 +27,7 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.events.session import SessionStarted
 from sessionary.schemas.headers import event_headers
-from sessionary.schemas.ids import SessionKey, new_session_id
+from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.records import (
     AuditRecord,
     BatchAcknowledged,
@@ -129,6 +129,11 @@ class Agent:
         return self.event(MessageAppended("user", "hello"), seq=1)
 
 
+def agent_of_partition(partition: int, partitions: int) -> Agent:
+    """Return an agent whose session is in `partition`."""
+    return next(agent for agent in iter(Agent, None) if partition_of(agent.key.encoded(), partitions) == partition)
+
+
 class Sender:
     """A producer like an agent's; `places` has each record's (partition, offset)."""
 
@@ -181,6 +186,8 @@ class Sender:
 class BackgroundLoad:
     """Sessions that send at a steady rate from a thread; some records are invalid or duplicates.
 
+    Each partition has its share of the sessions. Ids are random, so without that a partition would
+    now and then have none, and a test that waits for its batch would wait for ever.
     `messages` is the share of messages, for jobs with a second machine.
     """
 
@@ -194,7 +201,7 @@ class BackgroundLoad:
         messages: float = 0.0,
     ) -> None:
         self._sender = Sender(kafka)
-        self._agents = [Agent() for _ in range(sessions)]
+        self._agents = [agent_of_partition(number % kafka.partitions, kafka.partitions) for number in range(sessions)]
         self._rate, self._random, self._limits, self._messages = rate, random.Random(seed), limits, messages
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run)
