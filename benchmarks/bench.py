@@ -110,6 +110,3 @@ def parse_options(words: Sequence[str], letters: Sequence[str], names: Sequence[
     if given.runs_file is not None and not given.runs_file.is_file():
         parser.error(f"--runs-file: there is no file {given.runs_file}")
     return Options(**{name: getattr(given, name) for name in Options._fields}), wanted
-
-
-__all__ = ["Bench", "Options", "parse_options"]

@@ -89,6 +89,3 @@ def run_git(*words: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-__all__ = ["ROOT", "load_average", "machine_facts", "run_git"]

@@ -127,6 +127,3 @@ def print_results(title: str, results: Iterable[Result], console: Console) -> No
     console.print(table)
     for note in dict.fromkeys(note for result in shown for note in result.notes):
         console.print(f"  - {note}", highlight=False, markup=False)
-
-
-__all__ = ["RESULTS", "Result", "RunLog", "Target", "format_figure", "print_results", "quantile", "write_results"]

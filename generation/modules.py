@@ -66,6 +66,3 @@ def write_files(root: Path) -> int:
     for name in changed:
         (folder / name).write_text(texts[name], "utf-8")
     return len(changed)
-
-
-__all__ = ["FINDER", "FOLDER", "ROOT", "find_stale_files", "make_texts", "write_files"]

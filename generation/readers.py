@@ -177,6 +177,3 @@ class ReaderText:
                 self._add(indent, f"({target},) = read_double(b, p)", "p += 8")
             case _:
                 raise NotImplementedError(schema)
-
-
-__all__ = ["ReaderText"]

@@ -31,6 +31,3 @@ def known_schemas() -> Iterator[KnownSchema]:
         if format_ is not None:
             name = module_name(writer.full_name, fingerprint)
             yield KnownSchema(name, writer.parsed, format_.cls, format_.is_event)
-
-
-__all__ = ["KnownSchema", "known_schemas"]

@@ -70,6 +70,3 @@ def class_named(full_name: str) -> type[Any]:
     """Return the class of a record that several schemas share."""
     found: type[Any] = getattr(types, full_name.rpartition(".")[2])
     return found
-
-
-__all__ = ["SourceText", "class_named"]

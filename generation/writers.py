@@ -138,6 +138,3 @@ class WriterText:
                 self._add(indent, f"a(write_double({operand}))")
             case _:
                 raise NotImplementedError(schema)
-
-
-__all__ = ["WriterText"]

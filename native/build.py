@@ -62,6 +62,3 @@ def compile_for_wheel(root: Path) -> dict[str, str]:
     if fault := compile_tree(root, root, work):
         raise SystemExit(fault)
     return {str(path): place.as_posix() for path, place in find_built(work / "built")}
-
-
-__all__ = ["compile_for_wheel", "compile_tree", "work_folder"]

@@ -25,6 +25,3 @@ def cache_globals(text: str) -> tuple[str, int]:
 def _cached(match: re.Match[str]) -> str:
     macro = f"CACHED_GLOBAL({match['value']}, {match['globals']}, {match['name']});"
     return match[0].replace(match["call"], macro)
-
-
-__all__ = ["HEADER", "cache_globals"]

@@ -95,6 +95,3 @@ def _indented(lines: list[str]) -> list[str]:
 
 def _length_lines(items: str, path: str) -> list[str]:
     return [f"if len({items}) > {ITEMS_MAX}: return tell_long_list({path!r}, {items})"]
-
-
-__all__ = ["CHECK_IMPORTS", "CheckText"]

@@ -291,6 +291,3 @@ def make_codec_text(digest: str) -> str:
     for known in known_schemas():
         text.add_functions(known)
     return text.module_text(digest)
-
-
-__all__ = ["make_codec_text"]

@@ -63,6 +63,3 @@ def _is_usable(program: Path, version: str) -> bool:
 def running_version() -> str:
     """Return the version of the interpreter that runs, as `3.12`."""
     return "{}.{}".format(*sys.version_info)
-
-
-__all__ = ["VERSIONS", "Interpreter", "find_interpreters", "running_version"]

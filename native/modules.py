@@ -80,16 +80,3 @@ def plain_modules(root: Path) -> list[Path]:
 def _core_modules(root: Path) -> list[Path]:
     found = sorted((root / _CORE).rglob("*.py"))
     return [path.relative_to(root) for path in found if path.name != _PACKAGE]
-
-
-__all__ = [
-    "CODEC",
-    "CYTHON_MODULES",
-    "EVENT_COLUMNS",
-    "EVENT_COLUMN_PARTS",
-    "FAST_REPLACE",
-    "ROOMS",
-    "compiled_modules",
-    "plain_modules",
-    "rule_modules",
-]

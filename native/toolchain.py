@@ -20,6 +20,3 @@ def find_missing_part() -> str | None:
     if packages:
         return f"there is no {' and no '.join(packages)}: make install"
     return None
-
-
-__all__ = ["find_missing_part"]

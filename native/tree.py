@@ -62,14 +62,3 @@ def find_stale_modules(tree: Path) -> list[Path]:
         if any(not path.is_file() or path.stat().st_mtime > extension.stat().st_mtime for path in sources):
             stale.append(module)
     return sorted(stale)
-
-
-__all__ = [
-    "SHARED",
-    "copy_sources",
-    "find_built",
-    "find_extensions",
-    "find_stale_modules",
-    "place_extensions",
-    "remove_extensions",
-]

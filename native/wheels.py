@@ -87,7 +87,5 @@ def _tell(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-__all__ = ["build_wheel", "main"]
-
 if __name__ == "__main__":
     sys.exit(main())

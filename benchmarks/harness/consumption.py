@@ -130,6 +130,3 @@ def steady_rate(samples: list[Sample], warm_up: int) -> Rate:
         last.cpu_s - first.cpu_s,
         last.broker_cpu_s - first.broker_cpu_s,
     )
-
-
-__all__ = ["GroupProgress", "Rate", "RunFailed", "Sample", "follow_commits", "steady_rate"]

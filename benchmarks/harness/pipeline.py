@@ -256,6 +256,3 @@ class BatchReader:
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
-
-
-__all__ = ["Batch", "BatchReader", "CpuTrace", "Worker", "preload_events"]

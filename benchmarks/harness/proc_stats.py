@@ -31,6 +31,3 @@ def rss_bytes(pid: int) -> int:
 def folder_bytes(folder: Path) -> int:
     """Return the bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-__all__ = ["compiler_cpu_seconds", "cpu_seconds", "folder_bytes", "rss_bytes"]

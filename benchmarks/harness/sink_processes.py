@@ -50,6 +50,3 @@ def stop_sinks(children: Iterable[Child]) -> None:
     """Stop the processes, one after another. Blocks."""
     for child in children:
         child.stop(_STOP_GRACE_S)
-
-
-__all__ = ["PROCESSES", "start_sinks", "stop_sinks"]

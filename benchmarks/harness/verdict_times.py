@@ -37,6 +37,3 @@ class VerdictTimes:
             return None
         at_us = self._acknowledged_us.get((partition, self._numbers[partition][place]))
         return None if at_us is None else at_us / 1e3
-
-
-__all__ = ["VerdictTimes"]

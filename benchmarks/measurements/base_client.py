@@ -75,6 +75,3 @@ def pair_results(name: str, pairs: Sequence[Pair], short: str, notes: Sequence[s
         Result(f"emit, {name}, p50, ours", "µs", ours, Target("<=", FLOOD_US_MAX) if is_flood else None),
         Result(f"emit, {name}, p50, theirs", "µs", [pair.base["p50_us"] for pair in pairs]),
     ]
-
-
-__all__ = ["measure_client", "pair_results", "run"]

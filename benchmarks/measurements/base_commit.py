@@ -142,6 +142,3 @@ def pair_results(pairs: Sequence[Pair], short: str, events: int) -> list[Result]
         Result("full job, theirs", "events/s", [pair.base["events_per_s"] for pair in pairs]),
         Result("full job, theirs, CPU per event", "µs", [pair.base["cpu_us"] for pair in pairs]),
     ]
-
-
-__all__ = ["Pair", "check_tree", "measure_pair", "measure_tree", "pair_results", "run", "tree_path", "unpack_commit"]

@@ -88,6 +88,3 @@ def pair_results(pairs: Sequence[Pair], short: str, wanted: Mapping[str, int]) -
         Result("sinks, ours", "rows/s", [pair.ours["rows_per_s"] for pair in pairs]),
         Result("sinks, theirs", "rows/s", [pair.base["rows_per_s"] for pair in pairs]),
     ]
-
-
-__all__ = ["measure_sinks", "pair_results", "run"]

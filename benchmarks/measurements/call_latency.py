@@ -96,6 +96,3 @@ def run(bench: Bench) -> list[Result]:
         *latency_results(name, found, notes, P99_MS_MAX, P50_MS_MAX),
         Result("calls per second that were made", "calls/s", [one["per_s"] for one in found]),
     ]
-
-
-__all__ = ["judged_pipeline", "late_notes", "latency_results", "load_words", "measure_calls", "run"]

@@ -69,6 +69,3 @@ def _case_results(case: _Case, runs: list[dict[str, float]], flood: int) -> list
         delivered = [one["delivered_per_s"] for one in runs]
         results.append(Result(f"delivered by one client, {case.name}", "events/s", delivered))
     return results
-
-
-__all__ = ["run"]

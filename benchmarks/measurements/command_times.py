@@ -155,6 +155,3 @@ def run(bench: Bench) -> list[Result]:
         Result("import of the client", "s", found["import"]),
         Result("start of Python alone", "s", found["python"]),
     ]
-
-
-__all__ = ["many_groups", "run", "scrape_ms", "time_command", "unread_pipeline"]

@@ -173,6 +173,3 @@ def run(bench: Bench) -> list[Result]:
             f"{sessions:,} sessions", lambda _: measure_drains(stack, bench, stack.new_database(), sessions)
         )
     return drain_results(found)
-
-
-__all__ = ["Drain", "measure_drains", "run"]

@@ -82,6 +82,3 @@ def run(bench: Bench) -> list[Result]:
         ),
         Result("updates that were told as part of a later one", "updates", [one["skipped"] for one in found]),
     ]
-
-
-__all__ = ["measure_following", "run"]

@@ -89,6 +89,3 @@ def _store_results(
         disk = [size.disk / sessions for size in with_them]
         found.append(Result("disk per idle session, rocksdb store", "B", disk, Target("<=", _BYTES_MAX)))
     return found
-
-
-__all__ = ["run"]

@@ -138,6 +138,3 @@ def run(bench: Bench) -> list[Result]:
         Result(COST, "µs", [one.cpu_us for one in found]),
         Result("full job, CPU of the broker per event", "µs", [one.broker_cpu_us for one in found]),
     ]
-
-
-__all__ = ["COST", "RATE", "STALL_S", "JobRun", "job_figures", "make_workload", "run", "run_job", "warm_up"]

@@ -84,6 +84,3 @@ def growth_results(found: Mapping[int, Sequence[JobRun]], events: int) -> list[R
                 Result(f"growth of {what} per event, {size:,} to {least:,}", "ratio", ratios, Target("<=", GROWTH))
             )
     return results
-
-
-__all__ = ["growth_results", "run"]

@@ -35,6 +35,3 @@ def run(bench: Bench) -> list[Result]:
         ),
         Result("CPU per heartbeat, whole process", "µs", [one["cpu_us"] for one in found]),
     ]
-
-
-__all__ = ["run"]

@@ -88,6 +88,3 @@ def run(bench: Bench) -> list[Result]:
         Result(f"{title}, CPU of the engine", "cores", [one.engine for one in runs]),
         Result(f"{title}, rows", "1/s", [one.rows for one in runs]),
     ]
-
-
-__all__ = ["IdleSinks", "measure_idle_sinks", "run"]

@@ -212,6 +212,3 @@ def rate_results(rate: int, runs: Mapping[Stage, Sequence[Latency]]) -> list[Res
 
 def _p99_ratios(ours: Sequence[Latency], base: Sequence[Latency]) -> list[float]:
     return [one.p99 / other.p99 for one, other in zip(ours, base, strict=True)]
-
-
-__all__ = ["Latency", "measure_latency", "rate_results", "run", "wait_file", "warm_broker"]

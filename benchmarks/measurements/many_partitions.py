@@ -120,6 +120,3 @@ def _latency_results(runs: list[Latency]) -> list[Result]:
         Result(f"{title}, p50", "ms", [one.p50 for one in runs], details=details),
         Result(f"{title}, p99", "ms", [one.p99 for one in runs], Target("<=", P99_MAX_MS)),
     ]
-
-
-__all__ = ["run"]

@@ -98,6 +98,3 @@ def run(bench: Bench) -> list[Result]:
         Result("with metrics", "events/s", [pair.measured.events_per_s for pair in pairs]),
         Result("without metrics", "events/s", [pair.unmeasured.events_per_s for pair in pairs]),
     ]
-
-
-__all__ = ["MetricsPair", "ScrapedWorker", "measure_metrics_pair", "run", "unmeasured_worker"]

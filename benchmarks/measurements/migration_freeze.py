@@ -161,6 +161,3 @@ def run(bench: Bench) -> list[Result]:
             bench.run_once("warm-up of the broker", lambda: warm_broker(stack, bench))
         found = bench.repeat("migrations", lambda _: measure_freezes(stack, bench, migrations, warm_up))
     return freeze_results(found)
-
-
-__all__ = ["Freezes", "measure_freezes", "run", "split_freeze"]

@@ -106,6 +106,3 @@ def _results(
         Result("the same, from the process's start", "s", [run.from_start_s for run in kept]),
         Result("the same, CPU of the process", "s", [run.cpu_s for run in kept]),
     ]
-
-
-__all__ = ["run"]

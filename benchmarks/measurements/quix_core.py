@@ -109,6 +109,3 @@ def form_results(form: str, rates: Sequence[Rate], ours: Sequence[JobRun]) -> li
         Result(f"{name}, CPU per event", "µs", [rate.cpu_us for rate in rates]),
         Result(f"ours / {name}", "times", ratios, Target(">=", RATIO_MIN) if form == "avro" else None),
     ]
-
-
-__all__ = ["FORMS", "form_results", "run", "run_quix"]

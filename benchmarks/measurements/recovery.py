@@ -70,6 +70,3 @@ def recovery_results(sessions: int, size: int, nothing: Sequence[Recovery], foun
         Result("the same with no sessions", "s", [run.from_start_s for run in nothing]),
         Result("recovery, CPU per session", "µs", [(run.cpu_s - idle_cpu_s) / sessions * 1e6 for run in found]),
     ]
-
-
-__all__ = ["Recovery", "recovery_results", "run"]

@@ -156,6 +156,3 @@ def run(bench: Bench) -> list[Result]:
         Result("takeover by another worker, from the kill", "s", takeovers),
         Result(title, "s", beyond, Target("<=", 5.0), notes),
     ]
-
-
-__all__ = ["run"]

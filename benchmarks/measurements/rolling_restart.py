@@ -185,6 +185,3 @@ def run(bench: Bench) -> list[Result]:
         Result("others start beside the steady load, longest pause", "s", [one.beside_max for one in runs]),
         Result("partition that stays, beyond the starts of others", "s", beyond, Target("<=", STAYED_S_MAX), notes),
     ]
-
-
-__all__ = ["Pauses", "RollingRun", "find_pauses", "run"]

@@ -121,6 +121,3 @@ def delay_results(delays: list[list[float]], rate: float) -> list[Result]:
         Result("audit record to visible row, p50", "s", p50, None, notes, details),
         Result("audit record to visible row, p95", "s", p95, Target("<=", 2.0)),
     ]
-
-
-__all__ = ["delay_results", "measure_delays", "visible_at"]

@@ -197,6 +197,3 @@ def _throughput_results(loads: list[SinkLoad]) -> list[Result]:
             rates = [loads[0].rows[kind] / span for span in spans]
             results.append(Result(f"sink {kind}", "rows/s", rates))
     return results
-
-
-__all__ = ["EVENTS", "EVENTS_QUICK", "SinkLoad", "judged_topics", "measure_load", "run", "with_broken"]

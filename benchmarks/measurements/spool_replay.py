@@ -32,6 +32,3 @@ def run(bench: Bench) -> list[Result]:
         Result("replay, after the files were read", "events/s", [one["per_s_after_start"] for one in runs]),
         Result("CPU per replayed event", "µs", [one["cpu_us"] for one in runs]),
     ]
-
-
-__all__ = ["run"]

@@ -59,6 +59,3 @@ def run(bench: Bench) -> list[Result]:
             Result(f"status of {what}, largest", "ms", figures["max"]),
         ]
     return [results[0]._replace(details={"runs": found}), *results[1:]]
-
-
-__all__ = ["measure_status", "run"]

@@ -32,6 +32,3 @@ def run(bench: Bench) -> list[Result]:
         *latency_results(name, found, notes, P99_MS_MAX),
         Result("tasks per second that were started", "tasks/s", [one["per_s"] for one in found]),
     ]
-
-
-__all__ = ["P99_MS_MAX", "run"]

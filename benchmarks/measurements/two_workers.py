@@ -94,6 +94,3 @@ def run(bench: Bench) -> list[Result]:
         Result("two processors, CPU per event", "µs", [two.cpu_us for _, two in pairs]),
         Result("two processors / one, events per second", "ratio", ratios, None, notes),
     ]
-
-
-__all__ = ["SharedRun", "Span", "find_shared_span", "run", "run_shared"]

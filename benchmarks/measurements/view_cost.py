@@ -154,6 +154,3 @@ def check_answers(
     delete_record(clickhouse, day)
     if ask_views(clickhouse, day, engine_pid)["v_integrity, a day"].answer["n"] != 1:
         raise RuntimeError("v_integrity told nothing of a deleted row")
-
-
-__all__ = ["ask_views", "check_answers", "delete_record", "fill_tables", "run"]

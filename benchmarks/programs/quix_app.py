@@ -28,6 +28,3 @@ def tune_collector() -> None:
     """Configure the garbage collector as our processor does."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
-
-
-__all__ = ["COMMIT_INTERVAL_S", "make_application", "tune_collector"]

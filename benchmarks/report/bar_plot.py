@@ -89,6 +89,3 @@ def _bar_parts(bar: Bar, middle: float, scale: float) -> Iterator[str]:
 def _text(x: float, y: float, text: str, of_class: str = "", anchor: str = "start") -> str:
     kind = f'class="{of_class}" ' if of_class else ""
     return f'  <text {kind}x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-__all__ = ["Bar", "BarGroup", "bar_plot"]

@@ -164,16 +164,3 @@ def standings(comparison: Comparison, result: ResultFile) -> Iterator[Standing]:
         for measure, one, its in zip(comparison.measures, mine, theirs, strict=True):
             advantage = one.median / its.median if measure.more_is_better else its.median / one.median
             yield Standing(other.label, measure, advantage)
-
-
-__all__ = [
-    "COMPARISONS",
-    "Comparison",
-    "Contender",
-    "Measure",
-    "Standing",
-    "figures_of",
-    "measured_contenders",
-    "notes_of",
-    "standings",
-]

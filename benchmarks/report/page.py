@@ -146,6 +146,3 @@ def _source_lines(results: Results) -> Iterator[str]:
         runs = max(figure.runs for figure in result.figures.values())
         cells = (f"`{part}.json`", result.finished_at[:10], result.commit, f"{runs}", place, versions)
         yield f"| {_LETTERS.get(part, '')} | {' | '.join(cells)} |"
-
-
-__all__ = ["PAGE", "PLOTS", "Results", "plot_files", "with_results"]

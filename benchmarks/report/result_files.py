@@ -58,6 +58,3 @@ def _read_figure(one: Mapping[str, Any]) -> Figure:
     said = None if target is None else f"{target['sense']} {target['value']:g}"
     runs, notes = len(one["runs"]), tuple(one["notes"])
     return Figure(one["name"], one["unit"], one["median"], one["min"], one["max"], runs, said, one["met"], notes)
-
-
-__all__ = ["Figure", "ResultFile", "read_results"]

@@ -250,6 +250,3 @@ class Workload:
     def _start_session(self, rng: random.Random, at_s: float, n: int) -> tuple[float, int, _Session]:
         session = _Session(rng.choice(self.templates), rng, at_s)
         return session.next_s, n, session
-
-
-__all__ = ["EPOCH_US", "LIMITS", "EventRecord", "Template", "Workload", "agent_runs", "make_templates"]

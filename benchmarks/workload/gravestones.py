@@ -71,6 +71,3 @@ def preload_gravestones(kafka: KafkaSettings, gravestones: int) -> int:
         producer.produce(kafka.topics.changelog, encode_position(position), POSITION_KEY, partition)
         producer.commit_transaction(60)
     return size
-
-
-__all__ = ["gravestone_chunks", "preload_gravestones"]

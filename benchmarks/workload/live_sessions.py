@@ -170,6 +170,3 @@ def _changelog_producer(kafka: KafkaSettings) -> Producer:
     )
     producer.init_transactions(30)
     return producer
-
-
-__all__ = ["FAR_MS", "LiveRow", "preload_engines", "preload_sessions", "session_rows"]

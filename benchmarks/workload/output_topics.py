@@ -16,6 +16,3 @@ def topics_by_head(names: TopicNames) -> dict[bytes, str]:
     """
     topics = {AuditRecord: names.audit, RejectedEvent: names.rejected, CleanupRequest: names.cleanup}
     return {head: name for cls, name in topics.items() for head in record_headers(cls)}
-
-
-__all__ = ["HEAD_BYTES", "topics_by_head"]

@@ -236,6 +236,3 @@ def effects_of(row: EventRow) -> dict[ClockColumn, ClockEffect]:
         }
     changes = _changes(row.name)
     return {column: _effect_on(column, changes) for column in CLOCKS}
-
-
-__all__ = ["CLOCKS", "ROWS", "ClockColumn", "ClockEffect", "EventRow", "effects_of"]

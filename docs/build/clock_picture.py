@@ -153,6 +153,3 @@ def _legend() -> Iterator[str]:
     yield _text(
         _MARGIN, top + 52, "Empty: the event is refused in that state. A refused event moves no clock.", "note", "start"
     )
-
-
-__all__ = ["LIMITS_OF_CLOCKS", "amount_of", "clock_picture", "default_ms"]

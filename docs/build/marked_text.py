@@ -11,6 +11,3 @@ def replace_marked(text: str, name: str, drawn: str) -> str:
         raise ValueError(f"{begin} and {end} must be there once each, in this order")
     before, _, rest = text.partition(begin)
     return f"{before}{begin}\n{drawn}\n{end}{rest.partition(end)[2]}"
-
-
-__all__ = ["replace_marked"]

@@ -109,6 +109,3 @@ def _list_cleanups(transition: Transition) -> list[str]:
 def _final_states(transitions: Sequence[Transition]) -> list[str]:
     sources = {transition.source for transition in transitions}
     return sorted({transition.target for transition in transitions} - sources)
-
-
-__all__ = ["artifact_table", "call_table", "run_table", "state_diagram", "step_table", "transition_table"]

@@ -45,6 +45,3 @@ def sessionary_async_client(sessionary_client: SessionClient) -> AsyncSessionCli
     from sessionary.producers import AsyncSessionClient
 
     return AsyncSessionClient.wrap(sessionary_client)
-
-
-__all__ = ["sessionary_async_client", "sessionary_client", "sessionary_memory"]

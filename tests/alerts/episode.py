@@ -84,6 +84,3 @@ def _find_message(monitoring: Monitoring, episode: Episode, *, since_s: float, r
         if message.at_s >= since_s and message.resolved is resolved and episode.concerns(message.labels)
     )
     return next(found, None)
-
-
-__all__ = ["TIMES", "Episode", "follow_to_end", "follow_to_webhook"]

@@ -121,6 +121,3 @@ class CarelessHost:
             start(answer)
 
         cleanups.start = start_forgetful  # type: ignore[method-assign]
-
-
-__all__ = ["CARELESS_SERVICE", "TENANT", "CarelessHost", "DemoLoad"]

@@ -139,9 +139,3 @@ def _check_file(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}: {done.stdout}{done.stderr}")
-
-
-__all__ = [
-    "Message",
-    "Monitoring",
-]

@@ -77,5 +77,3 @@ MOVED_BY: Final[Mapping[str, str]] = {
     "sessionary_kpi_audit_io_ratio": _FIGURES,
     "sessionary_kpi_timeout_retry_cost_ratio": _FIGURES,
 }
-
-__all__ = ["ALWAYS_LABELS", "MOVED_BY"]

@@ -118,14 +118,3 @@ def report_object(episodes: Sequence[Episode], figures: Figures) -> dict[str, An
         "load_events": figures.load_events,
         "seconds": figures.seconds,
     }
-
-
-__all__ = [
-    "Figures",
-    "find_faults",
-    "other_alerts",
-    "paged_after_s",
-    "report_lines",
-    "report_object",
-    "served_after_s",
-]

@@ -388,5 +388,3 @@ _TARGETS = (
     _target_case("SessionaryRetryCost", "sessionary_kpi_timeout_retry_cost_ratio", "0.2", "0.1", "20%"),
 )
 RULE_CASES: tuple[RuleCase, ...] = (*_LAG, *_REACH, *_PROCESSOR, *_DELIVERY, *_TARGETS)
-
-__all__ = ["RULE_CASES", "RuleCase"]

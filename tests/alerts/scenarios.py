@@ -239,16 +239,3 @@ def served_lags_s(stack: WatchedStack, group: str) -> list[float]:
 
 def _lag_is_served(bench: Bench, group: str) -> bool:
     return any(lag_s > bench.settings.lag_s for lag_s in served_lags_s(bench.stack, group))
-
-
-__all__ = [
-    "SESSIONS",
-    "Bench",
-    "ReclaimFigures",
-    "forget_cleanups",
-    "halt_partition",
-    "oldest_unread_s",
-    "served_lags_s",
-    "stop_processor",
-    "stop_sink",
-]

@@ -68,6 +68,3 @@ class WatchedStack(Stack):
             replace(part, env={**(part.env or {}), **_VARIABLES}) if part.name == LAG_EXPORTER else part
             for part in super()._make_parts()
         ]
-
-
-__all__ = ["WatchedStack"]

@@ -44,6 +44,3 @@ def missing_rows(evidence: Evidence) -> Iterator[str]:
     for partition, number, told_us in sorted(written ^ stored):
         has, lacks = ("batches", "ClickHouse") if (partition, number, told_us) in written else ("ClickHouse", "batches")
         yield f"{has} has an acknowledgement of transaction {number} of partition {partition} that {lacks} lacks"
-
-
-__all__ = ["find_contradictions", "missing_rows"]

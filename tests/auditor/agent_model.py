@@ -120,6 +120,3 @@ def keep_agent(row: Row, agent: Row) -> None:
     known = tuple(agent[name] for name in ("agent_id", "role", "service_id", "snapshot_id"))
     row["agents"][agent["agent_id"]] = known
     row["shared_results"] = max(row["shared_results"], agent["shared_seen"])
-
-
-__all__ = ["AGENT_TYPES", "OF_MEMBERS", "agent_named", "is_stranger", "keep_agent", "next_agent"]

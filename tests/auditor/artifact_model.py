@@ -75,6 +75,3 @@ def _completed(artifact: Row, fields: Row, now: int) -> Row:
     if artifact["size_bytes"] not in (0, fields["size_bytes"]):
         raise Refusal("invalid_value")
     return artifact | brought | {"state": "complete", "entered_at": now}
-
-
-__all__ = ["ARTIFACT_TYPES", "DELETIONS", "next_artifact"]

@@ -59,6 +59,3 @@ def schemas_by_fingerprint() -> dict[bytes, WriterSchema]:
             crc = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
             found[crc] = WriterSchema(_full_name(schema), parse_schema(schema), rules)
     return found
-
-
-__all__ = ["AVRO", "WriterSchema", "schemas_by_fingerprint"]

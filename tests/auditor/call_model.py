@@ -90,6 +90,3 @@ def _resolved(call: Row, fields: Row, now: int) -> Row:
         return ended | {"result_json": fields["result_json"]}
     message = f"{person} found that the call had no effect"
     return ended | {"error": {"error_class": "retryable", "code": "resolved_failed", "message": message}}
-
-
-__all__ = ["CALL_TYPES", "is_reserved", "next_call", "unknown_call"]

@@ -215,6 +215,3 @@ class ChildModel(RunModel):
             for call in map(self.children.__getitem__, names):
                 call["started_at"] = min(call["started_at"] + passed, self.now)
                 call["due_at"] = min(call["due_at"] + passed, self.now + call["limit_ms"])
-
-
-__all__ = ["ChildModel"]

@@ -281,32 +281,3 @@ def numbered_events(log: list[LogEntry]) -> Iterator[Line]:
         if f"{envelope['tenant_id']}:{envelope['session_id']}".encode() == entry.key:
             producer = envelope["tenant_id"], envelope["session_id"], envelope["producer_id"]
             yield Line(entry, envelope, producer, envelope["producer_seq"])
-
-
-__all__ = [
-    "ACTIVATION",
-    "NAME",
-    "SKIPS",
-    "VERDICT",
-    "Decision",
-    "Line",
-    "LogEntry",
-    "Refusal",
-    "Row",
-    "begun_rules",
-    "child_key_of",
-    "cleanup_id_of",
-    "decisions_of",
-    "decode_record",
-    "hashes_in",
-    "key_parts",
-    "microseconds",
-    "new_row",
-    "numbered_events",
-    "packed_hash",
-    "partition_of",
-    "producer_hash",
-    "read_event",
-    "run_grave_hashes",
-    "run_key_of",
-]

@@ -210,19 +210,3 @@ _NUMBERS = frozenset(
         *("number", "first_offset", "last_offset", "acknowledged_us"),
     }
 )
-
-__all__ = [
-    "OUTPUTS",
-    "POSITION_KEY",
-    "TABLES",
-    "Evidence",
-    "Lifetime",
-    "compact_changelog",
-    "decisions_in_positions",
-    "gather_evidence",
-    "query_rows",
-    "read_journals",
-    "read_outputs",
-    "read_rows",
-    "read_topic",
-]

@@ -29,6 +29,3 @@ def next_turn(row: Row, envelope: Row, fields: Row, now: int) -> Row:
 def turn_name(turn: int) -> str:
     """Return what the key of a turn's row is derived from: a later turn has the same row."""
     return str(turn % TURNS_KEPT)
-
-
-__all__ = ["is_too_long", "next_turn", "turn_name"]

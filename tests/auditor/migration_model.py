@@ -195,6 +195,3 @@ class MigrationModel:
         states = {"from_state": row["state"], "to_state": row["state"]}
         event_type = f"session_migration_{step}"
         self.add_audit(row, kind="migration", event_type=event_type, **names, **states, **details)
-
-
-__all__ = ["MIGRATION_TYPES", "MigrationModel", "open_migration"]

@@ -320,6 +320,3 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             line |= {"tenant_id": row["tenant"], "session_id": row["session"], "audit_seq": row["audit_seq"]}
             line |= {"epoch": row["epoch"]} | ({"version": row["version"]} if "version" in row else {})
         self.audits.append({**line, **details})
-
-
-__all__ = ["PartitionModel"]

@@ -328,6 +328,3 @@ class PartitionOracle(PauseModel):
                 self.take_snapshot(row, fields["snapshot"])
             case "resources_released":
                 self.confirm_release(row, fields)
-
-
-__all__ = ["PartitionOracle"]

@@ -80,6 +80,3 @@ class PauseModel(PartitionModel):
         self.enter_state(
             key, row, "Terminated", "releasing", number, ERROR_ACTIONS if bad else END_ACTIONS, reason_code=reason
         )
-
-
-__all__ = ["PauseModel"]

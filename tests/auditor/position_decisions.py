@@ -27,6 +27,3 @@ def find_contradictions(evidence: Evidence) -> Iterator[str]:
         trail = [told for _, _, told in sorted(audited[partition], key=lambda each: each[:2])][-_KEPT:]
         if known != trail:
             yield f"the position of partition {partition} has the decisions {known}, its audit trail {trail}"
-
-
-__all__ = ["find_contradictions"]

@@ -176,6 +176,3 @@ class QuotaModel:
             run["state"], run["entered_at"] = "failed", self.now
         else:
             self.drop_run(name)
-
-
-__all__ = ["QuotaModel"]

@@ -94,6 +94,3 @@ def find_excess(what: str, told: list[tuple[int, Notice]], limits: dict[str, int
     for tenant, names in waiting.items():
         if names and len(held[tenant]) < limits.get(tenant, SLOTS_MAX) and not account.is_used_up(tenant):
             yield f"{len(names)} {what}s of tenant {tenant} wait for ever: {len(held[tenant])} hold a slot"
-
-
-__all__ = ["SLOTS_MAX", "Account", "Notice", "find_excess", "find_slot_faults"]

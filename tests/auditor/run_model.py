@@ -279,6 +279,3 @@ class RunModel(QuotaModel):
             if run["checkpoint"]:
                 name, operation, at, *rest = run["checkpoint"]
                 run["checkpoint"] = (name, operation, min(at + passed, self.now), *rest)
-
-
-__all__ = ["NEVER", "OWN_TYPES", "RunModel"]

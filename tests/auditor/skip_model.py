@@ -78,6 +78,3 @@ class SkipModel:
 
     def _decision_about(self, offset: int) -> Decided | None:
         return next((one for one in reversed(self.decided) if one.first <= offset <= one.last), None)
-
-
-__all__ = ["Decided", "SkipModel"]

@@ -88,6 +88,3 @@ def _new_step(run: Row, fields: Row, now: int) -> Row:
         "input_json": None,
         "output_json": None,
     }
-
-
-__all__ = ["expired_step", "is_recorded", "is_retryable", "next_step"]

@@ -59,6 +59,3 @@ def _compare(table: str, place: tuple[int, int], record: Row | None, stored: lis
 
 def _history(entry: LogEntry) -> Row:
     return {"digest": hashlib.md5(entry.value or b"", usedforsecurity=False).hexdigest()}
-
-
-__all__ = ["RowFault", "find_row_faults"]

@@ -133,14 +133,3 @@ def agent_summary(fields: Row) -> Row:
 
 def _values_of(record: Any) -> tuple[Any, ...]:
     return tuple(record.values()) if isinstance(record, dict) else tuple(record)
-
-
-__all__ = [
-    "SAME_OF_CHILDREN",
-    "SAME_OF_RUNS",
-    "agent_summary",
-    "found_row",
-    "ledger_summary",
-    "run_kind",
-    "wanted_rows",
-]

@@ -163,15 +163,3 @@ def _find_claim_faults(trail: Trail, claim: Row) -> Iterator[str]:
         yield f"its content was not changed by both services: {trail.versions}"
     if missing := TRIED - {event.event_type for event in trail.stale if event.service == source}:
         yield f"after its freeze the agent did not try {', '.join(sorted(missing))}"
-
-
-__all__ = [
-    "TRIED",
-    "ClaimFigures",
-    "Session",
-    "StaleEvent",
-    "Trail",
-    "count_stale",
-    "find_faults",
-    "read_trails",
-]

@@ -68,6 +68,3 @@ class RulesActivation:
                 self._report(f"the other setting in force after {took_s:.1f} s and {attempts} attempts")
                 return
             self._stop.wait(_PAUSE_S)
-
-
-__all__ = ["RulesActivation"]

@@ -188,6 +188,3 @@ class AgentFreezes:
 
 def _is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
-__all__ = ["AgentFreezes", "Freeze", "Told", "find_agent_faults"]

@@ -77,6 +77,3 @@ class BackgroundSessions:
 def _run_of(session: Session, mode: RunMode | None) -> AbstractContextManager[object]:
     """Return a run of the session's turns, or nothing without a mode."""
     return nullcontext() if mode is None else session.run("chat", mode=mode)
-
-
-__all__ = ["EVENTS_PER_SESSION", "BackgroundSessions", "session_ids"]

@@ -74,6 +74,3 @@ def find_row_differences(trails: Mapping[Session, Trail], claim: Row, rows: Clai
 
 def _calls_in(rows: Iterable[Row]) -> list[tuple[str, str, int]]:
     return [(row["idem_key"], row["state"], int(row["effects"])) for row in rows]
-
-
-__all__ = ["ClaimRows", "find_disagreeing_rows", "find_row_differences", "read_claim_rows"]

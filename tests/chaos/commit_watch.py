@@ -125,6 +125,3 @@ class CommitWatch:
             return
         commit = Commit(message.timestamp()[1], fields["instance"], fields["number"], fields["last_offset"] + 1)
         self.commits = {**self.commits, fields["partition"]: commit}
-
-
-__all__ = ["Commit", "CommitWatch"]

@@ -388,6 +388,3 @@ def written_bytes(segment: bytes) -> int:
     while at + 8 <= len(segment) and (length := int.from_bytes(segment[at : at + 4], "big")):
         at += 8 + length
     return at
-
-
-__all__ = ["Faults", "written_bytes"]

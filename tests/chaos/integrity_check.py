@@ -64,6 +64,3 @@ def find_disagreements(inputs: AuditInput, faults: Sequence[Fault]) -> list[Diff
 
 def _is_kafka_wrong(inputs: AuditInput) -> bool:
     return any(True for check in CHECKS if check is not check_clickhouse for _ in check(inputs))
-
-
-__all__ = ["Fault", "Place", "ask_integrity", "find_disagreements", "places_of"]

@@ -142,6 +142,3 @@ def _read_plans(folder: Path) -> Iterator[Row]:
         plan = json.loads(path.read_text())
         for session in plan["sessions"]:
             yield {**session, "planned_ms": plan["planned_ms"]}
-
-
-__all__ = ["Load"]

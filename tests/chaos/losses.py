@@ -84,6 +84,3 @@ class _Losses:
 
     def _filled_tables(self) -> list[str]:
         return [table for table in _COUNTED if self._evidence.rows[table]]
-
-
-__all__ = ["find_unseen", "show_losses"]

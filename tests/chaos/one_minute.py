@@ -40,6 +40,3 @@ def run_chaos(
     )
     assert child.exit_code == 0
     return result
-
-
-__all__ = ["RUN_S_MAX", "run_chaos"]

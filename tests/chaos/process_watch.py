@@ -143,16 +143,3 @@ class ProcessWatch(WatchThread):
                 partitions, at_work = self._count_partitions(name)
                 owning = sample._replace(partitions=partitions, at_work=at_work)
                 self._samples.setdefault((name, pid), []).append(owning)
-
-
-__all__ = [
-    "JUDGING_S_MIN",
-    "LIFE_S_MIN",
-    "Growth",
-    "PartitionCount",
-    "ProcessWatch",
-    "Sample",
-    "compare_windows",
-    "find_growth",
-    "read_sample",
-]

@@ -156,6 +156,3 @@ class QuotaRuns:
             session.emit(RunCancelled("its client heard no answer"), run_id=run.run_id)
         except ProducerError as error:
             self._faults.append(f"run {run.run_id} failed: {error!r}")
-
-
-__all__ = ["SESSIONS", "QuotaFigures", "QuotaRuns", "Slots"]

@@ -185,16 +185,3 @@ class ReadinessWatch(WatchThread):
         ends = self._without_stalled(ends, f"{PREFIX}.{SINK_TOPICS[kind]}")
         if stalled := self._sinks[kind].observe(positions, ends, time.monotonic()):
             self._rule.judge_process(f"sink {kind}", stalled, seen)
-
-
-__all__ = [
-    "READY_S_MAX",
-    "Readiness",
-    "ReadinessRule",
-    "ReadinessWatch",
-    "TimelyProgress",
-    "count_partitions",
-    "ends_at_work",
-    "ends_elsewhere",
-    "read_readiness",
-]

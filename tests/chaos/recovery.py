@@ -36,6 +36,3 @@ def judge_recovery(outcome: FaultOutcome, after_s: float, go_on_s_max: float = G
         return outcome
     late = f"went on only {after_s:.0f} s after the servers answered and nothing else was broken"
     return outcome._replace(recovered_s=None, note="; ".join(filter(None, (outcome.note, late))))
-
-
-__all__ = ["GO_ON_S_MAX", "NOT_BOUNDED", "FaultOutcome", "judge_recovery"]

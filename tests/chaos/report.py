@@ -141,6 +141,3 @@ def as_json(result: Result) -> dict[str, Any]:
         "quotas": result.quotas._asdict(),
         "differences": [difference._asdict() for difference in result.differences],
     }
-
-
-__all__ = ["Result", "as_json", "fault_table", "format_report", "growth_table"]

@@ -68,6 +68,3 @@ def carry_out_rounds(
         rounds += 1
     faults.wait()
     return rounds
-
-
-__all__ = ["ROUNDS_MAX", "carry_out_rounds", "find_missing_kinds"]

@@ -163,29 +163,3 @@ def draw_faults(
         faults.append(Fault(round(at_s, 2), kind, target, round(_lasts_s(kind, rng), 2)))
         at_s += rng.uniform(*_GAP_S)
     return faults
-
-
-__all__ = [
-    "AFTER_EFFECT",
-    "AGENTS",
-    "BEFORE_EFFECT",
-    "CHOSEN_ONLY",
-    "CRAMPED",
-    "CRAMPED_STORE",
-    "KINDS",
-    "NEEDS_QUOTAS",
-    "PROCESSORS",
-    "QUOTAS",
-    "QUOTA_SLOTS",
-    "QUOTA_TENANT",
-    "SESSION_TIMEOUT_S",
-    "SHORT_S",
-    "SINKS",
-    "SINK_TOPICS",
-    "Fault",
-    "FaultKind",
-    "count_required",
-    "draw_faults",
-    "find_rare_kinds",
-    "kinds_in_deck",
-]

@@ -92,6 +92,3 @@ def _live_sessions(stack: ChaosStack) -> int:
         f"FROM {DATABASE}.audit",
     )[0]
     return int(row["n"])
-
-
-__all__ = ["count_open_claims", "settle_stack"]

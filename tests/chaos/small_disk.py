@@ -73,6 +73,3 @@ def simulate_full_disk() -> None:
         allocate(fd, offset, length)
 
     os.posix_fallocate = allocate_unless_full
-
-
-__all__ = ["FULL_FLAG", "SmallDisk", "enter_namespace", "simulate_full_disk"]

@@ -263,6 +263,3 @@ def _succeeds(step: Callable[[], object]) -> bool:
 def now_ms() -> int:
     """Return the wall clock in ms; the broker on this machine uses the same."""
     return time.time_ns() // 1_000_000
-
-
-__all__ = ["DATABASE", "OPERATOR_TOKEN", "PARTITIONS", "PREFIX", "ChaosStack", "now_ms"]

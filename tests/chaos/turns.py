@@ -55,6 +55,3 @@ def _payload(round_: int, place: int, holds_run: bool) -> Payload:
 
 def _names(idem_key: str) -> dict[str, Any]:
     return {"tool_call_id": f"id of {idem_key}", "tool_name": "order", "idem_key": idem_key}
-
-
-__all__ = ["TURNS_PER_ROUND", "emit_turn"]

@@ -49,6 +49,3 @@ def find_unread(servers_address: str, group: str, topic: str, partitions: Collec
         return unread
     finally:
         consumer.close()
-
-
-__all__ = ["find_unread"]

@@ -31,6 +31,3 @@ class WatchThread:
     def _run(self) -> None:
         while not self._stop.wait(self._pause_s):
             self.look()
-
-
-__all__ = ["WatchThread"]

@@ -39,6 +39,3 @@ def draw_migration_step(rng: Random, row: SessionState) -> Step:
         "content_hash": "0" * 64 if is_wrong else content_hash(row.state_json),
     }
     return "session_migration_accepted", fields, target
-
-
-__all__ = ["draw_migration_step"]

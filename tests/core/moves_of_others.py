@@ -63,6 +63,3 @@ class MovesOfOthers:
         for fields in draw_answers(self.rng):
             hand = operator_of(agent, self.rng) if "as_operator" in fields else agent
             self.send(hand, "session_resumed", {"snapshot_id": None, **fields}, actor=draw_actor(self.rng))
-
-
-__all__ = ["MovesOfOthers"]

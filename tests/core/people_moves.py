@@ -63,6 +63,3 @@ def operator_of(agent: EventFactory, rng: Random) -> EventFactory:
     hand = EventFactory("s", agent.key.tenant_id, service="control-api", producer=f"hand-{rng.getrandbits(40)}")
     hand.key = agent.key
     return hand
-
-
-__all__ = ["asking_story", "draw_actor", "draw_answers", "draw_operator_event", "draw_question", "operator_of"]

@@ -389,6 +389,3 @@ class RecordFuzzer:
                 (self._random.choice(names), self._random.choice(values)) for _ in range(self._random.randint(1, 4))
             ]
         return FuzzedRecord(key, value, Message("t", 0, 0, headers=headers or None))
-
-
-__all__ = ["FOREVER", "PARTITIONS", "PROCESSOR_EVENTS", "FuzzedRecord", "Maker", "RecordFuzzer"]

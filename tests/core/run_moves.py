@@ -238,20 +238,3 @@ def draw_run_marks(rng: Random, run_id: str) -> dict[str, Any]:
         "run_id": run_id if rng.random() < 0.97 else rng.choice((None, "")),
         "actor": rng.choice((None, None, "ops")),
     }
-
-
-__all__ = [
-    "AGENT_WAY",
-    "ARTIFACT_WAY",
-    "CALL_WAY",
-    "ERRORS",
-    "LONG",
-    "MESSAGES",
-    "PLAIN_CALLS",
-    "RUN_IDS",
-    "WORK",
-    "draw_agent_event",
-    "draw_child_event",
-    "draw_run_event",
-    "draw_run_marks",
-]

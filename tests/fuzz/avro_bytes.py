@@ -157,6 +157,3 @@ def _append_bytes(value: bytes, out: bytearray) -> None:
 
 def _append_nothing(_out: bytearray) -> None:
     pass
-
-
-__all__ = ["Append", "AvroMaker", "encode_number"]

@@ -195,21 +195,3 @@ def progress_line(total: RunResult, records: int, began_s: float) -> str:
         f"{seconds:7.0f} s  {total.records:>12,} of {records:,} records, {rate:,.0f}/s, {left_s:,.0f} s left, "
         f"{len(total.failures)} failures"
     )
-
-
-__all__ = [
-    "DECODED_SHARE_MIN",
-    "GROWTH_BYTES_MAX",
-    "RECORDS_PER_KIND",
-    "RECORDS_PER_RUN",
-    "Run",
-    "RunResult",
-    "find_gaps",
-    "find_growth",
-    "format_report",
-    "memory_growth",
-    "plan_runs",
-    "progress_line",
-    "run_campaign",
-    "run_seed",
-]

@@ -39,6 +39,3 @@ class ColumnCheck:
         assert wanted.add_rows(self._rows) == []
         assert self._made.to_bytes() == wanted.to_bytes()
         self._made, self._rows = history_block(), []
-
-
-__all__ = ["ColumnCheck"]

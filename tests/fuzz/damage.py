@@ -71,6 +71,3 @@ def damage_value(random: Random, value: Any) -> Any:
                     return {**value, key: damage_value(random, value[key])}
                 return {**{name: part for name, part in value.items() if name != key}, 7: value[key]}
     return list(value) if type(value) is tuple and random.random() < 0.3 else random.choice(ODD_VALUES)
-
-
-__all__ = ["ODD_VALUES", "damage_bytes", "damage_value"]

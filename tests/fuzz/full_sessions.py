@@ -81,6 +81,3 @@ def _filling(
     for number in range(PRODUCERS_MAX + FORGOTTEN_MAX - 1):  # its own agent is one too
         marks = {"producer_id": f"other-{number}", "producer_seq": 1}
         yield producers, producers.event_bytes("session_activity", marks)
-
-
-__all__ = ["FullSessions", "agent_of", "full_sessions"]

@@ -327,6 +327,3 @@ def check_refused(before: Any, after: Any) -> None:
             assert after.migration == counted
             kept["migration"] = before.migration
     assert after._replace(**kept) == before
-
-
-__all__ = ["ACCEPTABLE", "LIMITS", "MARKS", "REASONS", "SETTINGS", "VERDICT", "FuzzRun", "TracedRows", "check_refused"]

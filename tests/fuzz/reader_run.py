@@ -183,6 +183,3 @@ def _attempt(call: Callable[..., Any], gave_up: tuple[type[Exception], ...], *ar
         return call(*arguments)
     except gave_up:
         return None
-
-
-__all__ = ["INPUTS_PER_VALUE", "ReadCounts", "ReaderRun"]

@@ -309,6 +309,3 @@ def _key_of_time(random: Random, tenant: str, made_ms: int) -> SessionKey:
         key = SessionKey(tenant, str(UUID(int=bits)))
         if partition_of(key.encoded(), PARTITIONS) == 0:
             return key
-
-
-__all__ = ["StoryFuzzer"]

@@ -33,6 +33,3 @@ def _parameters(mark: pytest.Mark) -> Iterable[dict[str, Any]]:
     if isinstance(names, str):
         return [{names: value} for value in values]
     return [dict(zip(names, value, strict=True)) for value in values]
-
-
-__all__ = ["Case", "case_name", "cases"]

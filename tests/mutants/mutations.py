@@ -168,6 +168,3 @@ def _more_phases(node: ast.Call) -> Iterator[Replacement]:
     names = sorted({name for step in steps for name in step})
     for step in ((a, b) for a in names for b in names if (a, b) not in steps):
         yield "step added", toggle_element(node, ast.Tuple([ast.Constant(word) for word in step], ast.Load()))
-
-
-__all__ = ["Mutant", "mutants_of"]

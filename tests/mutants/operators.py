@@ -170,6 +170,3 @@ def _is_type(node: ast.AST) -> bool:
     """Return True if an expression has types only, as in aliases and `isinstance`."""
     names = [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     return all(name[:1].isupper() and not name.isupper() for name in names)
-
-
-__all__ = ["Replacement", "drop_elements", "exchange_values", "replacements", "toggle_element"]

@@ -98,6 +98,3 @@ def write_json(results: Sequence[Result], known: Mapping[str, str], path: Path) 
     ]
     tallies = {module: {**row._asdict(), "score": round(row.score, 2)} for module, row in rows.items()}
     path.write_text(json.dumps({"modules": tallies, "mutants": mutants}, indent=1) + "\n", "utf-8")
-
-
-__all__ = ["Outcome", "Tally", "by_module", "difference", "outcome", "report", "tally", "write_json", "wrongly_listed"]

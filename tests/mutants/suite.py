@@ -135,6 +135,3 @@ def _cpu_limit(cpu_s: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-
-
-__all__ = ["ROOT", "run_suite"]

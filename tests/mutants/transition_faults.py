@@ -125,6 +125,3 @@ def _elements(node: ast.expr | None) -> list[ast.expr]:
 
 def _words(words: tuple[str, ...]) -> ast.expr:
     return ast.Tuple([ast.Constant(word) for word in words], ast.Load())
-
-
-__all__ = ["of_transitions"]

@@ -116,6 +116,3 @@ def _end_overdue(running: list[_Trial]) -> None:
     for trial in running:
         if time.monotonic() - trial.started_s > WALL_S_MAX:
             os.kill(trial.pid, signal.SIGKILL)
-
-
-__all__ = ["Install", "Result", "Suite", "run_trials"]

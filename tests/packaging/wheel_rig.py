@@ -50,6 +50,3 @@ def ask_wheel(python: Path, wheel: Path, build: str, log: Path, folder: Path) ->
     run_clean(*install, f"{wheel}[metrics]", cwd=folder)
     whole: dict[str, Any] = json.loads(run_clean(installed, "-W", "error", _PROGRAM, build, log, cwd=folder))
     return {**whole, "loaded": bare["loaded"]}
-
-
-__all__ = ["EVENTS", "ask_wheel", "run_clean", "write_log"]

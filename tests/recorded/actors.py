@@ -183,6 +183,3 @@ def keys_of_partition(partition: int, partitions: int, tenant: str) -> Iterator[
         if partition_of(key.encoded(), partitions) == partition:
             yield key
         n += 1
-
-
-__all__ = ["OWN_KEY", "STEADY", "TRACEPARENT", "Actor", "Headers", "RawSender", "Script", "Wait", "keys_of_partition"]

@@ -254,19 +254,3 @@ def reason_of(rejected: Output) -> str:
     record = _DECODER.decode_record(rejected.value)
     assert isinstance(record, RejectedEvent)
     return record.reason
-
-
-__all__ = [
-    "Border",
-    "Folded",
-    "batch_counts",
-    "comparable",
-    "fold_at_borders",
-    "fold_in_cuts",
-    "is_access",
-    "read_borders",
-    "reason_of",
-    "settings_in_force",
-    "transition_of",
-    "without_acknowledgements",
-]

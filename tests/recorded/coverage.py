@@ -25,6 +25,3 @@ def too_rare(transitions: Mapping[str, int], reasons: Mapping[str, int]) -> list
     counts = [(name, transitions.get(name, 0)) for name in TRANSITIONS]
     counts += [(name, reasons.get(name, 0)) for name in REASONS]
     return [f"{name}: {count}" for name, count in counts if count < COUNT_MIN]
-
-
-__all__ = ["COUNT_MIN", "NEVER", "REASONS", "TRANSITIONS", "too_rare"]

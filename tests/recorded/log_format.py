@@ -215,19 +215,3 @@ def _read_headers(data: bytes, place: int, count: int) -> tuple[Headers, int]:
 def by_partition(records: Iterable[tuple[int, _T]]) -> dict[int, list[_T]]:
     """Return records by partition; they come ordered by it."""
     return {partition: [record for _, record in group] for partition, group in groupby(records, lambda pair: pair[0])}
-
-
-__all__ = [
-    "BYTES_MAX",
-    "FULL_SESSIONS",
-    "OUTPUT_TOPICS",
-    "EventsByPartition",
-    "LoggedEvent",
-    "Output",
-    "OutputsByPartition",
-    "RecordedLog",
-    "RecordedSettings",
-    "by_partition",
-    "read_log",
-    "write_log",
-]

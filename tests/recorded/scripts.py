@@ -390,6 +390,3 @@ def classes_of(n: int) -> tuple[str, ...]:
 def service_of(n: int) -> str:
     """Return the owner of the n-th session."""
     return _SERVICES[n % len(_SERVICES)]
-
-
-__all__ = ["COPIES", "SCRIPTS", "classes_of", "service_of"]

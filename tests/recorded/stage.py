@@ -159,6 +159,3 @@ class Watch:
                 self.cleanups[place].append(record.cleanup_id)
             case RejectedEvent():
                 self.reasons[record.reason] += 1
-
-
-__all__ = ["HOLE_MS", "PARTITIONS", "QUIET_MS", "TOPIC_PREFIX", "Stage", "Watch"]

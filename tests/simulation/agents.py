@@ -376,5 +376,3 @@ class AgentPool(LargeMoves):
 
 
 _GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
-
-__all__ = ["STEADY_EVERY_MS", "AgentPool"]

@@ -128,6 +128,3 @@ class Broker:
         if generation != self.generations[partition]:
             raise Fenced
         self.groups[partition] = (offset, metadata)
-
-
-__all__ = ["AuditLog", "Broker", "Fenced", "Mark"]

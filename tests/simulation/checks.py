@@ -245,6 +245,3 @@ def count_outputs(world: World, outputs: Written) -> None:
     seen["hole"] += any(outcome.position.quiet_until_ms for outcome in outputs.outcomes)
     seen["gravestones packed"] += sum(chunks_in(outcome) for outcome in outputs.outcomes)
     seen["gravestone cleared"] += sum(row is None for outcome in outputs.outcomes for row in outcome.rows.values())
-
-
-__all__ = ["find_faults"]

@@ -144,6 +144,3 @@ class SteadySession:
         self.beaten_ms = self.world.now_ms
         while self.process.queue:
             self.world.log(self.process.queue.popleft())
-
-
-__all__ = ["Process", "Sent", "Session", "SteadySession", "session_of"]

@@ -25,6 +25,3 @@ def event_bytes(event_type: str, fields: dict[str, Any], **envelope: Any) -> byt
     if fields:
         payload = payload._replace(**fields)
     return encode_event(Event(_ENVELOPE._replace(event_type=event_type, **envelope), payload))
-
-
-__all__ = ["event_bytes"]

@@ -55,6 +55,3 @@ class LargeMoves:
         for n in range(CONVERSATION_TURNS_MAX + 5):
             process.queue_event(session, "message_appended", {"content": LONG if n % 3 == 0 else "hello"})
         process.deliver()
-
-
-__all__ = ["LargeMoves"]

@@ -199,6 +199,3 @@ def count_migrations(world: "World", outputs: Written) -> None:
         if line.owner_service is not None:
             owners[key] = line.owner_service
         held = held | {key} if line.transition == "T04" and line.reason_code == "migration" else held - {key}
-
-
-__all__ = ["check_migrations", "count_migrations"]

@@ -285,6 +285,3 @@ class Movers:
             self.former.append(dead)  # it stood still, and goes on later
         if who == "target" and self.stage:
             self.stage = "held" if "prepared" in self.heard else "offered"  # it hears all again
-
-
-__all__ = ["MOVE_STAGES", "Movers"]

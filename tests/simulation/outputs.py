@@ -61,6 +61,3 @@ def lives_of(outputs: Written) -> Iterator[tuple[Life, AuditRecord]]:
             gone_us[key] = line.appended_at + GRAVESTONE_MS * 1_000
         if line.audit_seq:
             yield (key, lives.get(key, 0)), line
-
-
-__all__ = ["Life", "Written", "decisions_in", "folded_records", "lives_of", "outputs_of"]

@@ -185,6 +185,3 @@ class QuotaWorker:
             tokens = self.limits.tokens
             account = Account({} if tokens is None else dict.fromkeys(tenants, (tokens, 1_000)))
             yield from find_excess(quota, told, slots, account)
-
-
-__all__ = ["QuotaWorker"]

@@ -49,6 +49,3 @@ def check_schedule(seed: int) -> Counter[str]:
     if result.found:
         raise Failure(seed, result.found)
     return result.seen
-
-
-__all__ = ["Failure", "ScheduleResult", "check_schedule", "run_schedule"]

@@ -169,6 +169,3 @@ class SinkGroup:
                 sink.step(flush=True)
             else:
                 raise AssertionError(f"the sink of partition {partition} does not come to its end")
-
-
-__all__ = ["ClickHouse", "Sink", "SinkGroup"]

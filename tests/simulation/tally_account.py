@@ -106,6 +106,3 @@ def count_tallies(world: World, outcomes: Sequence[Outcome]) -> None:
             world.seen["tally: message refused"] += record.detail == CLOSED
         for key, row in outcome.rows.items():
             world.seen["tally: stub vanished"] += key.endswith(KEY_SUFFIX) and row is None
-
-
-__all__ = ["check_tallies", "count_tallies", "messages_by_key", "tally_machine_of"]

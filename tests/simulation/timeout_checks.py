@@ -124,6 +124,3 @@ def _budget(log: list[LogRecord], birth: int) -> int:
     limits = read_event(created.value)[1]["limits"]
     parts = (("model_ms", 30_000), ("tool_ms", 20_000), ("network_ms", 10_000))
     return sum(default if limits[name] is None else limits[name] for name, default in parts)
-
-
-__all__ = ["check_timeouts"]

@@ -307,6 +307,3 @@ class World:
             self.agents.send_too_large_state()
         elif self.shape.extra == "talk":
             self.agents.hold_conversation()
-
-
-__all__ = ["HOLE_MS", "QUIET_MS", "ScheduleShape", "World"]

@@ -63,6 +63,3 @@ class AgedRows:
     def fetch_values(self, sql: str) -> list[tuple[Any, ...]]:
         """Return a query's rows as tuples."""
         return [tuple(row.values()) for row in self.fetch_rows(sql)]
-
-
-__all__ = ["AgedRows"]

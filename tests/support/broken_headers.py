@@ -62,6 +62,3 @@ def send_with_broken_header(kafka: KafkaSettings, *records: tuple[int, bytes, by
         check=True,
         text=True,
     )
-
-
-__all__ = ["BROKEN_NAME", "BrokenMessage", "send_with_broken_header"]

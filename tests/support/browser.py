@@ -29,6 +29,3 @@ def count_pixels(picture: Image.Image, colour: str) -> int:
     """Return how many pixels have exactly a colour, such as `#2f6fde`."""
     wanted = tuple(bytes.fromhex(colour.removeprefix("#")))
     return sum(count for count, found in picture.getcolors(1 << 24) or () if found == wanted)
-
-
-__all__ = ["count_pixels", "needs_chromium", "take_screenshot"]

@@ -47,6 +47,3 @@ def insert_block(
     assert not block.add_rows([target.build_row(raw, Decoder()) for raw in raws])
     inserter.insert_block(block, token, first_try=True)
     inserter.close()
-
-
-__all__ = ["insert_block", "insert_records"]

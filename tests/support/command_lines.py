@@ -112,6 +112,3 @@ def _load(late: LateCommand | LateGroup) -> Any:
 
 def _options_of(command: Any) -> set[str]:
     return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-
-
-__all__ = ["find_fault", "parse_command", "read_mentions", "texts_of"]

@@ -64,6 +64,3 @@ class _GuardedPort:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._port, name)
         return self._life.guard(name, value) if name in self._names else value
-
-
-__all__ = ["GUARDED_PORTS", "Killed", "Life"]

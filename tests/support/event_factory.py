@@ -138,6 +138,3 @@ class EventFactory:
         if content is not None and content.parent_snapshot_id is None and event_type != "session_created":
             payload = payload._replace(snapshot=content._replace(parent_snapshot_id=self.head))
         return encode_event(Event(self.envelope(event_type, **(envelope or {})), payload))
-
-
-__all__ = ["DEFAULT_FIELDS", "TICK", "EventFactory", "payload_of", "snapshot"]

@@ -227,6 +227,3 @@ class FakeConsumer:
         self.on_close()
         self.calls.append("close")
         self._revoke_all()
-
-
-__all__ = ["FakeConsumer", "make_message"]

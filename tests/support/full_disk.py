@@ -26,6 +26,3 @@ def fill_disk(ballast: Path) -> None:
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-
-
-__all__ = ["fill_disk", "may_mount"]

@@ -45,6 +45,3 @@ class Interpreted:
                 f"{left_out} tests marked {MARK} were left out: they change what is fixed in the compiled core, "
                 "which runs here; make native-remove, and they run"
             )
-
-
-__all__ = ["MARK", "Interpreted"]

@@ -70,6 +70,3 @@ class JudgedRows:
         assert not block.add_rows([SINKS[kind].build_row(record, Decoder()) for record in records])
         inserter.insert_block(block, f"{kind} of the judge", first_try=True)
         inserter.close()
-
-
-__all__ = ["JudgedRows"]

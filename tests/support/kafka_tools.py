@@ -33,6 +33,3 @@ def describe_group(bootstrap_servers: str, group: str) -> dict[tuple[str, int], 
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(f"{group} ")]
     assert rows, done.stdout + done.stderr
     return {(row[1], int(row[2])): (int(row[3]), int(row[4]), int(row[5])) for row in rows}
-
-
-__all__ = ["describe_group"]

@@ -114,6 +114,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
     items.sort(key=lambda item: levels.place_of(item.nodeid, level or SHORT))
-
-
-__all__ = ["COLLECTED", "LONG", "MANIFEST", "OPTION", "SHORT", "SOAK", "Levels", "read_levels"]

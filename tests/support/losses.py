@@ -59,6 +59,3 @@ def _is_committed(consumer: Consumer, place: TopicPartition) -> bool:
             return False
         raise
     return True
-
-
-__all__ = ["commit_offset", "delete_rows", "drop_part"]

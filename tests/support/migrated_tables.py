@@ -55,6 +55,3 @@ def _read_template(clickhouse: ClickHouseSettings) -> _Template:
         rows = run_sql(clickhouse, f"SELECT * FROM {database}.{table} FINAL FORMAT Values")
         statements.append(f"INSERT INTO {database}.{table} VALUES {rows}")
     return _Template(database, tuple(statements))
-
-
-__all__ = ["make_tables"]

@@ -87,6 +87,3 @@ def mock_cluster() -> Iterator[MockCluster]:
     finally:
         library.rd_kafka_mock_cluster_destroy(handle)
         library.rd_kafka_destroy(client)
-
-
-__all__ = ["MockCluster", "mock_cluster"]

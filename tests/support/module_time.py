@@ -14,6 +14,3 @@ def set_module_time(monkeypatch: pytest.MonkeyPatch, module: str, **functions: C
     Patched in `time`, they would also be those of threads that earlier tests left behind.
     """
     monkeypatch.setattr(f"{module}.time", SimpleNamespace(**{**vars(time), **functions}))
-
-
-__all__ = ["set_module_time"]

@@ -25,6 +25,3 @@ def folder_of_run(config: pytest.Config, factory: pytest.TempPathFactory) -> Pat
     """Return the temporary folder that all workers of this run share."""
     own = factory.getbasetemp()
     return own.parent if hasattr(config, "workerinput") else own
-
-
-__all__ = ["build_lock", "folder_of_run"]

@@ -101,13 +101,3 @@ def start_server(name: str, options: Mapping[str, object], log: Path, port: int)
         child.stop(STOP_S)
         raise
     return child
-
-
-__all__ = [
-    "STOP_S",
-    "PrometheusClient",
-    "Series",
-    "needs_promtool",
-    "run_promtool",
-    "start_server",
-]

@@ -17,6 +17,3 @@ def run_pytest(folder: Path, *options: str, workers: int = 0) -> subprocess.Comp
         text=True,
         check=False,
     )
-
-
-__all__ = ["run_pytest"]

@@ -53,6 +53,3 @@ def row_differences(codec: MachineRows, ours: Mapping[bytes, Any], theirs: Mappi
 
 def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
     return None if row is None else codec.pack(row, NEWEST_RULES.version).value
-
-
-__all__ = ["gravestone_ends", "row_differences", "row_key"]

@@ -54,6 +54,3 @@ def page_queries() -> list[str]:
     """Return the queries of the page that `sessionary sql` runs."""
     programs = map(first_program, read_commands(RUNBOOK.read_text("utf-8")))
     return [words[2] for words in programs if words[:2] == ("sessionary", "sql")]
-
-
-__all__ = ["RUNBOOK", "Command", "first_program", "page_queries", "read_commands", "read_sections"]

@@ -45,6 +45,3 @@ class ShiftedClock:
         """Set how far the clock is ahead of this machine's; negative: behind."""
         with self._shift.open("r+b") as file:  # the same file: the processes have mapped it
             file.write(struct.pack("=q", seconds))
-
-
-__all__ = ["ShiftedClock", "needs_compiler"]

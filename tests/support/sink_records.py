@@ -120,6 +120,3 @@ def batch_record(partition: int, number: int, **fields: Any) -> BatchRecord:
         instance="p1",
     )
     return record._replace(**fields)
-
-
-__all__ = ["DAY_US", "NOW_US", "agent_event", "audit_record", "batch_record", "session_id", "usage"]

@@ -44,6 +44,3 @@ class Slowness:
     def _run(self) -> None:
         while not self._done.wait(_PAUSE_S):
             self.longest_s = max(self.longest_s, start_process())
-
-
-__all__ = ["Slowness", "start_process"]

@@ -64,6 +64,3 @@ def _named_parts(tree: ast.Module) -> dict[str, ast.AST]:
 
 def _docstring(part: ast.AST) -> str | None:
     return ast.get_docstring(part, clean=False) if isinstance(part, (ast.FunctionDef, ast.ClassDef)) else None
-
-
-__all__ = ["Mentions", "find_mentions"]

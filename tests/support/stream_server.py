@@ -95,6 +95,3 @@ def stream_server(*answers: StreamAnswer, certificate: Certificate | None = None
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-__all__ = ["StreamAnswer", "StreamServer", "message", "problem", "stream_server"]

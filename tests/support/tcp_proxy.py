@@ -139,6 +139,3 @@ class TcpProxy:
             while data:
                 data = await reader.read(_CHUNK_BYTES)
                 await under_way.put((time.monotonic() + self._delay_s, data))
-
-
-__all__ = ["TcpProxy"]

@@ -111,6 +111,3 @@ def check_output(bootstrap_servers: str, topic: str, keys: Sequence[int]) -> Out
         for message in messages:
             auditor.take_output(message.key() or b"", message.value() or b"")
     return auditor.result()
-
-
-__all__ = ["OutputAuditor", "OutputCheck", "check_output", "committed_records", "count_committed"]

@@ -169,6 +169,3 @@ def run(bench: Bench, names: Sequence[str] = tuple(ENGINES)) -> list[Result]:
                 make_topics(stack.bootstrap_servers, [source.topic], {"message.timestamp.type": "LogAppendTime"})
                 fill_topic(stack.bootstrap_servers, source.topic, source.keys, bench.print_progress)
         return comparison_results(_run_rounds(bench, stack, engines, sources))
-
-
-__all__ = ["EVENTS", "FEW_EVENTS", "OURS", "Run", "Source", "comparison_results", "run", "run_engine"]

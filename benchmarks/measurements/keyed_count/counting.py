@@ -186,6 +186,3 @@ def counting_job(settings: Any, changelog: str, output: str) -> Job:
         return _make_transaction(changelog, output, cast(CountedEvents, outcome.rows))
 
     return Job(new_state, transaction, CountCodec())
-
-
-__all__ = ["RECORDS_MAX", "CountingBatch", "CountingFold", "counting_job"]

@@ -92,6 +92,3 @@ def program_environment(folder: Path) -> dict[str, str]:
     `folder`: for temporary files.
     """
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder)}
-
-
-__all__ = ["ENGINES", "QUIX_PROGRAM", "Engine", "program_environment"]

@@ -90,17 +90,3 @@ def fill_topic(bootstrap_servers: str, topic: str, keys: Sequence[int], progress
     if producer.flush(_TIMEOUT_S):
         raise RuntimeError(f"{topic}: not all events were acknowledged")
     progress(f"{len(keys):,} events written in {time.monotonic() - began_s:.0f} s")
-
-
-__all__ = [
-    "KEYS",
-    "NUMBER_DIGITS",
-    "PARTITIONS",
-    "VALUE_BYTES",
-    "Job",
-    "drawn_keys",
-    "fill_topic",
-    "key_bytes",
-    "make_topics",
-    "remove_topics",
-]

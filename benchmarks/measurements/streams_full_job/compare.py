@@ -137,6 +137,3 @@ def _details(runs: Sequence[EngineRun]) -> dict[str, object]:
         "start_s": [round(one.start_s, 2) for one in runs],
         "memory_mib": [one.memory_bytes >> 20 for one in runs],
     }
-
-
-__all__ = ["measure_round", "run", "size_results"]

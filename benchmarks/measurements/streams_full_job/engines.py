@@ -134,18 +134,3 @@ def _run_streams(stack: Stack, bench: Bench, program: StreamsProgram, log: Round
     last_s = samples[-1].at_s - began_s + clock_s
     compiler_us = compiler.cpu_between(last_s - rate.elapsed_s, last_s) / rate.events * 1e6
     return EngineRun(rate.per_s, rate.cpu_us, rate.broker_cpu_us, first_s - began_s, memory, compiler_us)
-
-
-__all__ = [
-    "COMMIT_INTERVAL_MS",
-    "ENGINES",
-    "LEFT_OUT",
-    "OURS",
-    "STORES",
-    "STREAMS",
-    "EngineRun",
-    "RoundLog",
-    "drop_log",
-    "make_log",
-    "run_engine",
-]

@@ -90,6 +90,3 @@ def _generate_records(schemas: Path, folder: Path) -> list[Path]:
     compile_java([_SOURCES / f"{_GENERATOR}.java"], tools, generator)
     run_java([generator, *tools], _GENERATOR, str(schemas), str(generated))
     return sorted(generated.rglob("*.java"))
-
-
-__all__ = ["AVRO_VERSION", "JVM_OPTIONS", "StreamsProgram", "StreamsRun", "build_program"]

@@ -84,6 +84,3 @@ def _describe_pair(mine: AuditRecord | None, other: AuditRecord | None) -> str:
 
 def _move_of(record: AuditRecord) -> str:
     return f"{record.transition} from {record.from_state} to {record.to_state} by {record.event_type}"
-
-
-__all__ = ["EngineOutputs", "find_differences", "read_outputs"]

@@ -60,6 +60,3 @@ def _cleanup(plan: CleanupPlan) -> Mapping[str, Any]:
 
 def _name_of(function: Callable[..., Any]) -> str:
     return function.__name__.removeprefix("_")
-
-
-__all__ = ["transition_table"]

@@ -25,6 +25,3 @@ def write() -> Iterable[Path]:
     for board in BOARDS:
         json_path(board).write_text(dashboard_json(board), "utf-8")
     return [json_path(board) for board in BOARDS]
-
-
-__all__ = ["BOARDS", "ROOT", "json_path", "write"]

@@ -83,5 +83,3 @@ KPIS: Final = Board(
     "Are the targets met? Each figure is of the last hour; the line is the target.",
     (Row("Timed-out sessions, memory", _SESSIONS), Row("Audit trail", _AUDIT), Row("Cost", _COST)),
 )
-
-__all__ = ["KPIS"]

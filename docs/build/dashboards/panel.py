@@ -145,6 +145,3 @@ def quantile_of(share: float, histogram: str, *by: str) -> str:
     return (
         f"histogram_quantile({share:g}, sum by ({', '.join(('le', *by))}) (rate({histogram}_bucket[{RATE_INTERVAL}])))"
     )
-
-
-__all__ = ["RATE_INTERVAL", "Board", "Panel", "Query", "Row", "dashboard_json", "quantile_of", "rate_of"]

@@ -143,5 +143,3 @@ PIPELINE: Final = Board(
     "Is the pipeline keeping up, and is anything lost? What to open first.",
     (Row("Lag", _LAG), Row("Trust", _TRUST), Row("Clients", _CLIENTS)),
 )
-
-__all__ = ["PIPELINE"]

@@ -188,5 +188,3 @@ PROCESSOR: Final = Board(
     "Do the processors judge every event in time, and fire every deadline?",
     (Row("Work", _WORK), Row("Time", _TIME), Row("Partitions", _PARTITIONS)),
 )
-
-__all__ = ["PROCESSOR"]

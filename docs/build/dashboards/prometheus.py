@@ -31,6 +31,3 @@ def running_prometheus(folder: Path, *targets: Path) -> Iterator[PrometheusClien
         yield PrometheusClient(port)
     finally:
         child.stop(STOP_S)
-
-
-__all__ = ["SCRAPE_S", "running_prometheus"]

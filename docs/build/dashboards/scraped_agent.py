@@ -60,6 +60,3 @@ def _work(client: SessionClient, stop: threading.Event) -> None:
                     session.usage(model="large", tokens_in=900, model_cost_usd_micros=450, is_timeout_retry=True)
                 if stop.wait(_STEP_S):
                     return
-
-
-__all__ = ["TENANT", "scraped_agent"]

@@ -139,5 +139,3 @@ SESSIONS: Final = Board(
     "How do sessions and their runs live and end, and what do they hold?",
     (Row("Life", _LIFE), Row("State", _STATE), Row("Runs", _RUNS)),
 )
-
-__all__ = ["CONTEXT_BYTES_MAX", "SESSIONS"]

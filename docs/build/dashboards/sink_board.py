@@ -104,5 +104,3 @@ SINKS: Final = Board(
     "Does every record become a row, once and soon?",
     (Row("Work", _WORK), Row("Lag", _LAG), Row("Faults", _FAULTS)),
 )
-
-__all__ = ["SINKS"]

@@ -163,6 +163,3 @@ def _y_of(value: float, low: float, high: float) -> float:
 
 def _text(x: float, y: float, text: str, attributes: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" {attributes}>{escape(text)}</text>\n'
-
-
-__all__ = ["Line", "board_svg", "format_value"]

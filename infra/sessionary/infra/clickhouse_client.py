@@ -131,6 +131,3 @@ class ClickHouseClient:
         if status in (502, 503, 504):
             return Unavailable(f"ClickHouse at {self._settings.clickhouse_url}: {first}", _RETRY_AFTER_S)
         return Invalid("invalid_value", f"ClickHouse: {first}")
-
-
-__all__ = ["ClickHouseClient", "Json", "Row"]

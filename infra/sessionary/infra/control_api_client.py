@@ -213,6 +213,3 @@ def _answer_error(url: str, error: urllib.error.HTTPError) -> Exception:
     if not reason or reason == "not_found":
         return Invalid("invalid_value", f"{url} has no such page: it is no processor, or one of an older release")
     return Invalid("invalid_value", detail)
-
-
-__all__ = ["ControlApiClient", "UnknownPartition", "UnknownSession"]

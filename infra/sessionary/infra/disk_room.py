@@ -36,6 +36,3 @@ def measure_room(folder: Path) -> DiskRoom:
         existing = existing.parent
     usage = shutil.disk_usage(existing)
     return DiskRoom(folder, usage.free, usage.total)
-
-
-__all__ = ["ROOM_BYTES_MIN", "DiskRoom", "measure_room"]

@@ -142,18 +142,3 @@ def tenant_tokens(environ: Mapping[str, str]) -> dict[str, str]:
     except ValueError as error:
         raise SettingsError(f"{name}: {error}") from None
     return {caller.tenant: token for token, caller in callers.items() if caller.tenant and "reader" in caller.roles}
-
-
-__all__ = [
-    "DEFAULT_DATA",
-    "LOCK_FILE",
-    "client_environment",
-    "control_api_context",
-    "keep_secret",
-    "names_servers",
-    "read_environment",
-    "stack_environment",
-    "stack_is_running",
-    "tenant_tokens",
-    "write_environment",
-]

@@ -68,13 +68,3 @@ def write_targets(data: Path, targets: Iterable[MetricsTarget]) -> None:
     draft = data / f"{TARGETS_FILE}.new"
     draft.write_text(json.dumps(groups, indent=1) + "\n")
     draft.replace(data / TARGETS_FILE)
-
-
-__all__ = [
-    "TARGETS_FILE",
-    "MetricsTarget",
-    "choose_metrics_ports",
-    "metrics_variables",
-    "recorded_ports",
-    "write_targets",
-]

@@ -134,6 +134,3 @@ def _foreign_tables(client: _QueryClient, nodes: list[_Node]) -> Iterator[str]:
         )
         if not known:
             yield f"{name} is no table of the server"
-
-
-__all__ = ["find_outward_calls"]

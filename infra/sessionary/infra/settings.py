@@ -68,6 +68,3 @@ class TaskPagesSettings(EnvSettings):
     metrics_port: int | None = Field(
         None, description="port of task-worker's /metrics, /healthz and /readyz; not served if unset", ge=1, le=65_535
     )
-
-
-__all__ = ["CommandSettings", "LagSettings", "OperatorSettings", "TaskPagesSettings"]

@@ -46,6 +46,3 @@ def _read_page(page: str, timeout_s: float) -> tuple[bool, str]:
     except urllib.error.HTTPError as refusal:
         with refusal:
             return False, refusal.read(_TEXT_BYTES_MAX).decode(errors="replace").strip()
-
-
-__all__ = ["find_sink_faults"]

@@ -387,6 +387,3 @@ def _migrate_database(settings: ClickHouseSettings) -> None:
 
     apply_migrations(settings)
     ClickHouseClient(settings).server_version()
-
-
-__all__ = ["SET_UP_CODES", "SINKS", "Ports", "Stack", "api_ready", "inherited_variables"]

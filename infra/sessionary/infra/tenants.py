@@ -18,5 +18,3 @@ TENANTS: dict[str, Tenant] = {
     "globex": Tenant(("billing",), ("financial", "personal")),
     "initech": Tenant(("coding",), ("none",)),
 }
-
-__all__ = ["TENANTS", "Tenant"]

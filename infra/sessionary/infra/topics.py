@@ -178,6 +178,3 @@ def _kafka_error(settings: KafkaSettings, error: KafkaException) -> Unavailable 
     ):
         return Unavailable(f"Kafka at {settings.bootstrap_servers} does not answer", _RETRY_AFTER_S)
     return Invalid("invalid_value", f"Kafka at {settings.bootstrap_servers}: {reason.str()}")
-
-
-__all__ = ["TopicChange", "TopicState", "apply_topics", "count_brokers", "list_topic_changes", "topic_changes"]

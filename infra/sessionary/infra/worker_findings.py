@@ -132,15 +132,3 @@ def find_full_state_disks(workers: Sequence[Document], bytes_min: int) -> list[F
 def _release_order(worker: Document) -> tuple[int, ...]:
     parts = str(worker.get("release") or "").split(".")
     return tuple(int(part) if part.isdecimal() else 0 for part in parts)
-
-
-__all__ = [
-    "Document",
-    "Finding",
-    "advise_halt",
-    "describe_workers",
-    "find_clock_faults",
-    "find_full_state_disks",
-    "find_quota_faults",
-    "find_release_faults",
-]

@@ -536,6 +536,3 @@ class AsyncSessionClient(AsyncClientBlock):
             timeout_s: Default: the setting `close_timeout_s`.
         """
         await asyncio.to_thread(self.core.close, timeout_s)
-
-
-__all__ = ["AsyncSessionClient"]

@@ -111,15 +111,3 @@ async def iterate_off_loop(items: Iterator[T]) -> AsyncIterator[T]:
     """Yield what an iterator yields, for which it waits in a thread."""
     while (found := await asyncio.to_thread(next, items, None)) is not None:
         yield found
-
-
-__all__ = [
-    "AsyncClientBlock",
-    "AsyncOnMigrated",
-    "attach_core_async",
-    "create_core_async",
-    "follow_session_async",
-    "iterate_off_loop",
-    "start_core_async",
-    "take_migrations_async",
-]

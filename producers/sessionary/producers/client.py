@@ -533,6 +533,3 @@ class SessionClient:
     ) -> Literal[False]:
         self.core.close()
         return False
-
-
-__all__ = ["SessionClient"]

@@ -106,6 +106,3 @@ def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:
     except ImportError:
         raise SettingsError("SESSIONARY_TRACE_EVENTS needs OpenTelemetry: pip install 'sessionary[otel]'") from None
     return lambda transport: TracingTransport(transport, settings.topics.events)
-
-
-__all__ = ["kafka_ports"]

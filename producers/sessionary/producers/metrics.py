@@ -109,6 +109,3 @@ class ClientMeter:
             ],
             "sessionary_client_policy_clients": [Sample(*found) for found in sorted(policies.items())],
         }
-
-
-__all__ = ["HELP", "LABELS", "ClientMeter", "MeasuredClient", "MetricName", "Sample"]

@@ -59,6 +59,3 @@ def observe_clients(meter: Meter, *clients: MeasuredClient) -> None:
     ):
         for metric, (name, unit) in table.items():
             create(name, callbacks=[partial(observe, metric)], unit=unit, description=HELP[metric])
-
-
-__all__ = ["AMOUNTS", "COUNTERS", "GAUGES", "observe_clients"]

@@ -40,6 +40,3 @@ class ClientCollector(Collector):
             for sample in samples:
                 family.add_metric([] if sample.label is None else [sample.label], sample.value)
             yield family
-
-
-__all__ = ["ClientCollector"]

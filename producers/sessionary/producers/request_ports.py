@@ -77,6 +77,3 @@ class Receipt(NamedTuple):
 
 
 OnReceipt = Callable[[Receipt], None]
-
-
-__all__ = ["Condition", "OnReceipt", "OutRecord", "ReaderState", "Receipt"]

@@ -218,23 +218,3 @@ class Waits(NamedTuple):
     now_s: Callable[[], float]  # Seconds; only differences count
     pause: Callable[[float], None] | None  # None: real time
     uniform: Callable[[], float]  # From 0 to 1, 1 excluded
-
-
-__all__ = [
-    "FINISHED_STATES",
-    "AgentRecord",
-    "AgentViewRead",
-    "ArtifactView",
-    "CallView",
-    "ExecutionView",
-    "HandoverView",
-    "LogPosition",
-    "MessageView",
-    "RunAtWork",
-    "RunReads",
-    "RunView",
-    "SharedView",
-    "StepView",
-    "Verdict",
-    "Waits",
-]

@@ -120,6 +120,3 @@ class Follows(Protocol):
         only that.
         """
         ...
-
-
-__all__ = ["AgentMember", "Control", "FollowedState", "Follows", "MigrationView", "SessionView", "StateStream"]

@@ -165,6 +165,3 @@ class ProducerSettings(KafkaSettings):
             raise SpoolUnusable("SESSIONARY_SPOOL_DIR is not set, and this process has no home folder")
         servers = ",".join(sorted(self.bootstrap_servers.replace(" ", "").split(",")))
         return self.spool_dir / hashlib.sha256(f"{servers}/{self.topic_prefix}".encode()).hexdigest()[:16]
-
-
-__all__ = ["DeliveryPolicy", "ProducerSettings"]

@@ -186,29 +186,3 @@ RefusalReason = Literal[
     "task_done",
 ]
 """Why an event was refused; the only list of reasons."""
-
-__all__ = [
-    "ArtifactStateName",
-    "AuditKind",
-    "CheckpointKind",
-    "ClockName",
-    "Compression",
-    "DataClass",
-    "ErrorClass",
-    "MigrationStep",
-    "PauseKind",
-    "Phase",
-    "QuotaClaimState",
-    "QuotaName",
-    "QuotaStep",
-    "RefusalReason",
-    "RunMode",
-    "RunStateName",
-    "SessionStateName",
-    "SnapshotEncoding",
-    "StartFailureReason",
-    "StepStateName",
-    "TerminationReason",
-    "ToolCallStateName",
-    "ToolOutcome",
-]

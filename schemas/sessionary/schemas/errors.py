@@ -60,14 +60,3 @@ class SettingsError(SessionaryError):
 def cause_text(error: OSError | ValueError) -> str:
     """Return why a file or a text of a setting cannot be used, without its name."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-__all__ = [
-    "DecodeError",
-    "EncodeError",
-    "Invalid",
-    "SessionaryError",
-    "SettingsError",
-    "Unavailable",
-    "cause_text",
-]

@@ -38,6 +38,3 @@ def speed_up(package: str) -> None:
 
     A native build does it for all modules of the package, and those below it, that are imported.
     """
-
-
-__all__ = ["make_replacer", "speed_up"]

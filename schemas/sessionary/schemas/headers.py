@@ -182,25 +182,3 @@ def headers_beyond_envelope(envelope: Envelope, headers: Headers) -> Headers:
     if headers == repeated:
         return ()
     return headers[len(repeated) :] if headers[: len(repeated)] == repeated else headers
-
-
-__all__ = [
-    "CONTENT_TYPE",
-    "REPLAYED_FROM",
-    "TRACEPARENT",
-    "TYPE_PREFIX",
-    "UNREADABLE_HEADERS",
-    "EventIdentity",
-    "HeaderSource",
-    "Headers",
-    "event_headers",
-    "find_traceparent",
-    "header_pairs",
-    "headers_beyond_envelope",
-    "iso_second",
-    "keep_unreadable",
-    "read_each_headers",
-    "read_headers",
-    "restamp_headers",
-    "time_header",
-]

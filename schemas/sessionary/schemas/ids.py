@@ -247,34 +247,3 @@ def _mix(number: int) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition, from 0, that Kafka's default partitioner gives `key`."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
-
-
-__all__ = [
-    "NAMESPACE",
-    "NAME_LENGTH_MAX",
-    "SessionKey",
-    "agent_key",
-    "artifact_key",
-    "call_key",
-    "checked_name",
-    "checked_session_id",
-    "content_hash",
-    "creation_ms",
-    "derived_id",
-    "is_run_key",
-    "is_task_id",
-    "message_key",
-    "murmur2",
-    "new_session_id",
-    "new_task_id",
-    "parse_key",
-    "partition_of",
-    "partition_of_task",
-    "quota_key",
-    "run_key",
-    "split_child_key",
-    "split_run_key",
-    "step_key",
-    "task_key",
-    "valid_name",
-]

@@ -92,35 +92,3 @@ def characters_max(owner: str, field: str) -> int | None:
     if field in CONTENTS or field.endswith("_json"):
         return CONTENT_CHARACTERS_MAX
     return TEXT_CHARACTERS_MAX if field in TEXTS or qualified in TEXTS else NAME_CHARACTERS_MAX
-
-
-__all__ = [
-    "AGENTS_MAX",
-    "CHILDREN_MAX",
-    "CONTENTS",
-    "CONTENT_CHARACTERS_MAX",
-    "CONVERSATION_TURNS_MAX",
-    "DEFAULTS",
-    "FINISHED_RUN_DAYS",
-    "FINISHED_RUN_DAYS_MAX",
-    "HEARTBEATS_PER_BUDGET",
-    "ITEMS_MAX",
-    "LIMIT_MAX",
-    "MESSAGE_CHARACTERS_MAX",
-    "NAME_CHARACTERS_MAX",
-    "NUMBER_MAX",
-    "RANGES",
-    "RESULT_CHARACTERS_MAX",
-    "RESUME_MS",
-    "RESUME_MS_MAX",
-    "ROW_CONTENTS",
-    "RUNS_OPEN_MAX",
-    "RUN_SILENCE_MS",
-    "SESSION_WAIT_MS",
-    "TEXTS",
-    "TEXT_CHARACTERS_MAX",
-    "UNBOUNDED_NUMBERS",
-    "characters_max",
-    "inactivity_budget_ms",
-    "with_defaults",
-]

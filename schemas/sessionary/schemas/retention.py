@@ -103,15 +103,3 @@ def _years_us(years: int, day: int) -> int:
     except ValueError:  # 29 February
         end = date(start.year + years, 3, 1)
     return (end - start).days * DAY_US
-
-
-__all__ = [
-    "DAY_US",
-    "DEFAULT_US",
-    "PERSONAL_TAG",
-    "PERSONAL_US",
-    "Retention",
-    "compliance_tags",
-    "retention_of",
-    "unknown_retention",
-]

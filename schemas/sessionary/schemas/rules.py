@@ -57,16 +57,3 @@ def add_rules(known: KnownRules) -> None:
 def rules_to_write(rules: RuleSet, announced: AnnouncedRules | None) -> int:
     """Return the newest version in force or announced: that whose schemas are written."""
     return max(rules.version, announced.version if announced is not None else rules.version)
-
-
-__all__ = [
-    "NEWEST_RULES",
-    "OUTPUT_BYTES_MAX",
-    "REJECTED_BYTES_MAX",
-    "ROW_BYTES_MAX",
-    "KnownRules",
-    "add_rules",
-    "known_rules",
-    "newest_known",
-    "rules_to_write",
-]

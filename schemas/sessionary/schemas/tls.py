@@ -48,6 +48,3 @@ def pem_context(variable: str, pem: str) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise SettingsError(f"{variable}: it holds no certificates: {cause_text(error)}") from None
     return context
-
-
-__all__ = ["context_for", "pem_context", "trusting_context"]

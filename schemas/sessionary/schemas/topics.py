@@ -151,20 +151,3 @@ def record_bytes_limits() -> dict[str, int]:
     configs = {spec.name: spec.config for spec in topic_specs("", 1)}
     names = TopicNames.with_prefix("")._asdict()
     return {field: int(configs[name].get("max.message.bytes", _BROKER_BYTES_MAX)) for field, name in names.items()}
-
-
-__all__ = [
-    "CHANGELOG_BYTES_MAX",
-    "EVENT_BYTES_MAX",
-    "FETCH_BYTES_MAX",
-    "RETENTION_MS",
-    "SINK_TOPICS",
-    "TOMBSTONE_RETENTION_MS",
-    "VALUE_BYTES_MAX",
-    "SinkTopic",
-    "TopicNames",
-    "TopicSpec",
-    "bytes_limits",
-    "record_bytes_limits",
-    "topic_specs",
-]

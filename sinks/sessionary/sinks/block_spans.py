@@ -80,6 +80,3 @@ class TracedBlocks:
     def close(self) -> None:
         """Close the other target."""
         self._target.close()
-
-
-__all__ = ["LINKS_MAX", "TracedBlocks"]

@@ -48,6 +48,3 @@ class OperatorError(SessionaryError):
 
 class Fenced(SessionaryError):
     """Kafka has fenced this group member for good: another process uses its instance name."""
-
-
-__all__ = ["PARTITION_REASONS", "RETRY_FIRST_S", "RETRY_LAST_S", "BadRow", "Fenced", "OperatorError", "Transient"]

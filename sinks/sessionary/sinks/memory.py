@@ -26,6 +26,3 @@ def keep_freed_memory() -> None:
         mallopt(_M_ARENA_MAX, 1)
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-__all__ = ["keep_freed_memory"]

@@ -228,6 +228,3 @@ def serve_metrics(metrics: SinkMetrics, settings: SinkSettings, readiness: Readi
         return
     with serve_pages((settings.metrics_host, settings.metrics_port), metrics.registry, metrics.health, readiness):
         yield
-
-
-__all__ = ["HELP", "MetricName", "Readiness", "SinkMetrics", "serve_metrics", "serve_pages"]

@@ -135,6 +135,3 @@ class SinkSettings(SinkGroupSettings, ClickHouseSettings, IdleSettings):
     def accepted_gaps(self) -> frozenset[int]:
         """The partitions of `sink_accept_gaps`."""
         return frozenset(int(number) for number in self.sink_accept_gaps.split(",") if number)
-
-
-__all__ = ["ArtifactSettings", "IdleSettings", "RetentionSettings", "SinkGroupSettings", "SinkSettings"]

@@ -137,6 +137,3 @@ def _fault_text(field: str, kind: str) -> str:
     if kind == "missing":
         return "principal is missing; only a token with a tenant has one by default"
     return _FIELDS.get(field, 'role reader needs a tenant; add one, or "roles": ["operator"]')
-
-
-__all__ = ["Caller", "Role", "parse_tokens"]

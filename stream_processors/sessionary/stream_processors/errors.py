@@ -117,19 +117,3 @@ class NotLocal(TableFault):
 
 class ReadOnly(TableFault):
     """The table of sessions cannot be written."""
-
-
-__all__ = [
-    "EXPECTED_ERRORS",
-    "Aborted",
-    "HaltReason",
-    "Halted",
-    "Lost",
-    "NotLocal",
-    "ProcessorFailed",
-    "ProcessorFault",
-    "ReadOnly",
-    "TableFault",
-    "describe_exception",
-    "judge_failed",
-]

@@ -23,6 +23,3 @@ def all_machines() -> Sequence[AnyMachine]:
 def processor_job(settings: ProcessorSettings) -> Job:
     """Return the job of a processor."""
     return machines_job(settings, all_machines())
-
-
-__all__ = ["all_machines", "processor_job"]

@@ -94,6 +94,3 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
     )
     app.in_worker = True  # as `faust worker` sets it: without it Faust reports no rebalance
     return app
-
-
-__all__ = ["PatientRecovery", "PatientTables", "make_faust_app"]

@@ -347,6 +347,3 @@ class Metrics:
 
     def _histogram(self, name: MetricName, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, HELP[name], buckets=buckets, registry=self.registry)
-
-
-__all__ = ["HELP", "SCRAPED", "CommitCosts", "ComplianceTimer", "MetricName", "Metrics", "ReadGauge"]

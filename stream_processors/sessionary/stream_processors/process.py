@@ -47,6 +47,3 @@ def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str
     tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="sessionary-faust-") as folder:
         asyncio.run(_run_until_signal(settings, folder, job))
-
-
-__all__ = ["run_processor"]

@@ -73,6 +73,3 @@ def _session_attributes(key: bytes | None) -> dict[str, str]:
     except Invalid:
         return {}
     return {span_names.TENANT_ID: tenant_id, span_names.CONVERSATION_ID: session_id}
-
-
-__all__ = ["RecordSpans"]

@@ -81,16 +81,3 @@ def require_known_rules(partition: int, position: Position) -> None:
             f"partition {partition}: rules {decided} were activated, and this worker knows rules {newest} at most: "
             "upgrade this worker",
         )
-
-
-__all__ = [
-    "RulesRequest",
-    "begin_new_partition",
-    "due_request",
-    "is_decided",
-    "is_in_force",
-    "is_new",
-    "last_decided",
-    "needs_tick",
-    "require_known_rules",
-]

@@ -151,6 +151,3 @@ class ProcessorSettings(KafkaSettings):
 def quotas_group(topic_prefix: str) -> str:
     """Return the consumer group of the workers of the role quotas."""
     return f"{topic_prefix}.quotas"
-
-
-__all__ = ["ProcessorSettings", "quotas_group"]

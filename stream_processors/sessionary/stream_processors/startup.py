@@ -143,6 +143,3 @@ def _setting_faults(spec: TopicSpec, found: Mapping[str, str | None]) -> list[st
         for name, wanted in spec.wrong_settings(found).items()
         if name in spec.required and name in found
     ]
-
-
-__all__ = ["require_roomy_topics", "tune_interpreter", "wait_for_topics"]

@@ -385,6 +385,3 @@ def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:
     from sessionary.stream_processors.record_spans import RecordSpans  # OpenTelemetry may be missing
 
     return RecordSpans(tracer, settings).trace_batch
-
-
-__all__ = ["READY_S", "STUCK_LIMITS", "Processor"]

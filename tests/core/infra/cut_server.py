@@ -32,6 +32,3 @@ def serve_cut_answers(body: bytes, missing: int) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-__all__ = ["serve_cut_answers"]

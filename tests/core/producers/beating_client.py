@@ -12,6 +12,3 @@ def beating_client(
     ports = memory_ports(memory)._replace(heartbeats=None)
     client = SessionClient(tenant_id="acme", service_id="service", agent_id="agent", settings=settings, ports=ports)
     return client, memory
-
-
-__all__ = ["beating_client"]

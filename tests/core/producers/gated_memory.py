@@ -152,6 +152,3 @@ async def cancel_while_it_waits(rig: Rig, call: Callable[[], Awaitable[object]])
     with pytest.raises(asyncio.CancelledError):
         await task
     return True
-
-
-__all__ = ["GatedMemory", "Rig", "cancel_while_it_waits", "new_rig", "open_soon"]

@@ -106,6 +106,3 @@ class JudgedMemory(InMemoryTransport):
             if (document := find_difference(owner, question)) is not None:
                 found.append(document)
         return parse_changes({"positions": {"0": self.rig.offset}, "sessions": found})
-
-
-__all__ = ["JudgedMemory"]

@@ -13,6 +13,3 @@ def new_settings(bootstrap_servers: str, spool_dir: Path, **more: Any) -> Produc
 
 def new_client(settings: ProducerSettings, errors: list[Exception]) -> SessionClient:
     return SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=errors.append)
-
-
-__all__ = ["new_client", "new_settings"]

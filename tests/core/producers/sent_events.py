@@ -7,6 +7,3 @@ START_EVENTS = ["session_created", "session_phase_changed", "session_phase_chang
 
 def sent_types(memory: InMemoryTransport, session_id: str | None = None) -> list[str]:
     return [event.envelope.event_type for event in memory.events(session_id)]
-
-
-__all__ = ["START_EVENTS", "sent_types"]

@@ -62,6 +62,3 @@ def _owner_of(partition: int, state: Any) -> Any:
         recent_outcomes=RecentOutcomes(),
         wait_until_committed=wait_until_committed,
     )
-
-
-__all__ = ["new_memory", "serve_memory"]

@@ -39,6 +39,3 @@ def client_of(kafka: SlowKafka, agent_id: str, settings: ProducerSettings = SETT
     return SessionClient(
         tenant_id="acme", service_id="shop", agent_id=agent_id, settings=settings, ports=memory_ports(kafka)
     )
-
-
-__all__ = ["SETTINGS", "SlowKafka", "client_of"]

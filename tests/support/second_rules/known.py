@@ -42,6 +42,3 @@ def _forget_schemas() -> None:
         cached_formats.cache_clear()
     formats._CURRENT_FORMATS.clear()
     formats._OLDER_EVENTS.clear()
-
-
-__all__ = ["second_activity", "second_rules_known"]

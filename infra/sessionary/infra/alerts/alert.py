@@ -50,6 +50,3 @@ def risen_counter(selector: str, labels: Sequence[str], *, above: str = "0") -> 
         f"sum by ({by}) (increase({selector}[${{window_s}}s])) > {above}\n"
         f"or sum by ({by}) ({selector} unless {selector} offset ${{window_s}}s) > {above}"
     )
-
-
-__all__ = ["Alert", "AlertGroup", "Severity", "risen_counter"]

@@ -129,5 +129,3 @@ CLIENT_ALERTS = AlertGroup(
         ),
     ),
 )
-
-__all__ = ["CLIENT_ALERTS", "SINK_ALERTS", "TABLE_ALERTS"]

@@ -142,5 +142,3 @@ REACH_ALERTS = AlertGroup(
         ),
     ),
 )
-
-__all__ = ["LAG_ALERTS", "REACH_ALERTS"]

@@ -145,5 +145,3 @@ PROCESSOR_ALERTS = AlertGroup(
         ),
     ),
 )
-
-__all__ = ["PROCESSOR_ALERTS"]

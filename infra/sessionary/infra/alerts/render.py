@@ -72,6 +72,3 @@ def _quoted_text(text: str) -> str:
 
 def _number_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-__all__ = ["ALERT_GROUPS", "render_expression", "render_rules", "threshold_texts"]

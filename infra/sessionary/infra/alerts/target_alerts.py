@@ -64,5 +64,3 @@ TARGET_ALERTS = AlertGroup(
         ),
     ),
 )
-
-__all__ = ["TARGET_ALERTS"]

@@ -64,6 +64,3 @@ def read_thresholds(path: Path | None = None, **changes: float | str) -> Thresho
         raise SettingsError("; ".join(faults)) from None
     except ValueError as error:
         raise SettingsError(f"{path} is no TOML: {error}") from None
-
-
-__all__ = ["Thresholds", "read_thresholds"]

@@ -91,6 +91,3 @@ def _report_end(why: str) -> None:
     role_logs = sys.modules.get("sessionary.schemas.telemetry.role_logs")  # a command has no log
     if role_logs is None or not role_logs.report_role_end(why):
         print_message(f"sessionary: {why}")
-
-
-__all__ = ["EPILOG", "make_app", "run"]

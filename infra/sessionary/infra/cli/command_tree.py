@@ -221,6 +221,3 @@ def _check_former(words: Sequence[str]) -> None:
     for former in (f"{words[0]} {further}", words[0]):
         if former in FORMER_NAMES:
             raise SettingsError(f"`sessionary {former}` is now `sessionary {FORMER_NAMES[former]}`")
-
-
-__all__ = ["FORMER_NAMES", "ROOT", "CommandTree", "LateCommand", "LateGroup", "load_command"]

@@ -18,6 +18,3 @@ def main() -> None:
         sys.stderr.write(f"sessionary: {advice}\n")
         sys.exit(_USAGE)
     sys.exit(run())
-
-
-__all__ = ["main"]

@@ -97,19 +97,3 @@ def _kafka_text(text: str) -> str:
 
     variables = sorted({option_variable(name) for name in _KAFKA_SETTING.findall(text)})
     return f"{text}: check {', '.join(variables)}" if variables else text
-
-
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "NOT_FOUND",
-    "REFUSED",
-    "SET_UP",
-    "UNREACHABLE",
-    "USAGE",
-    "CheckFailed",
-    "CommandError",
-    "NotFound",
-    "error_text",
-    "exit_code",
-]

@@ -38,6 +38,3 @@ def missing_extra(error: BaseException) -> str | None:
     return (
         f"this command needs the extra {extra!r}, because {package} is not installed: pip install 'sessionary[{extra}]'"
     )
-
-
-__all__ = ["missing_extra"]

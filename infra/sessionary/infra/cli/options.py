@@ -43,15 +43,3 @@ def clickhouse_client(data: Path | None) -> ClickHouseClient:
 def control_api_client(data: Path | None) -> ControlApiClient:
     """Return a client of the control API, with the operator's token. Raises `SettingsError`."""
     return ControlApiClient(OperatorSettings.from_env(stack_environment(data)))
-
-
-__all__ = [
-    "DataOption",
-    "JsonOption",
-    "LimitOption",
-    "TenantOption",
-    "clickhouse_client",
-    "clickhouse_settings",
-    "control_api_client",
-    "kafka_settings",
-]

@@ -31,6 +31,3 @@ def print_message(text: str) -> None:
     """Write one line to stderr; a progress line that is shown there is overwritten."""
     sys.stderr.write(("\r\x1b[K" if sys.stderr.isatty() else "") + text + "\n")
     sys.stderr.flush()
-
-
-__all__ = ["command_name", "print_line", "print_message", "wants_json"]

@@ -82,6 +82,3 @@ def change_reporter(log_folder: Path) -> Callable[[PartChange], None]:
             reports.report_change(change)
 
     return report_change
-
-
-__all__ = ["PartReports", "change_reporter"]

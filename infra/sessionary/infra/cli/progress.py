@@ -49,6 +49,3 @@ class Progress:
 
 def _first_word(text: str) -> str:
     return text.partition(" ")[0]
-
-
-__all__ = ["Progress"]

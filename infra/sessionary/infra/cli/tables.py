@@ -121,6 +121,3 @@ def _fit_columns(cells: dict[str, list[str]], width: int) -> list[str]:
     while len(names) > 1 and needed_width(names) > width:
         names.pop()
     return names
-
-
-__all__ = ["Json", "show_line", "show_object", "show_rows"]

@@ -25,6 +25,3 @@ def serve_task_pages(worker: TaskWorker, client: SessionClient, settings: TaskPa
     registry.register(ClientCollector(client))
     with serve_pages((settings.metrics_host, settings.metrics_port), registry, worker.health, worker.readiness):
         yield
-
-
-__all__ = ["serve_task_pages"]

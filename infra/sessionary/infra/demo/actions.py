@@ -133,6 +133,3 @@ def _retry_verdict(verb: Callable[[], object]) -> None:
             if left == 0:
                 raise
             time.sleep(min(error.retry_after_s, 1.0))
-
-
-__all__ = ["BYTES_A_TOKEN", "filler_text", "illegal_event", "perform_action"]

@@ -205,6 +205,3 @@ class BrokenSender:
             occurred_at=time.time_ns() // 1000,
             data_classes=session.data_classes,
         )
-
-
-__all__ = ["BrokenSender"]

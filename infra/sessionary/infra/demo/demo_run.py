@@ -143,6 +143,3 @@ def topic_bytes(settings: KafkaSettings, topics: Iterable[str], since_ms: int) -
     finally:
         consumer.close()
     return sums
-
-
-__all__ = ["count_other_bytes", "run_demo", "warm_up"]

@@ -85,6 +85,3 @@ def _insert_journals(clickhouse: ClickHouseClient, demo_id: str, journals: Itera
         clickhouse.insert_rows("demo_journal", block)
         count += len(block)
     return count
-
-
-__all__ = ["load_journals", "record_plan"]

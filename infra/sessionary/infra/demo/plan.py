@@ -326,20 +326,3 @@ def make_plan(
             )
         )
     return Plan(demo_id, tuple(sessions), max(session.actions[-1].at_s for session in sessions))
-
-
-__all__ = [
-    "BROKEN",
-    "EXPECTED",
-    "ILLEGAL",
-    "SILENT",
-    "Action",
-    "BrokenRecord",
-    "IllegalEvent",
-    "Outcome",
-    "Plan",
-    "PlannedSession",
-    "Verb",
-    "limits_for",
-    "make_plan",
-]

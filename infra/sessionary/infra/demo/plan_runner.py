@@ -234,6 +234,3 @@ class PlanRunner:
                 self._broken.send_record(action.name, planned)  # type: ignore[arg-type]  # the plan names a kind
         else:
             perform_action(self._sessions[planned.session_id], action)
-
-
-__all__ = ["DemoCounts", "PlanRunner"]

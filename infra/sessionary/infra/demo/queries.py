@@ -153,16 +153,3 @@ SELECT
         WHERE (source_partition, batch_number) IN (SELECT partition, number FROM {_BATCHES})) AS audit,
     (SELECT sum(toUInt64(value_size)) FROM {_between_bounds("rejected")}) AS rejected,
     (SELECT sum(toUInt64(value_size)) FROM {_BATCHES}) AS batches"""
-
-__all__ = [
-    "AUDIT_WRITE_LATENCY",
-    "BYTES",
-    "CLEANUP",
-    "COUNTS",
-    "DOUBLED",
-    "MISSING",
-    "PROGRESS",
-    "TIMEOUT_LATENESS",
-    "TRANSITION_LATENCY",
-    "UNEXPECTED",
-]

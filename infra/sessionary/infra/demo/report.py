@@ -82,6 +82,3 @@ def make_report(
         "elapsed_s": round(elapsed_s, 1),
     }
     return Report(figures, clickhouse.fetch_rows(queries.UNEXPECTED, demo=demo_id))
-
-
-__all__ = ["FAULTS", "Report", "make_report"]

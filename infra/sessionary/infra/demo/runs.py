@@ -110,6 +110,3 @@ def sample_runs(count: int) -> list[Run]:
     with as_file(files("sessionary.infra.demo") / _SAMPLE) as path:
         sample = read_runs(path)
     return [sample[n % len(sample)] for n in range(count)]
-
-
-__all__ = ["ModelCall", "Run", "Step", "ToolCall", "parse_run", "read_runs", "sample_runs"]

@@ -80,6 +80,3 @@ def check_rows(clickhouse: ClickHouseClient, demo_id: str) -> PipelineStatus:
     waiting = {name: count for name, count in row.items() if count and name != "unacknowledged"}
     text = "waiting for rows: " + ", ".join(f"{name} {count}" for name, count in waiting.items())
     return PipelineStatus(not any(count > 0 for count in waiting.values()), tuple(row.items()), text)
-
-
-__all__ = ["PatientClickHouse", "PipelineStatus", "check_rows", "check_sessions", "wait_until_done"]

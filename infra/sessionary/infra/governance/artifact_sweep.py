@@ -182,6 +182,3 @@ def _plain_time(value: object) -> object:
     if isinstance(value, str) and len(value) == len("2026-01-01T00:00:00.000Z") and value[10] == "T":
         return value.replace("T", " ").rstrip("Z")
     return value
-
-
-__all__ = ["ArtifactSweep", "SweepReport", "group_bodies"]

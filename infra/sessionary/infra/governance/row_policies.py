@@ -52,6 +52,3 @@ def tenant_rights(source: ClickHouseClient, tenant: str, user: str) -> list[str]
         ),
         *(f"GRANT SELECT ON {database}.{each} TO `{user}`" for each in [*(p.table for p in policies), *views]),
     ]
-
-
-__all__ = ["RowPolicy", "tenant_policies", "tenant_rights"]

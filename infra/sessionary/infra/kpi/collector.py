@@ -113,6 +113,3 @@ class KpiCollector(Collector):
                 tenant_bytes_max=self._bytes.answer,
             )
         )
-
-
-__all__ = ["KpiCollector", "warn_of"]

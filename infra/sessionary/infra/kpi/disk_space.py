@@ -26,6 +26,3 @@ def ask_disk_space(settings: ClickHouseSettings) -> tuple[DiskSpace, ...]:
     """Return the disks. Blocks for up to 5 s. Raises what `ClickHouseClient` raises."""
     rows = ClickHouseClient(settings, _TIMEOUT_S).fetch_rows(_QUERY)
     return tuple(DiskSpace(row["name"], row["free_ratio"]) for row in rows)
-
-
-__all__ = ["DiskSpace", "ask_disk_space"]

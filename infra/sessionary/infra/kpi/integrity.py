@@ -75,6 +75,3 @@ def table_of_fault(fault: str) -> str:
         return "audit"
     table = fault.partition("_")[0]
     return "batches" if table == "batch" else table
-
-
-__all__ = ["KNOWN_FAULTS", "LATE_S", "IntegrityFindings", "ask_integrity", "ask_landed_ends", "table_of_fault"]

@@ -71,6 +71,3 @@ def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float
 
 def _quantiles_of(row: Row, name: str) -> Quantiles:
     return Quantiles(*(row[f"{name}_{quantile}_s"] for quantile in ("p50", "p95", "p99")))
-
-
-__all__ = ["LATE_S", "KeyFigures", "Quantiles", "ask_key_figures"]

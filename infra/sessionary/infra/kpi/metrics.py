@@ -135,6 +135,3 @@ def _figure_families(figures: KeyFigures) -> Iterator[GaugeMetricFamily]:
 
 def _family(name: MetricName, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, HELP[name], labels=labels)
-
-
-__all__ = ["HELP", "KpiState", "MetricName", "collect_families"]

@@ -23,6 +23,3 @@ def ask_overdue_artifacts(settings: ClickHouseSettings, days: int) -> int:
     """
     client = ClickHouseClient(settings, _TIMEOUT_S + 1)
     return int(client.fetch_one(_QUERY, days=days, timeout_s=round(_TIMEOUT_S))["overdue"])
-
-
-__all__ = ["ask_overdue_artifacts"]

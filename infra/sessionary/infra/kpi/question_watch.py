@@ -97,6 +97,3 @@ class QuestionWatch(Generic[Answer]):
             self._asked_s = None
             self._first.set()
             self._stopping.wait(pause_s)
-
-
-__all__ = ["QuestionWatch"]

@@ -36,6 +36,3 @@ def ask_tenant_bytes_max(settings: ClickHouseSettings) -> int:
     """
     client = ClickHouseClient(settings, _TIMEOUT_S + 1)
     return int(client.fetch_one(_QUERY, timeout_s=round(_TIMEOUT_S))["bytes"])
-
-
-__all__ = ["ask_tenant_bytes_max"]

@@ -98,6 +98,3 @@ class ClusterSample(NamedTuple):
             if (log := self.logs.get(place := Place(topic, partition))) is not None
             and (position := group.position_in(place, log)) < log.end
         }
-
-
-__all__ = ["ClusterSample", "FirstRecord", "GroupOffsets", "GroupState", "LogRange", "Place", "UnreadPlace"]

@@ -136,6 +136,3 @@ def _ask_logs(admin: AdminClient, places: Iterable[Place], timeout_s: float) -> 
     ends, starts = (take_answers(one, lambda found: int(found.offset)) for one in asked[:2])
     newest = take_answers(asked[2], lambda found: int(found.timestamp) if found.timestamp >= 0 else None)
     return {place: LogRange(starts[place], end, newest.get(place)) for place, end in ends.items() if place in starts}
-
-
-__all__ = ["ClusterSampler"]

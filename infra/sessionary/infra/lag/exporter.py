@@ -114,6 +114,3 @@ def _watch_lag(settings: LagSettings, exporter: LagExporter, stop: threading.Eve
             exporter.note_broker_away(str(error))
         pause_s = max(0.0, began_s + settings.lag_interval_s - time.monotonic())
     monitor.close()
-
-
-__all__ = ["LagExporter", "run_exporter"]

@@ -132,6 +132,3 @@ class FirstRecordReader:
         if not left[place]:
             del left[place]
         return True
-
-
-__all__ = ["FirstRecordReader"]

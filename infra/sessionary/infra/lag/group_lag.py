@@ -74,6 +74,3 @@ def find_fault(lag: GroupLag, lag_s_max: float) -> str | None:
     if lag.state is PartitionState.REWIND:
         return f"{behind}, and its committed offset went back"
     return f"{behind}, and the lag does not shrink" if lag.state is PartitionState.WARN else None
-
-
-__all__ = ["GroupLag", "find_fault", "sum_groups"]

@@ -46,6 +46,3 @@ def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
     needed = (f"{prefix}.processor", *(f"{prefix}.sink.{kind}" for kind in SINK_TOPICS))
     topics = ((group, topic_of_group(prefix, group)) for group in (*needed, *sorted(known)))
     return {group: topic for group, topic in topics if topic is not None}
-
-
-__all__ = ["is_service_group", "is_sink_group", "pipeline_groups", "topic_of_group"]

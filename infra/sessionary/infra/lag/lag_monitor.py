@@ -50,6 +50,3 @@ class LagMonitor:
         """Disconnect, in the background."""
         self._sampler.close()
         self._reader.close()
-
-
-__all__ = ["LagMonitor", "LagReport"]

@@ -161,6 +161,3 @@ def estimate_rates(former: Observation, now: Observation) -> tuple[float | None,
         return rate, 0.0
     shrinking = 0.0 if rate is None else rate - (now.log_end - former.log_end) / span_s
     return rate, now.lag / shrinking if shrinking > 0 else None
-
-
-__all__ = ["WINDOW_S", "LagTracker", "PartitionLag", "estimate_rates"]

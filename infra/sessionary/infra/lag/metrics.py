@@ -118,6 +118,3 @@ def _family(name: MetricName, *labels: str) -> GaugeMetricFamily:
 
 def _single(name: MetricName, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, HELP[name], value=value)
-
-
-__all__ = ["HELP", "ExporterState", "MetricName", "collect_families"]

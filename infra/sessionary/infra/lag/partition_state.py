@@ -90,6 +90,3 @@ def judge_partition(
 def _goes_back(former: int | None, later: int | None) -> bool:
     """Return whether a commit was lost: a lower offset, or none where one was."""
     return former is not None and (later is None or later < former)
-
-
-__all__ = ["Observation", "PartitionState", "judge_partition"]

@@ -54,6 +54,3 @@ class RowDelayWatch(QuestionWatch[tuple[RowDelay, ...]]):
     ) -> None:
         """Ask nothing yet. `on_fault` is called on the thread, once per outage."""
         super().__init__("row-delays", lambda: ask_row_delays(settings), _EVERY_S, on_fault)
-
-
-__all__ = ["RowDelay", "RowDelayWatch", "ask_row_delays"]

@@ -16,19 +16,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = [
-    "BrokerCountDiffers",
-    "DataFolderLocked",
-    "DiskFull",
-    "EngineError",
-    "InvalidPartOrder",
-    "JarsUnavailable",
-    "LocalStackError",
-    "PortTaken",
-    "StartFailed",
-    "StatementRefused",
-]
-
 
 class LocalStackError(Exception):
     """Base of this package's errors."""

@@ -10,6 +10,3 @@ def example_folder(demo: Path, name: str) -> Path:
     """
     packed = demo.parent / "example"
     return packed if packed.is_dir() else demo.parents[4] / "examples" / name
-
-
-__all__ = ["example_folder"]

@@ -12,8 +12,6 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-__all__ = ["LOOPBACK", "free_port", "free_ports", "is_free"]
-
 LOOPBACK = "127.0.0.1"
 _LOWEST = 12_000
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")

@@ -30,6 +30,3 @@ def wait_for_line(child: Child, is_it: Callable[[str], bool], purpose: str, pati
         if ended or time.monotonic() > deadline:
             raise Unavailable(f"{purpose} did not come; the log ends with: {tail(child.log, 3)}", 1.0)
         time.sleep(_PAUSE_S)
-
-
-__all__ = ["lines_of", "wait_for_line"]

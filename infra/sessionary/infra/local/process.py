@@ -28,8 +28,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from queue import SimpleQueue
 
-__all__ = ["Child", "tail"]
-
 _BOUND_TO_PARENT = """\
 import os, sys
 parent, program = int(sys.argv[1]), sys.argv[2:]

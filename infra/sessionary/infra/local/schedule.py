@@ -18,8 +18,6 @@ from graphlib import CycleError, TopologicalSorter
 
 from sessionary.infra.local.errors import InvalidPartOrder
 
-__all__ = ["BackOff", "PartState", "Schedule"]
-
 _PASSING_MAX = 3
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from sessionary.infra.local.errors import StartFailed
 from sessionary.infra.local.process import Child, tail
 
-__all__ = ["LocalServer"]
-
 _STOP_GRACE_S = 15.0
 _PROBE_PAUSE_S = 0.1
 

@@ -20,8 +20,6 @@ from sessionary.infra.local.errors import InvalidPartOrder, StartFailed
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.local.schedule import BackOff, PartState, Schedule
 
-__all__ = ["Part", "PartChange", "Supervisor"]
-
 _PROBE_PAUSE_S = 0.1
 
 

@@ -138,6 +138,3 @@ def _check_landed(clickhouse: ClickHouseClient, session_id: str) -> PipelineStat
     row = clickhouse.fetch_one(LANDED, tenant=TENANT, session=session_id)
     missing = [name for name, is_there in row.items() if not is_there]
     return PipelineStatus(not missing, tuple(missing), f"waiting for rows: {', '.join(missing)}")
-
-
-__all__ = ["EXAMPLE", "TENANT", "play_migration"]

@@ -86,15 +86,3 @@ SELECT
     (SELECT uniqExact(source_offset) FROM rejected {_OF_SESSION})
         >= (SELECT uniqExact(source_offset) FROM audit {_OF_SESSION} AND kind = 'refusal') AS rejected,
     (SELECT max(last_offset) FROM batches WHERE partition = partition_of) >= toInt64(last) AS batches"""
-
-__all__ = [
-    "HANDOVERS",
-    "INTEGRITY",
-    "LANDED",
-    "MIGRATIONS",
-    "OWNERS",
-    "SHARED_EPOCHS",
-    "TASKS",
-    "TRAIL",
-    "WAITS",
-]

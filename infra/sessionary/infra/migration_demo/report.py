@@ -78,6 +78,3 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
         "integrity_findings": len(integrity),
     }
     return MigrationReport(tell_trail(moments), owners, migrations, waits, tasks, handovers, integrity, figures)
-
-
-__all__ = ["RIGHT", "MigrationReport", "make_report"]

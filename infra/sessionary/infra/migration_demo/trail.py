@@ -87,6 +87,3 @@ def owners_in_turn(owners: Sequence[Row]) -> list[str]:
     """Return the services that owned a session, in order; one of several epochs in a row once."""
     services = [row["service_id"] for row in owners]
     return [name for number, name in enumerate(services) if number == 0 or services[number - 1] != name]
-
-
-__all__ = ["count_stale_events", "describe_line", "owners_in_turn", "tell_trail"]

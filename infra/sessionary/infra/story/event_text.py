@@ -163,14 +163,3 @@ _TEXTS: Final[Mapping[str, Callable[[Payload], str]]] = {
     "step_succeeded": lambda _: "succeeded",
     "step_failed": _call_text,
 }
-
-__all__ = [
-    "Payload",
-    "clock_text",
-    "event_name",
-    "event_text",
-    "format_bytes",
-    "format_duration",
-    "format_usd",
-    "one_line",
-]

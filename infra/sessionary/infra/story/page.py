@@ -104,6 +104,3 @@ def _add_table(body: Element, moments: Sequence[Moment]) -> None:
         SubElement(row, "td").text = describe_moment(moment)
         took = "" if moment.took_s is None else format_duration(moment.took_s)
         SubElement(row, "td", {"class": "short"}).text = took
-
-
-__all__ = ["Heading", "render_page"]

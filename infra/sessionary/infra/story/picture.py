@@ -156,6 +156,3 @@ def _draw_deadline(svg: Element, axis: _Axis, due_us: int, y: float) -> None:
     x, title = axis.x_of(due_us), f"the next deadline is due at {clock_text(due_us)}"
     _add_mark(svg, "line", title, class_="due", x1=x, x2=x, y1=_STATE_Y - 8, y2=y)
     _add_text(svg, x, _STATE_Y - 12, f"deadline {clock_text(due_us)}", **{"class": "total"})
-
-
-__all__ = ["Chart", "draw_picture"]

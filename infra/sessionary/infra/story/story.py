@@ -245,5 +245,3 @@ def _usage(payload: Payload) -> Usage:
 
 _MICROSECOND: Final = datetime.resolution
 _TOLD: Final = frozenset({"transition", "refusal", "release"})  # by the moment's own fields
-
-__all__ = ["Moment", "Row", "Totals", "Usage", "add_totals", "describe_moment", "tell_story", "time_us"]

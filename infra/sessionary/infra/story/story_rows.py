@@ -117,6 +117,3 @@ def fetch_partition_findings(source: ClickHouseClient, tenant: str, session: str
         question = _PARTITION_FINDINGS.format(since=time["since"], until=time["until"], late_s=LATE_S)
         found += source.fetch_rows(question, **place)
     return found
-
-
-__all__ = ["StoryRows", "fetch_findings", "fetch_heartbeats", "fetch_partition_findings", "fetch_story"]

@@ -108,6 +108,3 @@ def _check_run(clickhouse: ClickHouseClient, session_id: str, run_id: str) -> Pi
     rows = clickhouse.fetch_rows(RUN, session=session_id, run=run_id)
     status = rows[0]["status"] if rows else "not there yet"
     return PipelineStatus(status == "completed", status, f"waiting for rows: the run is {status}")
-
-
-__all__ = ["EXAMPLE", "HELD_ANSWERS", "play_workflow"]

@@ -117,6 +117,3 @@ def _why_again(made: dict[int, str], trail: Sequence[Row]) -> str:
     if states and resolved:
         return "its call was unknown; the messenger was asked by its key, and had sent it"
     return "it had not ended; its call only reads, and was made again"
-
-
-__all__ = ["CALLS", "TRAIL", "WorkflowReport", "make_report", "step_table"]

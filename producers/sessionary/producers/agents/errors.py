@@ -45,6 +45,3 @@ class TaskDone(ProducerError):
         super().__init__(f"agent {agent_id} completed {task} before: its result is shared already")
         self.agent_id = agent_id
         self.task = task
-
-
-__all__ = ["TaskDone", "VersionConflict"]

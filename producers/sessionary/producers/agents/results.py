@@ -70,6 +70,3 @@ def load_result(text: str | None, artifact_id: str | None, library: "ArtifactLib
             "where it was saved, or pass load_artifacts=False"
         )
     return json.loads(library.load(reference))
-
-
-__all__ = ["RESULT_TYPE", "StoredResult", "load_result", "store_result"]

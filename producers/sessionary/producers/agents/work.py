@@ -148,6 +148,3 @@ def handover_event(giver: str | KnownAgent, taker: str | KnownAgent, context: Js
     shared = None if context is None else any_json_text(context, "context")
     snapshot_id = None if isinstance(giver, str) else giver.snapshot_id
     return ContextSynced(giver_id, taker_id, sync_type, shared, snapshot_id)
-
-
-__all__ = ["AgentAccess", "AgentEvent", "AgentView", "AgentWork", "KnownAgent", "handover_event"]

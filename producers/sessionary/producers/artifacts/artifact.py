@@ -60,6 +60,3 @@ def checked_type(artifact_type: str) -> str:
             f"artifact type {artifact_type!r}: use 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first",
         )
     return artifact_type
-
-
-__all__ = ["Artifact", "ArtifactReference", "checked_type"]

@@ -25,6 +25,3 @@ def continuation_prompt(written: str, outline: Sequence[str] = (), *, lines_max:
     if outline:
         parts += ["These parts are still missing:", "\n".join(f"- {part}" for part in outline)]
     return "\n\n".join(parts)
-
-
-__all__ = ["LINES_MAX", "continuation_prompt"]

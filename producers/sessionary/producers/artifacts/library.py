@@ -115,6 +115,3 @@ class ArtifactLibrary:
         stream = ArtifactStream(self.store, session.emit, artifact_type, new_artifact_id(), (), marks)
         session.emit(ArtifactCreated(stream.artifact_id, artifact_type, stream.uri), **marks)
         return stream
-
-
-__all__ = ["ArtifactLibrary", "Reporter", "new_artifact_id"]

@@ -202,6 +202,3 @@ def open_store(place: str | Path) -> ArtifactStore:
 
 def _unavailable(uri: str, error: Exception) -> Unavailable:
     return Unavailable(f"{uri}: {error}", _RETRY_AFTER_S)
-
-
-__all__ = ["ArtifactStore", "FolderStore", "FsspecStore", "open_store"]

@@ -163,6 +163,3 @@ class ArtifactStream:
 
 def _offset_name(offset: int) -> str:
     return f"{offset:0{_OFFSET_DIGITS}d}"
-
-
-__all__ = ["ArtifactStream", "body_name", "deleted_name", "stream_folder"]

@@ -487,6 +487,3 @@ def over_core(face: type[F], core: ClientCore) -> F:
     client = face.__new__(face)
     client.core = core
     return client
-
-
-__all__ = ["ClientCore", "TenantGate", "over_core"]

@@ -18,6 +18,3 @@ def open_library(place: "ArtifactLibrary | Path | str | None") -> "ArtifactLibra
     from sessionary.producers.artifacts.library import ArtifactLibrary  # most clients have none
 
     return place if isinstance(place, ArtifactLibrary) else ArtifactLibrary(place)
-
-
-__all__ = ["open_library"]

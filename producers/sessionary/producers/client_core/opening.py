@@ -40,6 +40,3 @@ def open_client(
         inherit_in_threads()
     speed_up("sessionary")  # what a verb makes on its way to the spool; all its modules are loaded
     return core
-
-
-__all__ = ["open_client"]

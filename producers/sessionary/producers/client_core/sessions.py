@@ -139,15 +139,3 @@ def _id_of(client: ClientCore, parent: "str | KnownSession | None") -> str | Non
     if key.tenant_id != client.tenant_id:
         raise Invalid("invalid_value", f"the parent session is of tenant {key.tenant_id}, not {client.tenant_id}")
     return key.session_id
-
-
-__all__ = [
-    "KnownSession",
-    "NewSession",
-    "attach_core",
-    "begin_attach",
-    "create_core",
-    "follow_session",
-    "read_conversation",
-    "start_core",
-]

@@ -44,6 +44,3 @@ def result_answer(task_id: str, view: TaskView | None, load: Callable[[str], Jso
     if view.result_json is None and view.artifact_id is not None:
         result = {"artifact_id": view.artifact_id}
     return {"task_id": task_id, "status": "completed", "result": result}
-
-
-__all__ = ["GONE", "NOT_FOUND", "result_answer", "status_answer", "status_of"]

@@ -98,6 +98,3 @@ def _load_kept(library: "ArtifactLibrary", references: Mapping[str, str]) -> Ite
     for name, reference in references.items():
         with contextlib.suppress(ArtifactDeleted):
             yield name, json.loads(library.load(reference))
-
-
-__all__ = ["TaskReads"]

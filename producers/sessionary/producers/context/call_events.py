@@ -101,6 +101,3 @@ class ReportedCall:
         else:
             payload = self._events.failed(to_error_info(error), took_ms)
         self._reporter.send_event(payload, self.end_fields)
-
-
-__all__ = ["CallEvents", "ReportedCall", "step_events", "tool_events"]

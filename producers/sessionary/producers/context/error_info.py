@@ -26,6 +26,3 @@ def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = 
     message = exception_text(error)[:MESSAGE_LENGTH_MAX]
     code = MODEL_LIMIT if isinstance(error, ModelTimeout) else type(error).__name__
     return ErrorInfo("retryable" if retryable else "fatal", code, message)
-
-
-__all__ = ["MESSAGE_LENGTH_MAX", "error_message", "to_error_info"]

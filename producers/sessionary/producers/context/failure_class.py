@@ -84,6 +84,3 @@ def _http_status(error: BaseException) -> int | None:
         if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:
             return status
     return None
-
-
-__all__ = ["had_no_effect", "is_retryable"]

@@ -136,6 +136,3 @@ class ModelCall(ReportedBlock):
             return False, None
         retry_of = self._share.over.pop(self._model, None)
         return self._share.is_retry or retry_of is not None, retry_of
-
-
-__all__ = ["ModelCall"]

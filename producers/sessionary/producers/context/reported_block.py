@@ -101,6 +101,3 @@ async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> Non
         await run_anyway(send, reporter.on_error)
     else:
         send()
-
-
-__all__ = ["ReportedBlock", "send_off_loop", "start_off_loop"]

@@ -73,6 +73,3 @@ class RunBeats:
             if heard == self._heard:
                 self._send(self._run_id, round(self.elapsed_s, 1))
             return True
-
-
-__all__ = ["BEAT_S", "RunBeats"]

@@ -206,22 +206,3 @@ def _forget_scope() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_scope)  # the session belongs to the parent process
-
-__all__ = [
-    "NO_SCOPE",
-    "AnySession",
-    "CallReporter",
-    "Scope",
-    "SessionBlock",
-    "WorkPlace",
-    "active_session",
-    "added_marks",
-    "bind_function",
-    "bind_scope",
-    "current_scope",
-    "enter_block",
-    "join_fields",
-    "keep_scope",
-    "leave_block",
-    "open_block",
-]

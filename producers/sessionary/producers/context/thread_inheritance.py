@@ -66,6 +66,3 @@ def _wrap_submit() -> None:
         return bind_scope(Scope(), submit)(self, bind_scope(current_scope(), fn), *args, **kwargs)
 
     ThreadPoolExecutor.submit = functools.wraps(submit)(submit_in_scope)  # type: ignore[method-assign, assignment]
-
-
-__all__ = ["inherit_in_threads"]

@@ -166,6 +166,3 @@ def _async_generator_wrapper(function: _Function, new_call: _NewCall) -> _Functi
             await call.send_end_async(None)
 
     return call_traced
-
-
-__all__ = ["F", "traced"]

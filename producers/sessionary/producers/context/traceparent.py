@@ -21,6 +21,3 @@ def current_traceparent() -> str | None:
     from sessionary.schemas.telemetry.trace_context import format_traceparent
 
     return format_traceparent(context)
-
-
-__all__ = ["OPENTELEMETRY", "current_traceparent"]

@@ -142,6 +142,3 @@ class CleanupResponder:
         self._answered[cleanup_id] = unsent
         if len(self._answered) > ANSWERED_MAX:
             self._answered.popitem(last=False)
-
-
-__all__ = ["CleanupHandler", "CleanupResponder", "run_handler"]

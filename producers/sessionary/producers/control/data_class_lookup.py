@@ -34,6 +34,3 @@ class DataClassLookup:
             self._on_error(error)
             return ()
         return tuple(view.data_classes)
-
-
-__all__ = ["DataClassLookup"]

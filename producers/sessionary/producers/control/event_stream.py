@@ -77,6 +77,3 @@ class EventParser:
         if "data" not in fields:
             return None
         return StreamedEvent(fields.get("event", "message"), fields.get("id"), fields["data"])
-
-
-__all__ = ["MESSAGE_BYTES_MAX", "ChunkedBody", "EventParser", "StreamedEvent"]

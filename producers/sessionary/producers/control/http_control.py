@@ -371,14 +371,3 @@ def parse_verdict(body: dict[str, Any] | None) -> Verdict | None:
 def parse_error(body: dict[str, Any] | None) -> ErrorInfo | None:
     """Return the error in the API's JSON, if there is one. Raises `KeyError`."""
     return None if body is None else ErrorInfo(**{name: body[name] for name in ErrorInfo._fields})
-
-
-__all__ = [
-    "HttpControl",
-    "RecordUnknown",
-    "parse_changes",
-    "parse_error",
-    "parse_session",
-    "parse_task",
-    "parse_verdict",
-]

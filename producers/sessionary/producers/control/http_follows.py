@@ -203,6 +203,3 @@ def _wait_readable(readable: socket.socket, timeout_s: float) -> None:
         poll.poll(timeout_s * 1_000)
         return
     select.select([readable], [], [], timeout_s)
-
-
-__all__ = ["SILENT_S", "ArchivedStream", "HttpFollows", "HttpStream"]

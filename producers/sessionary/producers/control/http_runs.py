@@ -208,19 +208,3 @@ def parse_agent_view(body: dict[str, Any]) -> AgentViewRead:
     """Return an agent and what it sees in the API's JSON. Raises `KeyError`, `TypeError`."""
     results = [SharedView(*(each[name] for name in SharedView._fields)) for each in body["results"]]
     return AgentViewRead(parse_agent(body["agent_state"]), results, list(body["dependencies"]))
-
-
-__all__ = [
-    "HttpRuns",
-    "parse_agent",
-    "parse_agent_view",
-    "parse_agents",
-    "parse_artifacts",
-    "parse_call",
-    "parse_calls",
-    "parse_execution",
-    "parse_messages",
-    "parse_run",
-    "parse_step",
-    "parse_steps",
-]

@@ -73,6 +73,3 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
             "session.timeout.ms": _SESSION_TIMEOUT_MS,
         }
     )
-
-
-__all__ = ["RebalanceCallback", "RequestConsumer", "open_consumer"]

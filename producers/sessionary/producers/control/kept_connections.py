@@ -229,6 +229,3 @@ def _close_all(idle: deque[_Idle]) -> None:
             idle.pop().connection.close()
         except IndexError:
             return
-
-
-__all__ = ["IDLE_S_MAX", "KEPT_MAX", "Answer", "KeptConnections", "OpenAnswer", "Request"]

@@ -124,6 +124,3 @@ class RequestBacklog:
                 offsets[one.partition] = one.offset + 1
         self.waiting = left
         return offsets
-
-
-__all__ = ["OpenRequest", "RequestBacklog", "ServiceRequest"]

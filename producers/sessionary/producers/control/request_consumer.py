@@ -350,6 +350,3 @@ def _ask_group_by(connection: AdminConnection, group_id: str) -> AskGroup:
         return state is ConsumerGroupState.PREPARING_REBALANCING
 
     return ask_group
-
-
-__all__ = ["CLEANUPS", "MIGRATIONS", "TASKS", "AskEnds", "AskGroup", "KafkaRequestConsumer", "RequestKind"]

@@ -28,6 +28,3 @@ def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
     thread = threading.Thread(target=check_token, name="sessionary-token-check", daemon=True)
     thread.start()
     return thread
-
-
-__all__ = ["REFUSED_TOKEN", "start_token_check"]

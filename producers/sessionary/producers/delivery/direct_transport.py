@@ -379,6 +379,3 @@ def _open_journal(settings: ProducerSettings, on_error: OnError) -> Journal | No
     except OSError as error:
         on_error(SettingsError(f"SESSIONARY_JOURNAL_PATH: no journal is written: {error}"))
         return None
-
-
-__all__ = ["DirectTransport", "receipt_of"]

@@ -313,12 +313,3 @@ def _both(first: OnReceipt, second: OnReceipt) -> OnReceipt:
         second(receipt)
 
     return on_receipt
-
-
-__all__ = [
-    "NO_FIELDS",
-    "Emitter",
-    "EnvelopeFields",
-    "SendGate",
-    "SenderIdentity",
-]

@@ -42,6 +42,3 @@ class EventCounts:
     def outstanding(self) -> int:
         """Number of events that are neither delivered nor given up."""
         return self.sent + self.replayed - self.delivered - self.dropped - self.failed - self.expired
-
-
-__all__ = ["EventCounts"]

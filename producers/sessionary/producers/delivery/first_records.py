@@ -201,6 +201,3 @@ def _report(held: _Held, error: KafkaError) -> None:
     """Report a record that librdkafka did not take. There is no message of it."""
     if held.on_delivery is not None:
         held.on_delivery(error, cast(Message, None))
-
-
-__all__ = ["DeliveryCallback", "FirstRecords"]

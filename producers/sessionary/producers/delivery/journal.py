@@ -39,6 +39,3 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         os.close(self._fd)
-
-
-__all__ = ["Journal"]

@@ -178,5 +178,3 @@ def encoded_time(number: int) -> bytes:
 
 
 new_event_id = EventIds().new_id
-
-__all__ = ["EventIds", "EventTemplate", "HeartbeatTemplate", "new_event_id"]

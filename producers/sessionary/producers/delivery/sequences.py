@@ -136,6 +136,3 @@ class SequenceRegistry:
             if len(self._ended) > self._ended_max:
                 del self._ended[next(iter(self._ended))]
                 self._evicted = True
-
-
-__all__ = ["ENDED_MAX", "SEQUENCES_MAX", "ProducerSequence", "SequenceRegistry", "new_producer_id"]

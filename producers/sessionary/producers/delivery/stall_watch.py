@@ -62,6 +62,3 @@ class StallWatch:
             self._progress.clear()  # a new producer follows
             self._patience_s = min(2 * self._patience_s, _STALL_S_MAX)
         return stalled_s
-
-
-__all__ = ["STATISTICS_MS", "StallWatch"]

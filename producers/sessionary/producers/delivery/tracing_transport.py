@@ -117,6 +117,3 @@ def _end_failed(span: Span, error_type: str) -> None:
     span.set_attribute(span_names.ERROR_TYPE, error_type)
     span.set_status(Status(StatusCode.ERROR))
     span.end()
-
-
-__all__ = ["TracingTransport"]

@@ -162,15 +162,3 @@ class ToolCallFailed(ToolCallError):
             f"tool call {idem_key} of {tool_name} failed for good before: {error.code}: {error.message}",
         )
         self.error = error
-
-
-__all__ = [
-    "QuotaExceeded",
-    "ResultTooLarge",
-    "RunNotFound",
-    "RunOver",
-    "ToolCallError",
-    "ToolCallFailed",
-    "ToolCallInProgress",
-    "ToolCallUnresolved",
-]

@@ -121,6 +121,3 @@ async def _await_in_time(work: Awaitable[Any], late: ModelTimeout | None) -> Any
         if deadline.expired():
             raise late from error
         raise
-
-
-__all__ = ["Call", "Do", "Effect", "Flow", "Pause", "Send", "SendAsync", "Wait", "run_flow", "run_flow_async"]

@@ -137,20 +137,3 @@ def _reference_in(value: Json) -> str | None:
 def _summary_of(value: Json, text: str, size: int) -> str:
     counted = f", {len(value):,} items" if isinstance(value, dict | list | tuple) else ""
     return f"{type(value).__name__}{counted}, {size:,} bytes of JSON: {text[:_SUMMARY_CHARACTERS]}"
-
-
-__all__ = [
-    "INTERMEDIATE",
-    "RUN_RESULT",
-    "STEP_INPUT",
-    "STEP_OUTPUT",
-    "TOOL_ARGUMENTS",
-    "TOOL_RESULT",
-    "VALUE_BYTES_MAX",
-    "StoredText",
-    "ValueKeeper",
-    "keep_value",
-    "load_value",
-    "lost_text",
-    "store_value",
-]

@@ -127,6 +127,3 @@ def wait_recorded(sent: SentEvent, what: str, timeout_s: float) -> LogPosition |
         return sent.wait_position(timeout_s)
     except DeliveryFailed as error:
         raise Unavailable(f"{what} is not recorded: {error}", 1.0) from error
-
-
-__all__ = ["REAL_WAITS", "Judged", "Recorder", "wait_recorded"]

@@ -338,6 +338,3 @@ class ReservedCall:
 
     def _took_ms(self) -> int:
         return max(round((time.monotonic() - self._granted_s) * 1_000), 0)
-
-
-__all__ = ["ArgumentsText", "CallPlan", "Query", "ReservedCall", "TookEffect", "ToolPolicy", "recorded_call"]

@@ -107,14 +107,3 @@ def _planned_names(plan_json: str | None) -> list[str]:
         return []
     names = [item.get("name") if isinstance(item, dict) else item for item in items]
     return [name for name in names if isinstance(name, str)]
-
-
-__all__ = [
-    "DONE_STATES",
-    "ResumePlan",
-    "describe_resumption",
-    "describe_retry",
-    "describe_stop",
-    "is_unresolved",
-    "make_plan",
-]

@@ -41,6 +41,3 @@ class CallRate:
             turn_s = max(now_s, self._free_s if self._free_s - now_s < self._interval_s * 10_000 else now_s)
             self._free_s = turn_s + self._interval_s
             return turn_s - now_s
-
-
-__all__ = ["CallRate", "Retry"]

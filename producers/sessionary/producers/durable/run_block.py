@@ -393,6 +393,3 @@ class Run(ReportedBlock):
         except Invalid as error:
             self._send(RunFailed(to_error_info(error)))
             raise
-
-
-__all__ = ["Run", "RunStart", "StepLimit", "check_expected"]

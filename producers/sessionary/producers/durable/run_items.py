@@ -227,6 +227,3 @@ async def _each(source: Any) -> AsyncIterator[Any]:
     else:
         for item in source:
             yield item
-
-
-__all__ = ["ListPlace", "ListSteps", "RunItems", "RunProgress", "border_call"]

@@ -124,6 +124,3 @@ def _send_resumed(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -
     if judged.refusal == "call_unresolved" and open_call is not None:
         raise ToolCallUnresolved(open_call.tool_name, open_call.idem_key)
     raise Refused("run_resumed", judged.refusal)
-
-
-__all__ = ["KnownRun", "read_run", "resume_run"]

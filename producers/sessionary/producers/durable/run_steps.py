@@ -163,6 +163,3 @@ def _checked_name(name: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX:
         return name
     raise Invalid("invalid_value", f"a step is named {name!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX} characters")
-
-
-__all__ = ["RunSteps"]

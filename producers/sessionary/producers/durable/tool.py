@@ -230,6 +230,3 @@ def _current_recorder() -> Recorder | None:
         except RuntimeError:  # an `AsyncSession` that is not open yet
             return None
     return recorder if isinstance(recorder, Recorder) and recorder.reads is not None else None
-
-
-__all__ = ["Effect", "current_tool_key", "policy_of", "tool"]

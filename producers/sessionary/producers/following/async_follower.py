@@ -106,6 +106,3 @@ class AsyncSessionFollower:
     def _end(self, error: Exception | None) -> None:
         self._is_over, self._error = True, self._error or error
         self._news.set()
-
-
-__all__ = ["AsyncSessionFollower"]

@@ -217,6 +217,3 @@ class SessionFollower:
 def _without_signs(view: SessionView) -> SessionView:
     """Return a state without what changes by itself, or by refused events."""
     return view._replace(refusals=(), verdict=None)
-
-
-__all__ = ["SessionFollower"]

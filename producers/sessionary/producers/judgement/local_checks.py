@@ -179,18 +179,3 @@ def _known_values(cls: type[Any], field: str) -> tuple[str, ...]:
 def _describe_value(value: object) -> str:
     name = type(value).__name__
     return f"{value!r:.80}, {'an' if name[0] in 'aeiou' else 'a'} {name}"
-
-
-__all__ = [
-    "NO_BARS",
-    "RAISE_EPOCH",
-    "Bar",
-    "Bars",
-    "barred_events",
-    "check_limits",
-    "check_user",
-    "events_within_runs",
-    "find_objection",
-    "is_clock_reason",
-    "later_states",
-]

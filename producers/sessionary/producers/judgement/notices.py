@@ -102,16 +102,3 @@ class Notices:
                 self._report(finding)
         except Exception as error:  # noqa: BLE001 - a bug of the user's, which `on_error` is for
             self._report(error)
-
-
-__all__ = [
-    "Callbacks",
-    "Finding",
-    "Notices",
-    "OnFenced",
-    "OnPaused",
-    "OnRefused",
-    "OnResumed",
-    "OnTimedOut",
-    "SessionGoesOn",
-]

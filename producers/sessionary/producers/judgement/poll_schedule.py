@@ -47,6 +47,3 @@ class PollSchedule:
         if self._beats_s is None:
             return self._interval_s * (1.0 + _SPREAD / 2)
         return min(self._interval_s * (1.0 + _SPREAD / 2), self._beats_s * _BEATS_PART)
-
-
-__all__ = ["PollSchedule"]

@@ -99,6 +99,3 @@ class SentEvents:
             if (refused := self.take_refused(event_id, why)) is not None:
                 found.append(refused)
         return found
-
-
-__all__ = ["SentEvents", "SentSoFar"]

@@ -38,6 +38,3 @@ class SessionLock:
     def release(self) -> None:
         """Release what `acquire_now` or `acquire_within` took."""
         self._lock.release()
-
-
-__all__ = ["SessionLock"]

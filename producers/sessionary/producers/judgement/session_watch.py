@@ -285,6 +285,3 @@ def _find_news(watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, 
     if handle is not None:
         finding = handle.adopt_change(change) or handle.go_on(change)
     return news if finding is None else [*news, finding]
-
-
-__all__ = ["SESSIONS_MAX", "SessionWatch", "WatchedHandle"]

@@ -230,6 +230,3 @@ class MigrationAcceptor:
 
 def _key_of(request: MigrationRequest) -> _Key:
     return request.migration_id, request.step
-
-
-__all__ = ["CONCURRENCY", "MigrationAcceptor", "OpenAttached"]

@@ -34,6 +34,3 @@ def hand_over_to_loop(function: Callable[[SessionCore], Awaitable[object]], on_e
             on_error(error)
 
     return hand_over
-
-
-__all__ = ["hand_over_to_loop"]

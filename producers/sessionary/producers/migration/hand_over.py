@@ -41,6 +41,3 @@ class MigratingClient(Protocol):
 def take_migrations(client: MigratingClient, function: OnMigrated, concurrency: int) -> None:
     """Let a client call `function` with each session that arrives."""
     client.take_migrations(hand_over_in_place(function, client.on_error), concurrency)
-
-
-__all__ = ["HandOver", "OnMigrated", "hand_over_in_place", "take_migrations"]

@@ -228,6 +228,3 @@ def disabled_ports() -> Ports:
         follows=follows,
         migrations=migrations,
     )
-
-
-__all__ = ["DisabledCleanups", "DisabledFollows", "DisabledMigrations", "DisabledTransport", "disabled_ports"]

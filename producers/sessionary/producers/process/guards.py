@@ -40,6 +40,3 @@ def join_thread(thread: threading.Thread | None, timeout_s: float) -> bool:
         return True
     thread.join(max(timeout_s, 0.0))
     return not thread.is_alive()
-
-
-__all__ = ["guard_callback", "join_thread"]

@@ -70,6 +70,3 @@ def _describe_foreign_key(value: Any, path: str) -> str:
     items = value.items() if isinstance(value, dict) else enumerate(value)
     form = "{}.{}" if isinstance(value, dict) else "{}[{}]"
     return next(filter(None, (_describe_foreign_key(item, form.format(path, key)) for key, item in items)), "")
-
-
-__all__ = ["JSON_BYTES_MAX", "any_json_text", "to_json_text"]

@@ -86,6 +86,3 @@ async def open_or_leave(open_it: Callable[[], T], leave: Callable[[T, BaseExcept
         for found in found_now:
             leave(found, error)
         raise
-
-
-__all__ = ["open_or_leave", "run_anyway", "run_unless_left"]

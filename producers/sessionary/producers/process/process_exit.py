@@ -77,5 +77,3 @@ def _leave_parent() -> None:
 atexit.register(_close_clients)
 if hasattr(os, "register_at_fork"):  # Windows has none, and no fork
     os.register_at_fork(after_in_child=_leave_parent)
-
-__all__ = ["bind_to_process", "exit_on_sigterm", "keep_forever", "log_error"]

@@ -42,6 +42,3 @@ def exception_text(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """Return class and text of an exception, as UTF-8 can hold them."""
     return f"{replace_surrogates(type(error).__name__)}: {exception_text(error)}"
-
-
-__all__ = ["error_text", "exception_text", "replace_in_value", "replace_surrogates"]

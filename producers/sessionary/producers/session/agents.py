@@ -71,6 +71,3 @@ class AgentGroup:
         if read is None:
             raise SessionLost(f"session {session_id} has no agent {agent_id}")
         return read
-
-
-__all__ = ["AgentGroup"]

@@ -115,14 +115,3 @@ async def end_anyway(core: SessionCore, verb: Callable[P, T], *args: P.args, **k
 async def run_session_flow_async(core: SessionCore, flow: Flow[T]) -> T:
     """Run a flow of a session without blocking the event loop. Raises what the flow raises."""
     return await run_flow_async(flow, core.waits.pause, partial(hand_over, core))
-
-
-__all__ = [
-    "AsyncStep",
-    "OpenedLater",
-    "Opening",
-    "end_anyway",
-    "hand_over",
-    "open_core",
-    "run_session_flow_async",
-]

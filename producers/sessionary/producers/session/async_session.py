@@ -854,13 +854,3 @@ class AsyncSession(OpenedLater):
         another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
         """
         await end_anyway(self.core, Lifecycle(self.core).close, message, marks)
-
-
-__all__ = [
-    "AsyncSession",
-    "AsyncSessionAgents",
-    "AsyncSessionConversation",
-    "AsyncSessionLifecycle",
-    "AsyncSessionMigration",
-    "AsyncSessionRecords",
-]

@@ -108,6 +108,3 @@ class SessionBeats:
         if self._token is not None:
             self._timer.stop_heartbeat(self._token)
             self._token = None
-
-
-__all__ = ["SessionBeats"]

@@ -109,6 +109,3 @@ def _reference_in(content: str) -> str | None:
         return None
     is_text = isinstance(reference, str) and reference.startswith(f"artifact:{_MESSAGE_TYPE}:")
     return reference if is_text else None
-
-
-__all__ = ["LAST_DEFAULT", "Turns", "check_last", "load_contents"]

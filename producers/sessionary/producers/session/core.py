@@ -355,6 +355,3 @@ class SessionCore:
 def run_session_flow(core: SessionCore, flow: Flow[T]) -> T:
     """Run a flow of a session in this thread. Raises what the flow raises."""
     return run_flow(flow, core.waits.pause)
-
-
-__all__ = ["FINAL_ERRORS", "SessionCore", "SharedServices", "run_session_flow"]

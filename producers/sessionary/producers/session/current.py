@@ -13,6 +13,3 @@ def current_session() -> Session | AsyncSession | None:
     """
     found = active_session()
     return found if isinstance(found, Session | AsyncSession) else None
-
-
-__all__ = ["current_session"]

@@ -28,6 +28,3 @@ class MigrationAborted(ProducerError):
         self.migration_id = migration_id
         self.target_service = target_service
         self.reason_code = reason_code
-
-
-__all__ = ["MigrationAborted"]

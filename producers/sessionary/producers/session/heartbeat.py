@@ -254,13 +254,3 @@ class Heartbeats:
             self._queued += sum(len(due.sessions) for due in rounds)
             for due in rounds:
                 heapq.heappush(self._due, due)
-
-
-__all__ = [
-    "BeatsWith",
-    "Heartbeats",
-    "IsAlive",
-    "SendHeartbeat",
-    "heartbeat_interval_s",
-    "lifeline_of",
-]

@@ -304,6 +304,3 @@ class Lifecycle:
             if core.view.local_state == "Idle" and not core.view.detached:
                 core.send_event(SessionStartFailed("connection_failed", why), NO_FIELDS)
                 core.set_state("Terminated")
-
-
-__all__ = ["LIMIT", "Lifecycle", "Step"]

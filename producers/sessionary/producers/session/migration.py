@@ -181,6 +181,3 @@ class Migration:
         with self._core.lock:
             view.is_holder, view.detached = True, False
             self._core.set_state(view.local_state, committed=True)
-
-
-__all__ = ["TTL_S_DEFAULT", "Migration", "MigrationResult", "OfferedMigration"]

@@ -51,6 +51,3 @@ def attach_flow(core: SessionCore, take_over: bool, marks: Marks) -> Flow[Sessio
         core.abandon()
         raise
     return core
-
-
-__all__ = ["attach_flow", "new_core"]

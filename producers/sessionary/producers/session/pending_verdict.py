@@ -130,6 +130,3 @@ class VerdictFollower:
         except Exception as error:  # noqa: BLE001 - one session's error must not end the thread, which serves all
             self._on_error(error)
             return True
-
-
-__all__ = ["TAKES_SESSION", "FollowVerdict", "PendingVerdict", "VerdictFollower", "wait_acknowledged"]

@@ -170,6 +170,3 @@ def watch_core(core: SessionCore) -> None:
     held = weakref.ref(core)
     find: Callable[[], PolledSession | None] = lambda: None if (found := held()) is None else PolledSession(found)  # noqa: E731
     core.view.sent_events = core.services.watch.watch_session(find, core.emitter)
-
-
-__all__ = ["PolledSession", "watch_core"]

@@ -116,6 +116,3 @@ def _deadline_ms(deadline: timedelta | float | None) -> int | None:
     if not 0 < seconds <= NUMBER_MAX / 1_000:
         raise Invalid("invalid_value", f"deadline is {deadline!r}: use seconds above 0, or a timedelta")
     return max(1, round(seconds * 1_000))
-
-
-__all__ = ["Questions"]

@@ -42,6 +42,3 @@ class RecordedReads:
             if known == (mine.version, mine.state_json):  # else another thread updated it meanwhile
                 committed = view.version, content_hash(view.state_json)
                 raise StateMismatch(core.session_id, (known[0], content_hash(known[1])), committed)
-
-
-__all__ = ["RecordedReads"]

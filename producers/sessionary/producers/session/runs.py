@@ -94,6 +94,3 @@ class Runs:
         except Unavailable as error:
             raise Unavailable(f"task {task_id}: {error}", error.retry_after_s) from None
         self.note_task(task_id, place)
-
-
-__all__ = ["Runs"]

@@ -838,13 +838,3 @@ class Session:
             if self._block is not None:
                 leave_block(self._block)
         return False
-
-
-__all__ = [
-    "Session",
-    "SessionAgents",
-    "SessionConversation",
-    "SessionLifecycle",
-    "SessionMigration",
-    "SessionRecords",
-]

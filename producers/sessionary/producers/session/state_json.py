@@ -42,6 +42,3 @@ def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> S
         encoding="full",
         compression="none",
     )
-
-
-__all__ = ["canonical_json", "full_snapshot", "parsed_state"]

@@ -127,6 +127,3 @@ def judge_sent(core: SessionCore, sent: PendingVerdict) -> tuple[SessionView, Re
 
 def _now_us() -> int:
     return time.time_ns() // 1_000
-
-
-__all__ = ["Updates", "judge_sent"]

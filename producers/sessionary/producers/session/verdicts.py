@@ -192,6 +192,3 @@ class Verdicts:
         finally:
             known.detached = True
             core.beats.stop()
-
-
-__all__ = ["Verdicts"]

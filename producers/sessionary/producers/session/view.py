@@ -151,6 +151,3 @@ class LocalView:
 def _may_go_on_alone(payload: Payload, run_id: str | None) -> bool:
     """Return whether an event may be one of a detached run, which its session's state bars not."""
     return bool(run_id) and type(payload) in events_within_runs()
-
-
-__all__ = ["LocalView"]

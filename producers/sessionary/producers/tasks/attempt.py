@@ -147,6 +147,3 @@ class TaskAttempt:
             self._sender.deliver(ended, at_us)
         except Invalid as error:
             self._sender.deliver(RunFailed(to_error_info(error)), at_us)
-
-
-__all__ = ["DEFAULT_TIMES", "TaskAttempt", "TaskTimes"]

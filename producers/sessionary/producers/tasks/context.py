@@ -152,6 +152,3 @@ class TaskBeats:
             self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
         except ProducerError as error:  # no room, or the client closes: the next beat may find some
             self._on_error(error)
-
-
-__all__ = ["TaskBeats", "TaskContext"]

@@ -44,6 +44,3 @@ def functions_of(module: str) -> Mapping[str, TaskFunction]:
     if not found:
         raise Invalid("invalid_value", f"module {module} has no function that is marked with @task")
     return found
-
-
-__all__ = ["TaskFunction", "functions_of", "task"]

@@ -73,6 +73,3 @@ class TaskSender:
     def close(self) -> None:
         """Forget the sequence of the session's events once they are delivered."""
         self._emitter.forget_sequence()
-
-
-__all__ = ["TaskSender", "now_us"]

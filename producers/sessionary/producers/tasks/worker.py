@@ -132,6 +132,3 @@ class TaskWorker:
         emitter = self._client.core.new_emitter(key, request.user_id, request.data_classes)
         emitter.epoch = request.epoch
         return emitter
-
-
-__all__ = ["TaskWorker"]

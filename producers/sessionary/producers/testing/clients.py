@@ -133,6 +133,3 @@ def memory_client(
         artifacts=artifacts,
     )
     return client, memory
-
-
-__all__ = ["memory_client", "memory_ports"]

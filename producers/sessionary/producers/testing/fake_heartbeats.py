@@ -63,6 +63,3 @@ class FakeHeartbeats:
             if send is None or not send():
                 self.stop_heartbeat(token)
             beating.due_ms = now_ms + beating.interval_ms
-
-
-__all__ = ["FakeHeartbeats"]

@@ -26,6 +26,3 @@ class FakePolls:
             poll = each()
             if poll is not None:
                 poll()
-
-
-__all__ = ["FakePolls"]

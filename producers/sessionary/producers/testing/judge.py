@@ -216,6 +216,3 @@ class Judge:
             self.migrations.append(record)
         elif isinstance(record, QuotaNotice):
             self.quotas.notices.append(record)
-
-
-__all__ = ["Judge", "JudgedRecord"]

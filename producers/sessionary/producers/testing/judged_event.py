@@ -74,6 +74,3 @@ class JudgedEvent(NamedTuple):
     def verdict(self) -> Verdict:
         """The verdict as `Session.sync` reads it."""
         return Verdict(applied=self.outcome != "refused", reason=self.reason)
-
-
-__all__ = ["JudgedEvent", "MemoryQuota", "NamedSession", "Outcome", "id_of"]

@@ -257,6 +257,3 @@ def _migration_view(row: SessionState) -> MigrationView | None:
     if last is None:
         return None
     return MigrationView(last.migration_id, last.target_service, last.step, last.reason_code or None, last.from_state)
-
-
-__all__ = ["JudgedLog"]

@@ -43,6 +43,3 @@ class MemoryCore:
         with self.lock:
             self.timers.append(timer)
         return timer
-
-
-__all__ = ["MemoryCore"]

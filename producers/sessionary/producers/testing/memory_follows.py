@@ -70,6 +70,3 @@ class MemoryFollows:
         with self._memory.core.lock:
             self._memory.core.log.follow_session(session_id)
         return MemoryStream(self._memory, session_id)
-
-
-__all__ = ["MemoryFollows", "MemoryStream"]

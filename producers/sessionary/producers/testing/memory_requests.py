@@ -95,6 +95,3 @@ class Deliveries:
             if found is not None:
                 self._open.remove(found[0])
             return found
-
-
-__all__ = ["Asked", "AskingJudge", "Deliveries", "MemoryRequests"]

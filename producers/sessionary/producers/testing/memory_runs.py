@@ -229,6 +229,3 @@ def _call_view(row: ToolCallState | EndedToolCall) -> CallView:
     if isinstance(row, ToolCallState):
         return head._replace(reservation=row.reservation)
     return head._replace(state=row.state, error=row.error, result_json=row.result_json)
-
-
-__all__ = ["MemoryRuns"]

@@ -143,6 +143,3 @@ class OperatorHand:
 
 def _asks(payload: Payload) -> bool:
     return isinstance(payload, SessionPaused) and payload.question is not None
-
-
-__all__ = ["Decide", "JudgedMemory", "OperatorHand"]

@@ -62,6 +62,3 @@ class Quotas:
                     verdict = verdict_on(row, claim, "memory")
                     return ToldVerdict(SessionKey(row.tenant_id, claim.session_id).encoded(), encode_record(verdict))
         return None
-
-
-__all__ = ["Quotas", "ToldVerdict"]

@@ -193,19 +193,3 @@ def writer_schemas() -> dict[bytes, WriterSchema]:
 def schemas_as_of(rules: int) -> dict[bytes, WriterSchema]:
     """Return the schemas that judges by a version of the rules know, by fingerprint."""
     return {key: schema for key, schema in writer_schemas().items() if schema.rules <= rules}
-
-
-__all__ = [
-    "EVENTS_NAMESPACE",
-    "RECORDS_NAMESPACE",
-    "Json",
-    "WriterSchema",
-    "canonical_form",
-    "current_schemas",
-    "foreign_schema",
-    "parsed_schema",
-    "schema_fingerprint",
-    "schemas_as_of",
-    "schemas_by",
-    "writer_schemas",
-]

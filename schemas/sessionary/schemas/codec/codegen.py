@@ -46,6 +46,3 @@ class CodeBuilder:
         """Compile the text, and return its function `name`. Raises `SyntaxError` for bad text."""
         exec("\n".join(self._lines), self.namespace)
         return self.namespace[name]
-
-
-__all__ = ["CodeBuilder"]

@@ -53,6 +53,3 @@ def find_function(kind: Kind, full_name: str, fingerprint: bytes) -> Any:
     """Return the function for values of a schema; None if the build did not make it."""
     made = generated_functions()
     return None if made is None else made.find_function(module_name(full_name, fingerprint), kind)
-
-
-__all__ = ["Kind", "find_function", "find_in_modules", "fits", "generated_functions", "module_name"]

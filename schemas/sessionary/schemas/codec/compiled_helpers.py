@@ -71,19 +71,3 @@ def encode_varint(rest: int) -> bytes:
 
 recurring_long: Final = lru_cache(maxsize=1 << 14)(encode_long)  # lengths, counts and times of the same moment
 write_double: Final = struct.Struct("<d").pack
-
-__all__ = [
-    "READER_GAVE_UP",
-    "WRITER_GAVE_UP",
-    "Reader",
-    "Writer",
-    "bools",
-    "encode_long",
-    "encode_varint",
-    "new_instance",
-    "read_double",
-    "read_eight",
-    "read_long",
-    "recurring_long",
-    "write_double",
-]

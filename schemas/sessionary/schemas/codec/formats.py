@@ -280,18 +280,3 @@ def older_form(newest: Format) -> OlderForm | None:
     `newest` is today's format of the payload's class.
     """
     return _OLDER_EVENTS[newest.cls]
-
-
-__all__ = [
-    "SINGLE_OBJECT",
-    "Event",
-    "Format",
-    "OlderForm",
-    "Record",
-    "event_format",
-    "format_by_name",
-    "format_of",
-    "older_form",
-    "record_format",
-    "record_formats",
-]

@@ -25,6 +25,3 @@ def decoder_for(settings: KafkaSettings, *, in_background: bool = False) -> Deco
         ) from None
     registry = ConfluentRegistry(open_registry_client(settings))
     return Decoder(BackgroundLookups(registry) if in_background else registry)
-
-
-__all__ = ["decoder_for"]

@@ -88,6 +88,3 @@ class BackgroundLookups:
             return _Answer(self._registry.get_schema(schema_id), "", math.inf)
         except KeyError:
             return _Answer(None, "", self._now_s() + UNKNOWN_S)
-
-
-__all__ = ["ANSWERS_MAX", "LOOK_UPS_MAX", "UNKNOWN_S", "BackgroundLookups"]

@@ -252,15 +252,3 @@ def record_reader(cls: Any, schema: Mapping[str, Json]) -> Callable[[dict[str, A
         return make(values(decoded))
 
     return read_record
-
-
-__all__ = [
-    "absent_fields",
-    "check_types",
-    "field_types",
-    "find_misfit",
-    "find_wrong_field",
-    "record_reader",
-    "record_writer",
-    "types_of",
-]

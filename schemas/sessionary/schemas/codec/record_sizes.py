@@ -95,6 +95,3 @@ def _cut_value(value: Any) -> Any:
 
 def _cut_key(key: bytes | None) -> bytes | None:
     return key and key[:KEY_BYTES_MAX]
-
-
-__all__ = ["KEY_BYTES_MAX", "LIST_MAX", "TEXT_MAX", "EncodedRecord", "batch_bytes", "encode_to_fit"]

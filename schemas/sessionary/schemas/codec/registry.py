@@ -71,6 +71,3 @@ class ConfluentRegistry:
             return self._client.register_schema(full_name, Schema(schema, "AVRO"))
         except Exception as error:  # the HTTP client's errors have no common base
             raise Unavailable(f"schema registry: {type(error).__name__} {error}", RETRY_AFTER_S) from error
-
-
-__all__ = ["RETRY_AFTER_S", "ConfluentRegistry", "open_registry_client"]

@@ -182,17 +182,3 @@ def find_invalid_value(event: Event) -> str:
     cls = type(event.payload)
     # By `get`: the index of a class below `dict` is looked up as a method by each use.
     return (_EVENT_CHECKS.get(cls) or _EVENT_CHECKS[cls])(event)
-
-
-__all__ = [
-    "ENVELOPE_NUMBERS",
-    "OWN_CHECKS",
-    "envelope_fields",
-    "event_check",
-    "find_invalid_value",
-    "find_long_text",
-    "is_number",
-    "tell_bad_number",
-    "tell_long_list",
-    "tell_long_text",
-]

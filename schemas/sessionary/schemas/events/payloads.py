@@ -190,5 +190,3 @@ PAYLOADS: dict[str, type[Payload]] = {
 
 EVENT_TYPES: dict[type[Payload], str] = {payload: name for name, payload in PAYLOADS.items()}
 """Event type by payload class."""
-
-__all__ = ["EVENT_TYPES", "PAYLOADS", "Payload"]

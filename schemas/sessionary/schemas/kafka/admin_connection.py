@@ -62,6 +62,3 @@ def take_answer(answer: Future[T], timeout_s: float) -> T:
     if error is None:
         return answer.result()
     raise KafkaException(*error.args) if isinstance(error, KafkaException) else error
-
-
-__all__ = ["AdminConnection", "take_answer"]

@@ -123,15 +123,3 @@ def _drop_reference(holder: list[object]) -> None:
 def _hold_briefly(producer: Producer) -> None:
     time.sleep(_LAST_POLL_S)
     await_reports(producer)
-
-
-__all__ = [
-    "ORDERED",
-    "ClosableConsumer",
-    "await_reports",
-    "close_in_background",
-    "discard_client",
-    "discard_producer",
-    "flush_producer",
-    "purge_producer",
-]

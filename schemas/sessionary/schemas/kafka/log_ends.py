@@ -63,6 +63,3 @@ class LogEndClient:
                 if found.offset >= 0:  # negative: unknown
                     ends[place.partition] = LogEnd(found.offset, found.leader_epoch)
         return ends
-
-
-__all__ = ["LogEnd", "LogEndClient"]

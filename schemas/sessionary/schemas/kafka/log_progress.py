@@ -142,14 +142,3 @@ class StuckConsumerDetector:
             if now_s - self._unreachable_s >= RENEW_S:
                 return f"it has reached no broker for {now_s - self._unreachable_s:.0f} s"
         return None
-
-
-__all__ = [
-    "ASK_EVERY_S",
-    "JOIN_S",
-    "RENEW_S",
-    "LogAnswer",
-    "LogProgress",
-    "StalledPartition",
-    "StuckConsumerDetector",
-]

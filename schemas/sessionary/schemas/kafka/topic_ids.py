@@ -21,6 +21,3 @@ def ask_topic_id(connection: AdminConnection, topic: str, timeout_s: float) -> s
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
         raise
     return None if found == _NO_ID else found
-
-
-__all__ = ["ask_topic_id"]

@@ -40,6 +40,3 @@ HELP: Final = (
     "with this offset. The sink of the history leaves it out too, once the audit trail in ClickHouse says so. Find the "
     "client that sent it"
 )
-
-
-__all__ = ["HELP", "describe_unreadable_batch", "is_unreadable_batch"]

@@ -30,6 +30,3 @@ class AgentHandover(NamedTuple):
     from_snapshot_id: str  # The giver's snapshot
     sync_type: str
     at: int  # Log time, ms
-
-
-__all__ = ["AgentHandover", "SessionAgent", "SharedResult"]

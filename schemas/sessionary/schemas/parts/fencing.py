@@ -15,6 +15,3 @@ class FencedBeats(NamedTuple):
 
     epoch: int
     id_hashes: Sequence[int]
-
-
-__all__ = ["FencedBeats"]

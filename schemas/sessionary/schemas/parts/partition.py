@@ -30,6 +30,3 @@ class PartitionDecision(NamedTuple):
     last_offset: int | None
     clock_ms: int  # the partition's clock after it
     principal: str
-
-
-__all__ = ["ClockRepair", "PartitionDecision"]

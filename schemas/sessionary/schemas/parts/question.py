@@ -33,6 +33,3 @@ class Answer(NamedTuple):
     reason_code: str
     by: str
     text: str | None = None
-
-
-__all__ = ["Answer", "Question"]

@@ -53,6 +53,3 @@ class AnnouncedRules(NamedTuple):
     def rules(self) -> RuleSet:
         """What begins."""
         return RuleSet._make(self[: len(RuleSet._fields)])
-
-
-__all__ = ["AnnouncedRules", "RuleSet"]

@@ -34,6 +34,3 @@ class OpenRun(NamedTuple):
 
     run_id: str
     detached: bool
-
-
-__all__ = ["Checkpoint", "OpenRun"]

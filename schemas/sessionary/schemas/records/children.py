@@ -64,6 +64,3 @@ class AgentState(NamedTuple):
     completed_tasks: Sequence[str] = ()  # In the order of their completion
     shared: Sequence[SharedResult] = ()  # What this agent shares; oldest first
     handover: AgentHandover | None = None  # The last one that it got
-
-
-__all__ = ["AgentState", "ArtifactState", "MessageContent", "MessageState"]

@@ -43,6 +43,3 @@ class RulesActivation(NamedTuple):
     def rules(self) -> RuleSet:
         """What begins."""
         return RuleSet._make(self[: len(RuleSet._fields)])
-
-
-__all__ = ["RulesActivation", "Tick"]

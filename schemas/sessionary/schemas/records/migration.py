@@ -38,6 +38,3 @@ class MigrationRequest(NamedTuple):
     data_classes: Sequence[DataClass]
     expires_at: int
     requested_at: int
-
-
-__all__ = ["MigrationRequest"]

@@ -191,6 +191,3 @@ class TaskRequest(NamedTuple):
     input_json: str | None
     data_classes: Sequence[DataClass]
     requested_at: int
-
-
-__all__ = ["AuditRecord", "BatchAcknowledged", "BatchRecord", "CleanupRequest", "RejectedEvent", "TaskRequest"]

@@ -51,6 +51,3 @@ class TenantQuota(NamedTuple):
     tokens: int = 0  # So many the tenant has used in its present window
     tokens_until: int = 0  # When that window ends; 0 if no token was used in it. Log time, ms
     token_limit: int | None = None  # At the last decision; None if the tenant had none
-
-
-__all__ = ["QuotaNotice", "QuotaVerdict", "TenantQuota"]

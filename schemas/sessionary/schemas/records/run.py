@@ -182,17 +182,3 @@ class ToolCallContent(NamedTuple):
 
     result_json: str | None
     artifact_id: str | None
-
-
-__all__ = [
-    "EndedToolCall",
-    "FinishedRun",
-    "RunContent",
-    "RunGravestone",
-    "RunState",
-    "StepContent",
-    "StepState",
-    "TimedStep",
-    "ToolCallContent",
-    "ToolCallState",
-]

@@ -126,6 +126,3 @@ class Position(NamedTuple):
     row_checksum: int | None = None  # sum of their CRC-32 modulo 2**63
     clock_repairs: Sequence[ClockRepair] = ()  # of the partition's clock; oldest first
     decisions: Sequence[PartitionDecision] = ()  # the last eight about the partition; oldest first
-
-
-__all__ = ["Gravestone", "GravestoneChunk", "Position", "SessionContent", "SessionState"]

@@ -17,6 +17,3 @@ class ClickHouseSettings(EnvSettings):
     clickhouse_database: str = Field(
         "sessionary", description="database of this pipeline; an extra pipeline has its own", pattern=r"^[A-Za-z_]\w*$"
     )
-
-
-__all__ = ["ClickHouseSettings"]

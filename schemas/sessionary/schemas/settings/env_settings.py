@@ -60,6 +60,3 @@ class LogSettings(EnvSettings):
     log_format: Literal["json", "text"] | None = Field(
         None, description="form of a role's log lines: json or text; by default text on a terminal, else json"
     )
-
-
-__all__ = ["ENV_PREFIX", "EnvSettings", "LogSettings"]

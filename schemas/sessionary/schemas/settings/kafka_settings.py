@@ -125,6 +125,3 @@ class KafkaSettings(EnvSettings):
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
         }
-
-
-__all__ = ["SOCKET_TIMEOUT_MS", "KafkaSettings"]

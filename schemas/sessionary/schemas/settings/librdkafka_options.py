@@ -172,6 +172,3 @@ def _without_values(text: str, options: Mapping[str, str]) -> str:
     for value in sorted(options.values(), key=len, reverse=True):
         text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text) if value else text
     return text
-
-
-__all__ = ["OPTION_PREFIX", "check_options", "option_variable", "read_options"]

@@ -29,6 +29,3 @@ class RereadFile(Generic[T]):
         found = self._parse(self.path.read_bytes())
         self._version = version
         return found
-
-
-__all__ = ["RereadFile"]

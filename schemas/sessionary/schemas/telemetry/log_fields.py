@@ -40,18 +40,3 @@ def error_subject(error: BaseException) -> dict[str, object]:
     """Return an error's class, and what its attributes name: a session, a record's place."""
     named = ((name, getattr(error, name, None)) for name in (TENANT_ID, SESSION_ID, PARTITION, OFFSET))
     return {ERROR_CLASS: type(error).__name__, **{name: value for name, value in named if value is not None}}
-
-
-__all__ = [
-    "ERROR",
-    "ERROR_CLASS",
-    "OFFSET",
-    "PARTITION",
-    "REASON",
-    "SESSION_ID",
-    "TENANT_ID",
-    "error_subject",
-    "key_fields",
-    "record_fields",
-    "session_fields",
-]

@@ -52,6 +52,3 @@ class RepeatLimiter(Generic[Line]):
 
 def _last_line(repeated: _Repeated[Line]) -> list[tuple[Line, int]]:
     return [] if repeated.last is None else [(repeated.last, repeated.suppressed - 1)]
-
-
-__all__ = ["REPEAT_S", "RepeatLimiter"]

@@ -248,17 +248,3 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
         exc_info=(kind, error, trace),
         **error_fields(error),
     )
-
-
-__all__ = [
-    "EXIT_HUNG",
-    "RoleLogHandler",
-    "configure_role_logs",
-    "end_hung_process",
-    "error_fields",
-    "line_formatter",
-    "read_end_reason",
-    "report_role_end",
-    "role_logger",
-    "wants_json_lines",
-]

@@ -46,6 +46,3 @@ def _configure_sdk(role: str, instance: str | None) -> None:
     if "OTEL_SERVICE_NAME" not in os.environ:
         named["service.name"] = f"{SCOPE}-{role.replace(' ', '-')}"
     RoleConfigurator().configure(resource_attributes=named)  # type: ignore[no-untyped-call]
-
-
-__all__ = ["role_tracer"]

@@ -31,28 +31,3 @@ TENANT_ID: Final = "sessionary.tenant.id"
 EVENT_TYPE: Final = "sessionary.event.type"
 OUTCOME: Final = "sessionary.outcome"  # applied, duplicate or refused
 REFUSAL_REASON: Final = "sessionary.refusal.reason"
-
-__all__ = [
-    "CONVERSATION_ID",
-    "DB_COLLECTION_NAME",
-    "DB_SYSTEM_NAME",
-    "ERROR_TYPE",
-    "EVENT_TYPE",
-    "MESSAGING_BATCH_MESSAGE_COUNT",
-    "MESSAGING_CONSUMER_GROUP_NAME",
-    "MESSAGING_DESTINATION_NAME",
-    "MESSAGING_DESTINATION_PARTITION_ID",
-    "MESSAGING_KAFKA_OFFSET",
-    "MESSAGING_MESSAGE_BODY_SIZE",
-    "MESSAGING_MESSAGE_ID",
-    "MESSAGING_OPERATION_NAME",
-    "MESSAGING_OPERATION_TYPE",
-    "MESSAGING_SYSTEM",
-    "OUTCOME",
-    "PROCESS",
-    "REFUSAL_REASON",
-    "SCOPE",
-    "SEND",
-    "STORE",
-    "TENANT_ID",
-]

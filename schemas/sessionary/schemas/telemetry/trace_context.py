@@ -42,6 +42,3 @@ def sampled_context(headers: Iterable[tuple[str, bytes]]) -> SpanContext | None:
 def as_parent(context: SpanContext) -> Context:
     """Return what a span is started with to be a child of `context`."""
     return set_span_in_context(NonRecordingSpan(context), Context())
-
-
-__all__ = ["as_parent", "format_traceparent", "parse_traceparent", "sampled_context"]

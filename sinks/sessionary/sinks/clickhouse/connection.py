@@ -60,6 +60,3 @@ def run_statement(client: Client, sql: str) -> None:
         client.command(sql)
     except Exception as error:  # as above
         raise classify_error(error) from error
-
-
-__all__ = ["connect", "query_rows", "run_statement"]

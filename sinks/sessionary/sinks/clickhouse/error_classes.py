@@ -71,6 +71,3 @@ def classify_error(error: Exception) -> Transient | OperatorError:
         # Without a code, the answer came from a proxy or a socket, not from ClickHouse.
         return Transient("network", text)
     return OperatorError("client", text)
-
-
-__all__ = ["classify_error"]

@@ -205,6 +205,3 @@ def _within(ranges: Sequence[tuple[int, int, int]]) -> str:
     return " OR ".join(
         f"src_partition = {partition} AND src_offset BETWEEN {first} AND {last}" for partition, first, last in ranges
     )
-
-
-__all__ = ["TableInserter"]

@@ -222,15 +222,3 @@ def check_migrations(settings: ClickHouseSettings) -> None:
         client.close()
     if names := ", ".join([*(view.name for view in plan.make), *plan.drop]):
         raise OperatorError("not_migrated", f"views of database {database} differ: {names}; run: sessionary db migrate")
-
-
-__all__ = [
-    "MadeView",
-    "ViewPlan",
-    "apply_migrations",
-    "check_client_database",
-    "check_migrations",
-    "newer_release",
-    "pending_migrations",
-    "plan_views",
-]

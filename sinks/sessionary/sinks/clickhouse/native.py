@@ -198,6 +198,3 @@ class NativeBlock:
         for count in (len(self._columns), self.rows):
             write_leb128(count, head)
         return b"".join([head, *chain.from_iterable(column.column_pieces() for column in self._columns)])
-
-
-__all__ = ["PORTION", "BadValue", "NativeBlock"]

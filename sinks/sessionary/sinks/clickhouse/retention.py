@@ -58,6 +58,3 @@ def apply_retention(settings: RetentionSettings, progress: Callable[[str], None]
     finally:
         client.close()
     return [f"{name} is kept for {days} days, no longer for {applied[name]}" for name, days in changed.items()]
-
-
-__all__ = ["apply_retention"]

@@ -115,6 +115,3 @@ def order_views(texts: Mapping[str, str], tables: str) -> tuple[View, ...]:
         parts = (texts[name], *(ordered[used].checksum for used in uses[name]), tables)
         ordered[name] = View(name, texts[name], _hash_text("\n".join(parts)))
     return tuple(ordered.values())
-
-
-__all__ = ["Migration", "Schema", "View", "order_views", "shipped_migrations", "shipped_schema"]

@@ -50,6 +50,3 @@ def is_block_due(waiting: WaitingRecords, limits: BlockLimits, now_s: float) -> 
     if waiting.busy_since_s is not None:
         return now_s - waiting.busy_since_s >= patience_s
     return now_s - waiting.since_s >= patience_s and (now_s >= waiting.idle_until_s or waiting.rows >= _IDLE_ROWS)
-
-
-__all__ = ["BlockLimits", "WaitingRecords", "is_block_due"]

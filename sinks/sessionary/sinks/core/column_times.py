@@ -34,15 +34,3 @@ def clamp_reported_time(value_us: int) -> int:
 def expiry_seconds(personal_until_us: int | None) -> int:
     """Return when personal columns expire, in s since the epoch; `NEVER_S` for None."""
     return NEVER_S if personal_until_us is None else personal_until_us // 1_000_000
-
-
-__all__ = [
-    "NEVER_S",
-    "REPORTED_MAX_US",
-    "REPORTED_MIN_US",
-    "TIME_MAX_US",
-    "TIME_MIN_US",
-    "check_log_time",
-    "clamp_reported_time",
-    "expiry_seconds",
-]

@@ -47,5 +47,3 @@ def _is_idle_batch(value: bytes | None) -> bool:
 
 
 IDLE_RECORDS: Final[Mapping[SinkTopic, IsIdle]] = {"events": _is_idle_event, "batches": _is_idle_batch}
-
-__all__ = ["IDLE_RECORDS", "IsIdle"]

@@ -347,6 +347,3 @@ class PartitionPlan:
         """Record that the offset of `closing_commit` was committed."""
         self._committed, self._intent, self._committed_topic_id = offset, None, self._topic_id
         self.landed = offset
-
-
-__all__ = ["CommitMetadata", "Intent", "PartitionPlan", "Piece", "RecordBlock", "parse_metadata", "share_block"]

@@ -143,6 +143,3 @@ def payload_text(payload: Any) -> str:
     if (writer := _WRITERS.get(cls)) is None:
         writer = _WRITERS[cls] = _compile_writer(cls)
     return writer(payload)
-
-
-__all__ = ["CUT_MARK", "TEXT_MAX", "UNCUT_SUFFIX", "cut_text", "json_text", "payload_text"]

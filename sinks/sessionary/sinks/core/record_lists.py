@@ -46,6 +46,3 @@ def count_block(records: Sequence[RawRecord], rows: int, size: int) -> int:
     """
     sums = list(accumulate(record_sizes(records[:rows])))
     return min(len(sums), bisect_left(sums, size) + 1)
-
-
-__all__ = ["ascending_records", "count_block", "count_up_to", "record_sizes"]

@@ -30,6 +30,3 @@ class RetryPause:
         """Go on; the next pause is a short one again."""
         self._until = self.reason = None
         self._next_s = RETRY_FIRST_S
-
-
-__all__ = ["RetryPause"]

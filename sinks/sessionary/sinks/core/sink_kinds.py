@@ -73,5 +73,3 @@ _SINKS: Final = (
 )
 SINKS: Final[Mapping[SinkKind, SinkDefinition]] = MappingProxyType({sink.kind: sink for sink in _SINKS})
 assert tuple(SINKS) == get_args(SinkKind) == tuple(SINK_TOPICS)
-
-__all__ = ["DEAD_LETTERS", "SINKS", "SideTable", "SinkDefinition", "SinkKind", "TableSpec"]

@@ -78,6 +78,3 @@ class EndReport:
 def _end_values(end: LandedEnd, topic_id: str | None) -> str:
     last = "NULL" if end.last_offset is None else end.last_offset
     return f"{end.partition}, '{topic_id or ''}', {end.committed}, {end.log_start}, {end.log_end}, {last}"
-
-
-__all__ = ["EVERY_S", "EndReport"]

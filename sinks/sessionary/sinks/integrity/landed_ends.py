@@ -220,15 +220,3 @@ def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows
         for table, condition in tables_of(definition)
     )
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
-
-
-__all__ = [
-    "END_FAULTS",
-    "EndFault",
-    "FetchRows",
-    "LandedEnd",
-    "find_end_faults",
-    "group_consumer",
-    "read_landed_ends",
-    "tables_of",
-]

@@ -166,6 +166,3 @@ class _Repair:
         self._writer.write_block(partition, block)
         count, earliest, _ = self._missing[partition] or (0, block.first, None)
         self._missing[partition] = [count + len(missing), earliest, block.last]
-
-
-__all__ = ["RepairedPartition", "repair_rows"]

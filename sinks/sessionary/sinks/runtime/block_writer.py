@@ -263,6 +263,3 @@ class BlockWriter:
                 partition=partition,
                 offset=block.first,
             )
-
-
-__all__ = ["BlockWriter"]

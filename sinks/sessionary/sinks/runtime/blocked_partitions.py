@@ -201,6 +201,3 @@ def _cause_fields(reason: str, batch_offset: int) -> dict[str, object]:
 def fetch_again(consumer: KafkaConsumer, topic: str, next_offsets: Mapping[int, int]) -> None:
     """Fetch all assigned partitions again, each from its next offset on; they stay paused."""
     consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in next_offsets.items()])
-
-
-__all__ = ["BATCH_UNREADABLE", "RETRY_S", "RETRY_S_MAX", "BlockedPartitions", "FindSkip", "fetch_again"]

@@ -394,6 +394,3 @@ class SinkConsumer:
             has_plans=self._has_plans,
             now=now,
         )
-
-
-__all__ = ["COMMIT_S_MAX", "SinkConsumer"]

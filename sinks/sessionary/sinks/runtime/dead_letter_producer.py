@@ -81,6 +81,3 @@ class DeadLetterProducer:
 def encode_letter(raw: RawRecord, detail: str) -> EncodedRecord:
     """Encode the dead letter of a record; one that is too large is cut (see `encode_to_fit`)."""
     return encode_to_fit(raw.key, dead_letter_record(raw, detail), REJECTED_BYTES_MAX, NEWEST_RULES.version)
-
-
-__all__ = ["DeadLetterProducer", "encode_letter"]

@@ -190,16 +190,3 @@ class LogGuard:
     def _block_for_good(self, partition: int, former: str | None, topic_id: str | None) -> None:
         what = f"the topic {self._topic} was deleted and made again: its id was {former}, and is {topic_id}"
         self._blocked.halt_partition(partition, TOPIC_REPLACED, f"{what}. {_HELP.format(partition)}")
-
-
-__all__ = [
-    "LOG_GAP",
-    "LOG_TRUNCATED",
-    "OPERATOR_REASONS",
-    "TOPIC_REPLACED",
-    "LogGuard",
-    "commit_offsets",
-    "high_watermark",
-    "is_fenced",
-    "is_outside_log",
-]

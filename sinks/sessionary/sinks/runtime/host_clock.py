@@ -29,6 +29,3 @@ class SystemClock:
     def wall_ms(self) -> int:
         """Return milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
-
-
-__all__ = ["HostClock", "SystemClock"]

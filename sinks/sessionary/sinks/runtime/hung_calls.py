@@ -43,6 +43,3 @@ class CallWatchdog:
                 _log.critical("the process ends: a call has been hanging for %(limit_s)g s", limit_s=self._limit_s)
                 on_hung()
                 return
-
-
-__all__ = ["CallWatchdog"]

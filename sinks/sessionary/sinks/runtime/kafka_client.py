@@ -150,6 +150,3 @@ def split_messages(messages: list[Message]) -> Iterator[tuple[int, bool, list[Me
     for (partition, is_record), found in groupby(kinds):
         start, end = end, end + len(list(found))
         yield partition or 0, is_record, messages[start:end]
-
-
-__all__ = ["consumer_config", "open_consumer", "read_ranges", "records_from_messages", "split_messages"]

@@ -83,6 +83,3 @@ class LogWatch:
     def _run(self) -> None:
         while not self._stop.wait(ASK_EVERY_S):
             self.ask_once()
-
-
-__all__ = ["READY_S", "LogWatch"]

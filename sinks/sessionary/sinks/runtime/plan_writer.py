@@ -170,6 +170,3 @@ def _choose_plans(waiting: Mapping[int, PartitionPlan]) -> dict[int, PartitionPl
             break
         chosen[partition] = plan
     return chosen if len(chosen) > 1 else {}
-
-
-__all__ = ["PlanWriter", "ReadRanges", "block_limits"]

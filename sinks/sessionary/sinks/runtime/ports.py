@@ -108,6 +108,3 @@ class BlockTarget(Protocol):
     def close(self) -> None:
         """Close connections."""
         ...
-
-
-__all__ = ["BlockTarget", "ConsumerFactory", "ErrorCallback", "KafkaConsumer", "RebalanceCallback"]

@@ -84,6 +84,3 @@ class PositionReport:
 def _all_landed(plan: PartitionPlan) -> bool:
     """Whether all that was read has landed, up to the log's end."""
     return plan.at_end and plan.in_flight is None and not plan.waiting_records
-
-
-__all__ = ["PositionReport"]

@@ -88,6 +88,3 @@ def close_oldest(server: Server | None, besides: RequestHandler) -> None:
         if waits and handler is not besides and handler.transport is not None and not handler.transport.is_closing():
             handler.transport.abort()
             return
-
-
-__all__ = ["BODY_S", "CONNECTIONS_MAX", "HEADERS_S", "IDLE_S", "TimedRequestHandler", "close_oldest"]

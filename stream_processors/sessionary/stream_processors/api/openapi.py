@@ -213,5 +213,3 @@ DOCUMENT: Final[dict[str, Any]] = {
         },
     },
 }
-
-__all__ = ["DOCUMENT"]

@@ -325,35 +325,3 @@ def halt_operation(summary: str, conflict: str, **body: Any) -> dict[str, Any]:
         schema = {**object_schema(**body), "required": [name for name in body if name != "to"]}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {"post": operation}
-
-
-__all__ = [
-    "CHANGED_SESSION",
-    "KNOWN_SESSION",
-    "LOG_PLACE",
-    "NO_OPERATOR",
-    "NO_READER",
-    "NUMBER",
-    "NUMBER_OR_NULL",
-    "PARTITION",
-    "PARTITION_RULES",
-    "PROBLEM",
-    "PROBLEM_TYPE_PREFIX",
-    "REASON",
-    "SESSION",
-    "SESSION_ANSWERS",
-    "SESSION_CHANGES",
-    "SESSION_PARAMETERS",
-    "SESSION_POLL",
-    "TEXT",
-    "TEXT_OR_NULL",
-    "UNAUTHORIZED",
-    "VERDICT",
-    "WORKER_RULES",
-    "halt_operation",
-    "json_answer",
-    "object_schema",
-    "open_operation",
-    "problem_response",
-    "query_parameter",
-]

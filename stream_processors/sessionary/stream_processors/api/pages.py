@@ -147,6 +147,3 @@ class ProblemRunner(AppRunner):
     async def _make_server(self) -> Server:
         made = await super()._make_server()
         return ProblemServer(made.request_handler, request_factory=made.request_factory, **made._kwargs)
-
-
-__all__ = ["ProblemRequestHandler", "ProblemRunner", "ProblemServer", "answering_problems", "serve_pages"]

@@ -66,6 +66,3 @@ async def parse_object(request: Request) -> dict[str, Any]:
 def json_response(document: object, status: int = 200) -> Response:
     """Return a JSON document as a response."""
     return Response(status=status, body=json.dumps(document).encode(), content_type="application/json")
-
-
-__all__ = ["Problem", "json_response", "not_ready", "parse_number", "parse_object"]

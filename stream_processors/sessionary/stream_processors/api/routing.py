@@ -179,6 +179,3 @@ def has_api(url: str) -> bool:
 def was_passed_on(request: Request) -> bool:
     """Return whether another worker sent this request."""
     return _ROUTED in request.headers
-
-
-__all__ = ["WAIT_MS_MAX", "Group", "NoAnswer", "OtherWorkers", "has_api", "passed_headers", "was_passed_on"]

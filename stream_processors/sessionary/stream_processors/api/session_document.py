@@ -49,6 +49,3 @@ def _migration_document(row: SessionState) -> dict[str, Any] | None:
     document = migration._asdict()
     document["offered_at_ms"] = document.pop("offered_at")
     return {**document, "reason_code": migration.reason_code or None}
-
-
-__all__ = ["session_document"]

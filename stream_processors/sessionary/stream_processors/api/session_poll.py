@@ -242,14 +242,3 @@ def _last_number(row: SessionState, producer_id: str | None) -> int:
     if producer_id is None:
         return 0
     return next((ledger.last_seq for ledger in row.producers if ledger.producer_id == producer_id), 0)
-
-
-__all__ = [
-    "SESSIONS_MAX",
-    "SessionPolls",
-    "SessionQuestion",
-    "find_difference",
-    "parse_after",
-    "require_tenant",
-    "tenant_of_operator",
-]

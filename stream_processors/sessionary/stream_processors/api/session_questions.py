@@ -169,15 +169,3 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
         "rules": position.rules.version,
         "quotas": position.rules.quotas,
     }
-
-
-__all__ = [
-    "WAIT_MS_DEFAULT",
-    "AskedOwner",
-    "PassOn",
-    "Question",
-    "SessionQuestions",
-    "gone_problem",
-    "log_document",
-    "require_session",
-]

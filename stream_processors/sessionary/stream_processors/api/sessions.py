@@ -144,6 +144,3 @@ def _partition_state(owner: PartitionOwner, stalled: StalledPartition | None) ->
     if not owner.is_readable:
         return "opening"
     return "open" if stalled is None else f"stands {stalled}"
-
-
-__all__ = ["ControlApi"]

@@ -68,6 +68,3 @@ class UnknownIds:
             if owner.is_readable:
                 owner.accesses.append(access)
                 return
-
-
-__all__ = ["UnknownIds"]

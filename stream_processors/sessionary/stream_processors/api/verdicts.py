@@ -59,6 +59,3 @@ def _recent_judgement(found: RecordOutcome | None, row: SessionState | None) -> 
     if reason is not None:
         return "refused", reason
     return _APPLIED if len(row.refusals) < REFUSALS_KEPT else _NOT_KEPT
-
-
-__all__ = ["verdict_document"]

@@ -240,6 +240,3 @@ class BatchRows:
         self._output_bytes += size
         if self._output_bytes >= self._committed.settings.output_bytes_max:
             self.is_output_full = True
-
-
-__all__ = ["BatchRows", "RowChange", "RowPlan"]

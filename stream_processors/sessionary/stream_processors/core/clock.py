@@ -79,6 +79,3 @@ def believed_from(repairs: Sequence[ClockRepair]) -> int:
 def format_seconds(limit_ms: int) -> str:
     """Return a limit as people read it: 60000 becomes `60s`."""
     return f"{limit_ms / 1000:g}s"
-
-
-__all__ = ["NEVER_MS", "Clock", "add_repair", "believed_from", "format_seconds", "stands_at_repair"]

@@ -257,6 +257,3 @@ class CommittedState:
         if not clock.quiet_until_ms:
             return 0  # as of most partitions, which had no hole yet
         return clock.hole_end_ms(self.settings.quiet_ms)
-
-
-__all__ = ["CommittedState", "Families", "PartitionSettings", "RowTally", "arrange_families"]

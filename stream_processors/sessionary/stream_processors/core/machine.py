@@ -320,22 +320,3 @@ def apply_facts(
             emitted.extend(machine.report(key, row, after, fact, arrival, next_place()))
         row = after
     return row, emitted
-
-
-__all__ = [
-    "NO_SESSION",
-    "REMAINS",
-    "AnyMachine",
-    "Arrival",
-    "ChildRow",
-    "Decision",
-    "Fault",
-    "ForRow",
-    "Machine",
-    "Objection",
-    "Remains",
-    "RowKind",
-    "RowParts",
-    "apply_facts",
-    "split_facts",
-]

@@ -206,27 +206,3 @@ class Outcome(NamedTuple):
     def records_on(self, stream: Stream) -> list[tuple[Any, Any]]:
         """Return key and record of everything written to one stream, in order."""
         return [(key, record) for name, key, record in self.emitted if name == stream]
-
-
-__all__ = [
-    "COMPLETIONS",
-    "CONTENT",
-    "EMITTED_BYTES",
-    "POSITION_KEY",
-    "PROCESSOR_EVENTS",
-    "RECORD_OVERHEAD_BYTES",
-    "WORK",
-    "ClockSetting",
-    "Counts",
-    "DueRow",
-    "DueRows",
-    "Emitted",
-    "EventLog",
-    "LogRecord",
-    "Outcome",
-    "Place",
-    "Row",
-    "RowFate",
-    "SkippedOffsets",
-    "Stream",
-]

@@ -386,6 +386,3 @@ class Overlay(BatchRows):
         if emitted:
             self._emitted += emitted
             self._count_output(EMITTED_BYTES * len(emitted))
-
-
-__all__ = ["Overlay"]

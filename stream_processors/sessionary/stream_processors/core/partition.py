@@ -214,6 +214,3 @@ class PartitionState(CommittedState):
             self.timers.schedule(key, self.due_ms(row))
         elif row is not None and type(row) not in self.families.child_classes:
             heapq.heappush(self.expiries_of(type(row)), (self.due_ms(row), key))
-
-
-__all__ = ["PartitionState"]

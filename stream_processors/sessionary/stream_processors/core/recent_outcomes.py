@@ -67,6 +67,3 @@ class RecentOutcomes:
                 return None
             return RecordOutcome(judged.refusals.get(offset), judged.duplicates.get(offset))
         return None
-
-
-__all__ = ["EVENT_ID_KEPT", "RECORDS_KEPT", "JudgedRecords", "RecentOutcomes", "RecordOutcome"]

@@ -242,22 +242,3 @@ def epoch_refusal(current: int, claimed: int, event_type: str) -> RefusalReason 
     if claimed == current or event_type in EPOCH_EXEMPT:
         return None
     return "stale_epoch" if claimed < current else "future_epoch"
-
-
-__all__ = [
-    "EPOCH_EXEMPT",
-    "FORGOTTEN_MAX",
-    "IDS_KEPT",
-    "OFFSETS_KEPT",
-    "OFFSET_DISTANCE_MAX",
-    "PRODUCERS_MAX",
-    "RANGES_MAX",
-    "LogMoment",
-    "SequenceCheck",
-    "check_sequence",
-    "epoch_refusal",
-    "fill_gap",
-    "hash_event_id",
-    "hash_producer",
-    "last_offsets",
-]

@@ -122,6 +122,3 @@ class Timers:
         else:
             heapq.heappop(self._heap)
         return False
-
-
-__all__ = ["DueOf", "Timers"]

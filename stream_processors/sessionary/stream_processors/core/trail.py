@@ -306,28 +306,3 @@ def event_offset(stream: Stream, record: Any) -> int | None:
         offset: int = record.source_offset
         return offset
     return None
-
-
-__all__ = [
-    "ACCESS_N",
-    "SECURITY_REASONS",
-    "UNKNOWN_SUBJECT",
-    "Access",
-    "Numbered",
-    "Subject",
-    "access_record",
-    "add_decision",
-    "at_due_time",
-    "audit_record",
-    "decision_record",
-    "event_offset",
-    "failure_record",
-    "next_number",
-    "rejected_record",
-    "repair_record",
-    "rules_record",
-    "session_record",
-    "skip_record",
-    "subject_of",
-    "with_accesses",
-]

@@ -103,6 +103,3 @@ def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder)
     except DecodeError:
         return False
     return isinstance(value, RulesActivation) and value.rules == announced.rules
-
-
-__all__ = ["ReadArrival", "begins_rules", "read_arrival", "unread_arrival"]

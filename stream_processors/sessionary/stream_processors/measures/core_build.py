@@ -16,6 +16,3 @@ def core_build() -> CoreBuild:
     """
     files = overlay.__file__, f"{getattr(generated_functions(), '__file__', '')}"
     return "native" if all(file.endswith(tuple(EXTENSION_SUFFIXES)) for file in files) else "python"
-
-
-__all__ = ["CoreBuild", "core_build"]

@@ -114,6 +114,3 @@ def _end_process(hung: Hung) -> None:
     )
     faulthandler.dump_traceback(sys.stderr, all_threads=True)
     end_hung_process()
-
-
-__all__ = ["HUNG_S", "LOCKED_S", "HangDetector", "HangWatch", "Hung"]

@@ -15,6 +15,3 @@ def interpreter_build() -> str:
     told = f"{sysconfig.get_config_var('CONFIG_ARGS') or ''}"
     known = {"--enable-optimizations": "PGO", "--with-lto": "LTO"}
     return " and ".join(name for option, name in known.items() if option in told) or "neither PGO nor LTO"
-
-
-__all__ = ["interpreter_build"]

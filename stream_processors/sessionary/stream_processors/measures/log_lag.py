@@ -59,6 +59,3 @@ class LogLag:
                 since_ms = max(clocks_ms.get(number, 0), self._level_ms.get(number, 0)) or now_ms
             found[number] = max(0.0, now_ms - since_ms) / 1_000 if records else 0.0
         return found
-
-
-__all__ = ["LogLag"]

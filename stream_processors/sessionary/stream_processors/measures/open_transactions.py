@@ -63,6 +63,3 @@ class OpenTransactionWatch:
                 offset=offset,
             )
         self._seen = {partition: end.stable for partition, end in held.items()}
-
-
-__all__ = ["LogEnds", "OpenTransactionWatch", "join_ends"]

@@ -31,6 +31,3 @@ async def count_rows(states: Callable[[], Iterable[PartitionState]]) -> None:
     """Count the rows of the states of open partitions, for ever. `states` returns them."""
     while True:
         await asyncio.sleep(_IDLE_S if count_for_a_slice(states()) else _PAUSE_S)
-
-
-__all__ = ["count_for_a_slice", "count_rows"]

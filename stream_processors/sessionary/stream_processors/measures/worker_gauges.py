@@ -164,6 +164,3 @@ class WorkerGauges:
     def _tick_ages_s(self) -> dict[int, float]:
         ages_s = self._ticker.tick_ages_s(time.time() * 1_000)
         return {owner.partition: ages_s[owner.partition] for owner in self._opened() if owner.partition in ages_s}
-
-
-__all__ = ["STATES", "WorkerGauges"]

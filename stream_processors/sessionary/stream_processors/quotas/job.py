@@ -42,6 +42,3 @@ def quotas_job(settings: QuotaSettings) -> Job:
 def run_quotas(settings: QuotaSettings) -> None:
     """Run a worker until SIGTERM or SIGINT. Blocks, and raises, as `run_processor`."""
     run_processor(settings, quotas_job(settings), "quotas")
-
-
-__all__ = ["quotas_job", "run_quotas"]

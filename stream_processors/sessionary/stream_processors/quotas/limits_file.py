@@ -114,6 +114,3 @@ def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
     if limits.over not in _POLICIES:
         raise ValueError(f"{what}: over is {' or '.join(_POLICIES)}, not {limits.over!r}")
     return limits
-
-
-__all__ = ["LimitsFile", "parse_limits"]

@@ -41,6 +41,3 @@ class QuotaSettings(ProcessorSettings):
     def group_id(self) -> str:
         """The consumer group of the role's workers; their transactional ids begin with it."""
         return quotas_group(self.topic_prefix)
-
-
-__all__ = ["QuotaSettings"]

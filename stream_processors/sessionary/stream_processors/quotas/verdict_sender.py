@@ -170,6 +170,3 @@ class VerdictSender:
                 "partitioner": "murmur2_random",
             }
         )
-
-
-__all__ = ["REPEAT_MS", "REPEAT_MS_MAX", "PendingVerdict", "VerdictSender", "pending_verdicts"]

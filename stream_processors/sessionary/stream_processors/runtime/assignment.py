@@ -336,6 +336,3 @@ async def _wait_for_ends(owners: Iterable[PartitionOwner]) -> None:
         _, late = await asyncio.wait(tasks, timeout=_CLOSE_S)
         for task in late:
             _log.warning("%(task)s did not end within %(limit_s)g s", task=task.get_name(), limit_s=_CLOSE_S)
-
-
-__all__ = ["Assignment"]

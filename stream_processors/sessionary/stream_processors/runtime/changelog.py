@@ -333,6 +333,3 @@ def _position(value: bytes) -> Position:
 
 def _find_due(headers: Headers) -> bytes | None:
     return next((value for name, value in headers if name == DUE_HEADER and isinstance(value, bytes)), None)
-
-
-__all__ = ["PREFETCH_KIB", "RecoveryProgress", "give_back_memory", "reader_of", "recover", "seal_with"]

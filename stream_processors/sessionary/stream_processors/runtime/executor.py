@@ -121,6 +121,3 @@ async def free_frames_after(start: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     except BaseException as error:
         free_frames(error)
         raise
-
-
-__all__ = ["UnboundedExecutor", "free_frames", "free_frames_after", "wait_unless_hung"]

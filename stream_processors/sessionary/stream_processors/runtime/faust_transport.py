@@ -307,16 +307,3 @@ class FaustGroup:
         """Return Faust's HTTP client."""
         client: ClientSession = self._app.http_client
         return client
-
-
-__all__ = [
-    "FAUST_LOG",
-    "AssignmentListener",
-    "Assignor",
-    "FaustGroup",
-    "IdleFetcher",
-    "MemberConsumer",
-    "MemberTransport",
-    "RebalanceListener",
-    "outlast_error",
-]

@@ -198,18 +198,3 @@ def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outc
         rules=position.rules.version,
         fenced_beats=counts.fenced_beats,
     )
-
-
-__all__ = [
-    "CommitFollower",
-    "Headers",
-    "Job",
-    "MakeTransaction",
-    "PlainProduced",
-    "Produced",
-    "Transaction",
-    "changelog_records",
-    "machines_job",
-    "make_batch_record",
-    "partition_settings",
-]

@@ -147,6 +147,3 @@ def _next_message(reader: Consumer) -> Message | None:
     if error.code() != KafkaError._PARTITION_EOF:
         raise KafkaException(error)
     return None
-
-
-__all__ = ["LogProbe", "RecordStamp", "log_truncated", "probe_log"]

@@ -160,6 +160,3 @@ class OpenBatch:
             return False
         self.ticks_position = self.overlay.final_position
         return True
-
-
-__all__ = ["LookupReport", "OpenBatch"]

@@ -403,6 +403,3 @@ class PartitionOwner:
 
     def _is_wanted(self) -> bool:
         return not self.end_requested
-
-
-__all__ = ["PartitionOwner"]

@@ -202,17 +202,3 @@ class Ticker:
             _log.warning(
                 "partition %(partition)d: a tick was not sent: %(error)s", partition=partition, **error_fields(error)
             )
-
-
-__all__ = [
-    "DUE_MS",
-    "IDLE_MS",
-    "RENEW_MS",
-    "STEADY_MS",
-    "LastTick",
-    "Ticker",
-    "due_partitions",
-    "is_tick_due",
-    "look_pause_s",
-    "steady_pause_ms",
-]

@@ -298,6 +298,3 @@ class TransactionWriter:
         if cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return Halted("record_too_large", what)
         return Aborted(what) if cause.txn_requires_abort() else Lost(what)
-
-
-__all__ = ["BatchLimits", "CommitReceipt", "Seal", "TransactionWriter"]

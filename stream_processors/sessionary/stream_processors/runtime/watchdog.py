@@ -161,6 +161,3 @@ class TruncationWatchdog:
         fault = log.find_truncation(partition, position, known.leader_epoch if known and rested else None)
         if fault is not None:
             self._assignment.halt_partition(partition, fault)
-
-
-__all__ = ["StuckLimits", "StuckPartitionWatchdog", "TruncationWatchdog"]

@@ -254,20 +254,3 @@ def _place_fields(partition: int, record: RejectedEvent | AuditRecord) -> dict[s
         OFFSET: record.source_offset,
         **session_fields(record.tenant_id, record.session_id),
     }
-
-
-__all__ = [
-    "BUSY_S",
-    "CALL_S_MAX",
-    "MS_PER_PARTITION",
-    "RECOVERIES_MAX",
-    "SLOW_MS_MAX",
-    "SPREAD_MS_MAX",
-    "UNDER_WAY_MAX",
-    "BusyPartitions",
-    "CommitTimes",
-    "RecoveryTurn",
-    "TraceBatch",
-    "WorkerContext",
-    "spread_interval_ms",
-]

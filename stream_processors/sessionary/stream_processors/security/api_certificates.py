@@ -24,6 +24,3 @@ def serving_context(settings: ProcessorSettings) -> ssl.SSLContext | None:
 
 def _refuse_password() -> str:
     raise ValueError("the key is encrypted; give one that is not, readable by the worker alone")
-
-
-__all__ = ["serving_context"]

@@ -149,6 +149,3 @@ def _expiry_s(token: str) -> float | None:
     except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
         return None
     return float(expiry) if isinstance(expiry, int | float) else None
-
-
-__all__ = ["BearerTokens"]

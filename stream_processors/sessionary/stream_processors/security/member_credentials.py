@@ -147,6 +147,3 @@ def _apply(variable: str, step: Callable[[], object]) -> None:
         step()
     except (OSError, ValueError) as error:  # SSLError is an OSError
         raise SettingsError(f"{variable}: {cause_text(error)}") from None
-
-
-__all__ = ["member_credentials"]

@@ -181,6 +181,3 @@ class CachedRows(MutableMapping[bytes, Any]):
 def _without_keys(rows: DueRows, keys: Mapping[bytes, object]) -> DueRows:
     left = [(due_ms, key) for due_ms, key in rows.pairs() if key not in keys]
     return DueRows(rows.fate, [due_ms for due_ms, _ in left], [key for _, key in left])
-
-
-__all__ = ["CachedRows", "Shelf"]

@@ -175,6 +175,3 @@ def _packed_id(text: bytes) -> bytes:
 def _whole_id(packed: bytes) -> bytes:
     text = packed.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
-
-
-__all__ = ["PLAIN_KEYS", "compact_key", "compact_row", "whole_key", "whole_row"]

@@ -35,6 +35,3 @@ def halt_if_disk_full(folder: Path) -> Iterator[None]:
             f"no room is left on the disk of the local store {folder}. Make room there, or restart this worker with a "
             "SESSIONARY_STATE_DIR on a larger disk. Nothing is lost: the partition goes on once it can be written",
         ) from error
-
-
-__all__ = ["free_bytes", "halt_if_disk_full"]

@@ -278,18 +278,3 @@ class MachineRows:
             if value.startswith(prefix):
                 return machine.decode(value)
         return self._home.decode(value)
-
-
-__all__ = [
-    "CONTENT_SUFFIX",
-    "DUE_HEADER",
-    "LAYERS",
-    "ChangelogRecords",
-    "MachineRows",
-    "PackedRow",
-    "RowCodec",
-    "RowSurvey",
-    "StoredLookup",
-    "layer_of_fate",
-    "nothing_stored",
-]

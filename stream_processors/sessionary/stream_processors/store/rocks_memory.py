@@ -33,6 +33,3 @@ class RocksMemory:
         options.set_write_buffer_size(self._buffer_bytes)
         options.set_max_write_buffer_number(self._BUFFERS)
         return options
-
-
-__all__ = ["RocksMemory"]

@@ -41,6 +41,3 @@ def sum_rows(rows: Iterable[tuple[bytes, bytes]]) -> RowSum:
         count += 1
         checksum += crc32(stored, crc32(key))
     return RowSum(count, checksum & CHECKSUM_MASK)
-
-
-__all__ = ["CHECKSUM_MASK", "RowSum", "sum_rows"]

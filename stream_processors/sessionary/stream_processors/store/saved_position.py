@@ -31,6 +31,3 @@ def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: in
         return False
     age_s = (time.time() if now_s is None else now_s) - saved.saved_s
     return 0 <= age_s < SAVED_AGE_MAX_S and changelog_low <= saved.changelog_next <= changelog_end
-
-
-__all__ = ["SAVED_AGE_MAX_S", "SavedPosition", "is_usable"]

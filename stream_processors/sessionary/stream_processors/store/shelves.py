@@ -87,6 +87,3 @@ def _whole_items(kept: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, b
     for item in kept:
         short, row = item
         yield item if short >= PLAIN_KEYS else (whole_key(short), whole_row(short, row))
-
-
-__all__ = ["MemoryShelf", "RocksShelf"]

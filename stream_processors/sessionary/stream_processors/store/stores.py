@@ -383,12 +383,3 @@ def temporary_state_folder(settings: ProcessorSettings) -> "tempfile.TemporaryDi
     if settings.store != "rocksdb" or settings.state_dir is not None:
         return None
     return tempfile.TemporaryDirectory(prefix="sessionary-processor-")
-
-
-__all__ = [
-    "MemoryStore",
-    "PartitionStores",
-    "RocksStore",
-    "Store",
-    "temporary_state_folder",
-]

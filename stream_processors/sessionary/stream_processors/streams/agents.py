@@ -103,6 +103,3 @@ def check_agent_topics(settings: ProcessorSettings, topics: Collection[str], is_
                 "that a session and the records with its key are on the same worker"
             )
         time.sleep(_PAUSE_S)
-
-
-__all__ = ["check_agent_topics", "load_agents"]

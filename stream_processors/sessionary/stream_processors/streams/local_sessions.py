@@ -79,6 +79,3 @@ def _is_session_key(key: bytes) -> bool:
     except Invalid:
         return False
     return True
-
-
-__all__ = ["LocalSessions"]

@@ -58,6 +58,3 @@ class SessionsTable(faust.Table[str, SessionState]):
 
     __setitem__ = __delitem__ = setdefault = pop = popitem = _refuse
     update = clear = raw_update = reset_state = send_changelog = using_window = _refuse
-
-
-__all__ = ["SessionsTable"]

@@ -148,6 +148,3 @@ class AgentSupervisor(OneForOneSupervisor):
         await super().restart_services(services)
         # Left to the next look, an agent that has failed by then would wait 5 s for the one after.
         await self.start_services([service for service in self._services if not service.started])
-
-
-__all__ = ["AgentSupervisor", "LocalStream", "StreamConsumer", "StreamTransactions", "StreamTransport"]

@@ -83,5 +83,3 @@ USAGE = {
     "tool_cost_usd_micros": 100,
     "is_timeout_retry": False,
 }
-
-__all__ = ["USAGE", "StoredRows", "event_row", "iso_time", "outcome_row"]

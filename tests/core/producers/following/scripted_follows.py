@@ -78,6 +78,3 @@ class ScriptedFollows:
             raise steps
         self.opened.append(ScriptedStream(steps))
         return self.opened[-1]
-
-
-__all__ = ["ARCHIVED", "SESSION_ID", "ScriptedFollows", "ScriptedStream", "state_at", "view_of"]

@@ -126,6 +126,3 @@ class SinkRig:
         """Ask another client for the log's ends, five seconds after the last time."""
         self.advance(5.0)
         self.log_watch.ask_once()
-
-
-__all__ = ["NO_BLOCK", "SinkRig"]

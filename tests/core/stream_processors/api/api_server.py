@@ -182,6 +182,3 @@ async def running_server(
                 yield Server(settings.api_port, client, metrics)
             finally:
                 await web.stop_server()
-
-
-__all__ = ["Answer", "FakeAssignment", "Server", "running_server"]

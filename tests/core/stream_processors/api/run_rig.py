@@ -121,6 +121,3 @@ def _fits(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
     """Whether a page has as many parts, and the same ones where it names none of a row."""
     names = ("run_id", "name", "idem_key", "agent_id")
     return len(pattern) == len(parts) and all(a in names or a == b for a, b in zip(pattern, parts, strict=True))
-
-
-__all__ = ["RunRig"]

@@ -63,6 +63,3 @@ def rights_command(
 
     for statement in tenant_rights(clickhouse_client(data), tenant, user):
         print_line(f"{statement};")
-
-
-__all__ = ["apply_topics_command", "migrate_command", "rights_command"]

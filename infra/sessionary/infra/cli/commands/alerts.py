@@ -22,6 +22,3 @@ def render_command(
     from sessionary.infra.alerts.thresholds import read_thresholds
 
     print_line(render_rules(read_thresholds(thresholds)).rstrip("\n"))
-
-
-__all__ = ["render_command"]

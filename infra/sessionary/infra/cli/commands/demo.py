@@ -353,6 +353,3 @@ def _show_report(report: "Report", *, as_json: bool) -> None:
 
 def _spaced_names(figures: Mapping[str, Json]) -> dict[str, Json]:
     return {name.replace("_", " "): value for name, value in figures.items()}
-
-
-__all__ = ["NEXT", "NEXT_MIGRATION", "NEXT_WORKFLOW", "app", "demo_command", "load_command", "open_story"]

@@ -398,6 +398,3 @@ def _list_folders(data: Path | None, environ: Mapping[str, str]) -> list[Path]:
     state_dir = environ.get("SESSIONARY_STATE_DIR")
     ours = [] if data is None and names_servers(os.environ) else [data or DEFAULT_DATA]
     return ours + ([Path(state_dir)] if state_dir else [])
-
-
-__all__ = ["Check", "doctor_command", "run_checks"]

@@ -61,6 +61,3 @@ def shell_lines(environ: Mapping[str, str], shell: ShellName) -> list[str]:
 def _quote_for_fish(value: str) -> str:
     # In single quotes, fish reads no other escapes than these two.
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-__all__ = ["ShellName", "env_command", "shell_lines"]

@@ -131,6 +131,3 @@ def list_faults(
         settings = SinkSettings.from_env(stack_environment(data))
         faults += [fault._asdict() for fault in find_end_faults(settings, client.fetch_rows)]
     return faults
-
-
-__all__ = ["FromOption", "ToOption", "check_command", "list_faults", "repair_command"]

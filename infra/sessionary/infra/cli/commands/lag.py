@@ -127,6 +127,3 @@ def _rounded_row(row: Mapping[str, Json]) -> dict[str, Json]:
 
 def _instant(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-__all__ = ["lag_command"]

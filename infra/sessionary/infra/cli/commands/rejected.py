@@ -203,6 +203,3 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
             f"Kafka at {settings.bootstrap_servers} acknowledged {len(sent)} of {len(rows)} records", _FLUSH_S
         )
     return [sent[place] for place, _ in rows]
-
-
-__all__ = ["COLUMNS", "list_rejected", "replay_rejected", "show_rejected"]

@@ -193,14 +193,3 @@ def _stop_event() -> threading.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     return stop
-
-
-__all__ = [
-    "SinkName",
-    "broker_command",
-    "clickhouse_command",
-    "lag_exporter_command",
-    "processor_command",
-    "sink_command",
-    "task_worker_command",
-]

@@ -110,6 +110,3 @@ def _choose_format(asked: OutputFormat | None, output: Path | None, *, as_json: 
                 "invalid_value", f"--output {output}: end the name in .csv, .parquet or .json, or give --format"
             )
     return OutputFormat.JSON if asked is None and wants_json(as_json) else asked
-
-
-__all__ = ["run_query"]

@@ -174,6 +174,3 @@ def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -
     for line in shell_lines(client_environment(data), ShellName.SH):
         print_line(line)
     print_line("\nCtrl-C stops the stack; its data is kept.")
-
-
-__all__ = ["START_S_MAX", "activate_newest_rules", "running_stack", "up_command"]

@@ -19,8 +19,6 @@ from sessionary.infra.local.process import Child
 from sessionary.infra.local.server import LocalServer
 from sessionary.sinks.memory import keep_freed_memory
 
-__all__ = ["PASSWORD_VARIABLE", "LocalClickHouse", "clickhouse_answers", "run_clickhouse"]
-
 PASSWORD_VARIABLE = "SESSIONARY_CLICKHOUSE_PASSWORD"
 """The variable that passes the password to a child process; every user could read an argument."""
 

@@ -24,8 +24,6 @@ from chdb.state.sqlitelike import Connection
 from sessionary.infra.local.clickhouse.sql import Insert, Statement
 from sessionary.infra.local.errors import DataFolderLocked, EngineError, StartFailed
 
-__all__ = ["Engine", "StatementRequest", "StatementResult"]
-
 _CODE = re.compile(r"Code: (\d+)\. ")
 _SETTING = re.compile(r"\w+")
 _DRAIN_S = 5.0

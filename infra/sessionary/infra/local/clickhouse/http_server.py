@@ -24,8 +24,6 @@ from sessionary.infra.local.clickhouse.sql import Statement, parse_statement
 from sessionary.infra.local.errors import EngineError
 from sessionary.infra.local.ports import LOOPBACK
 
-__all__ = ["ClickHouseServer"]
-
 _BODY_BYTES_MAX = 256 * 1024 * 1024
 _LINE_BYTES_MAX = 1024
 # URL parameters of the transport. Every other one is a setting or a query parameter (param_*).

@@ -38,6 +38,3 @@ def _host_name(address: str) -> str | None:
         return urlsplit(address).hostname
     except ValueError:
         return None
-
-
-__all__ = ["page_refusal"]

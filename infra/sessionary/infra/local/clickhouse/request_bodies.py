@@ -10,8 +10,6 @@ from backports import zstd
 
 from sessionary.infra.local.errors import EngineError
 
-__all__ = ["decompress_body"]
-
 
 def _decompress_lz4(body: bytes) -> bytes:
     """Decode all frames. Clients send one per block: to stop after the first would lose rows."""

@@ -14,8 +14,6 @@ from itertools import pairwise
 
 from sessionary.infra.local.errors import EngineError, StatementRefused
 
-__all__ = ["Insert", "Statement", "parse_statement"]
-
 _TOKEN = re.compile(
     rb"""
       (?P<skip>\s+|--[^\n]*|\#[!\ ][^\n]*|/\*.*?\*/)

@@ -19,8 +19,6 @@ from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.process import Child
 from sessionary.infra.local.server import LocalServer
 
-__all__ = ["LocalBroker", "broker_answers", "run_broker"]
-
 _PROBE_TIMEOUT_S = 2.0
 
 

@@ -28,17 +28,6 @@ from sessionary.infra.local.kafka.node import (
 )
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 
-__all__ = [
-    "BrokerProcess",
-    "Cluster",
-    "ClusterNode",
-    "broker_processes",
-    "choose_broker_count",
-    "plan_cluster",
-    "run_node",
-    "write_cluster",
-]
-
 _FILE = "cluster.json"
 _NODES = 3
 _MIN_ISR = 2

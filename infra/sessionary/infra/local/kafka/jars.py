@@ -17,8 +17,6 @@ from jgo.maven import Artifact, MavenContext
 
 from sessionary.infra.local.errors import JarsUnavailable
 
-__all__ = ["JAR_COORDINATES", "KAFKA_VERSION", "Progress", "kafka_jars"]
-
 _KAFKA = "org.apache.kafka:kafka_2.13:"
 _DOWNLOADS_AT_ONCE = 8
 

@@ -24,16 +24,6 @@ from sessionary.infra.local.errors import PortTaken, StartFailed
 from sessionary.infra.local.kafka.jars import Progress, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, is_free
 
-__all__ = [
-    "NodeIdentity",
-    "ProxiedListener",
-    "QuorumMember",
-    "prepare_start",
-    "random_id",
-    "read_identity",
-    "replace_json",
-]
-
 _FORMAT_TIMEOUT_S = 180.0
 
 # Sizes are the topics' own, as on a broker with Kafka's defaults.

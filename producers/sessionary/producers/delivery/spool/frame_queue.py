@@ -113,6 +113,3 @@ class FrameQueue:
 
 def _before_first(segment: Segment) -> FramePosition:
     return FramePosition(segment, HEAD_BYTES, HEAD_BYTES)
-
-
-__all__ = ["FrameQueue", "StoredFrame"]

@@ -33,6 +33,3 @@ def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
         envelope.producer_seq,
         frame.traceparent,
     )
-
-
-__all__ = ["record_from_frame"]

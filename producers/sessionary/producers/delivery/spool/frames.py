@@ -160,18 +160,3 @@ def _find_frame(data: mmap | bytes, start: int, number_min: int) -> tuple[int, i
             return place, found[0]
         place = data.find(_FRAME_MARK, place + 1)
     return None
-
-
-__all__ = [
-    "FRAME_HEAD",
-    "HEAD_BYTES",
-    "Frame",
-    "SegmentScan",
-    "encode_frame",
-    "frame_key",
-    "read_frame",
-    "scan_segment",
-    "write_head",
-    "write_next",
-    "written_ms",
-]

@@ -110,6 +110,3 @@ def _scan_file(path: Path) -> SegmentScan | None:
         if scan.damage is None:
             break
     return scan
-
-
-__all__ = ["SegmentFinding", "SpoolSummary", "spool_folders", "summarize_folder", "verify_folder"]

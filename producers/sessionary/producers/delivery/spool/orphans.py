@@ -129,14 +129,3 @@ def _created_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
     except FileNotFoundError:  # its owner closed just now
         return 0
-
-
-__all__ = [
-    "Claim",
-    "claim_orphans",
-    "owner_of",
-    "refuse_older_form",
-    "release_claim",
-    "segment_owners",
-    "segment_paths",
-]

@@ -207,15 +207,3 @@ def allocate_blocks(fd: int, length: int) -> None:
     left = length
     while left > 0:
         left -= os.write(fd, _ZEROS[:left])
-
-
-__all__ = [
-    "FramePosition",
-    "Segment",
-    "allocate_blocks",
-    "create_segment",
-    "map_file",
-    "memory_segment",
-    "read_segment",
-    "set_aside",
-]

@@ -304,6 +304,3 @@ class Spool:
         former.sealed = True
         self._own.remove_if_done(former)
         return self._tail
-
-
-__all__ = ["AGE_LIMIT_MS", "Spool"]

@@ -395,6 +395,3 @@ class SpoolTransport(DirectTransport):
         for on_receipt in lost:  # outside the lock: the callbacks may use the client
             if on_receipt is not None:
                 on_receipt(Receipt(None, None, "the client was closed, and the event was in memory only"))
-
-
-__all__ = ["SpoolTransport"]

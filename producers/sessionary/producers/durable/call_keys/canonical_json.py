@@ -105,6 +105,3 @@ def _digits_text(digits: str, exponent: int) -> str:
 
 def _no_form(what: str) -> Invalid:
     return Invalid("invalid_value", f"{what} has no canonical JSON (RFC 8785)")
-
-
-__all__ = ["canonical_text"]

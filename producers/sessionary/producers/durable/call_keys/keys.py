@@ -44,6 +44,3 @@ def checked_key(key: object, tool_name: str) -> str:
         "invalid_value",
         f"the key of the tool {tool_name} is {key!r:.80}: use a text of 1 to {NAME_CHARACTERS_MAX} characters",
     )
-
-
-__all__ = ["checked_key", "idempotency_key"]

@@ -107,6 +107,3 @@ def _poll_admission(recorder: Recorder, run_id: str, wait_s: float) -> Flow[bool
 
 def _cancel(recorder: Recorder, fields: EnvelopeFields, reason: str) -> None:
     recorder.send(RunCancelled(reason), fields)
-
-
-__all__ = ["LIMIT", "begin_admitted", "wait_admitted"]

@@ -26,6 +26,3 @@ def audit_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     if occurred_at != record.occurred_at:
         record = record._replace(occurred_at=occurred_at)
     return (*record, expiry_seconds(record.personal_until), *source_values(raw))
-
-
-__all__ = ["AUDIT_COLUMNS", "audit_row"]

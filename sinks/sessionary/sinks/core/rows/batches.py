@@ -29,6 +29,3 @@ def acknowledgement_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     record = decode_as(BatchAcknowledged, raw, decoder)
     check_log_time("acknowledged_at", record.acknowledged_at)
     return (*record, *source_values(raw))
-
-
-__all__ = ["ACKNOWLEDGEMENT_COLUMNS", "BATCH_COLUMNS", "acknowledgement_row", "batch_row"]

@@ -49,6 +49,3 @@ def dead_letter_row(sink: str, raw: RawRecord, detail: str) -> TableRow:
         *(sink, letter.reason, detail, raw.topic, raw.partition, raw.offset, appended, raw.key, raw.value),
         *(dict(letter.headers), retain_until, expiry_seconds(personal_until), raw.size),
     )
-
-
-__all__ = ["DEAD_LETTER_COLUMNS", "dead_letter_record", "dead_letter_row"]

@@ -13,6 +13,3 @@ def find_encoder(columns: Sequence[tuple[str, str]]) -> RecordEncoder | None:
     """Return an encoder for columns of these names and types; None if there is none."""
     del columns
     return None
-
-
-__all__ = ["find_encoder"]

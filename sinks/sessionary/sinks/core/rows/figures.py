@@ -68,6 +68,3 @@ def figures_of(payload: object) -> tuple[object, ...]:
     for place, get in getters:
         values[place] = get(payload)
     return tuple(values)
-
-
-__all__ = ["FIGURE_COLUMNS", "NO_FIGURES", "figure_places", "figures_of"]

@@ -88,6 +88,3 @@ def class_of_row(retention_class: str, event_type: str) -> str:
     if event_type in _IDLE_TYPES and retention_class in _SHORTENED_CLASSES:
         return _IDLE_CLASS
     return retention_class
-
-
-__all__ = ["HISTORY_COLUMNS", "class_of_row", "history_row"]

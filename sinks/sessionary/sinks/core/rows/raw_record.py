@@ -45,6 +45,3 @@ class RawRecord(NamedTuple):
     def size(self) -> int:
         """Bytes of key and value."""
         return len(self.key or b"") + len(self.value or b"")
-
-
-__all__ = ["NO_HEADERS", "RawRecord"]

@@ -22,6 +22,3 @@ def rejected_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     appended = check_log_time("appended_at", record.appended_at)
     record = record._replace(headers=dict(record.headers))
     return (*record, appended + DEFAULT_US, expiry_seconds(appended + PERSONAL_US), *source_values(raw))
-
-
-__all__ = ["REJECTED_COLUMNS", "rejected_row"]

@@ -61,16 +61,3 @@ def envelope_from_key(raw: RawRecord) -> Envelope:
     except Invalid:
         return EMPTY_ENVELOPE
     return EMPTY_ENVELOPE._replace(tenant_id=key.tenant_id, session_id=key.session_id)
-
-
-__all__ = [
-    "EMPTY_ENVELOPE",
-    "SOURCE_COLUMNS",
-    "EncoderFinder",
-    "RecordEncoder",
-    "RowBuilder",
-    "TableRow",
-    "decode_as",
-    "envelope_from_key",
-    "source_values",
-]

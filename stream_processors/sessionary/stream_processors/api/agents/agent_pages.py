@@ -115,6 +115,3 @@ def _result_document(author: AgentState, result: SharedResult) -> dict[str, Any]
         "result_json": result.result_json,
         "artifact_id": result.artifact_id,
     }
-
-
-__all__ = ["AgentPages", "agent_document"]

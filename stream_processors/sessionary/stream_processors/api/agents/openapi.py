@@ -90,5 +90,3 @@ AGENT_PATHS: Final[dict[str, Any]] = {
         }
     },
 }
-
-__all__ = ["AGENT_PATHS", "AGENT_SCHEMAS"]

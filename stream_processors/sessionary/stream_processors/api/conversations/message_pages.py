@@ -68,6 +68,3 @@ def message_document(row: MessageState) -> dict[str, Any]:
     """Return the JSON document of a turn, as `/openapi.json` describes it."""
     names = ("turn", "role", "name", "content", "artifact_id", "run_id", "agent_id", "service_id")
     return {**{name: getattr(row, name) for name in names}, "at_ms": row.at}
-
-
-__all__ = ["LAST_DEFAULT", "MessagePages", "message_document"]

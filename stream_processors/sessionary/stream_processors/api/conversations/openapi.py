@@ -53,5 +53,3 @@ CONVERSATION_PATHS: Final[dict[str, Any]] = {
         }
     },
 }
-
-__all__ = ["CONVERSATION_PATHS", "CONVERSATION_SCHEMAS"]

@@ -176,6 +176,3 @@ async def _serve_reader(serve: Callable[[], Awaitable[None]]) -> None:
         await serve()
     except (ConnectionError, ClientError, TimeoutError):
         return
-
-
-__all__ = ["KEEP_ALIVE_S", "OWNER_SILENT_S", "WRITE_S", "FollowPage"]

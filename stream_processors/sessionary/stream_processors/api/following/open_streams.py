@@ -47,6 +47,3 @@ class OpenStreams:
         for life in self._lives:
             if not life.expired():
                 life.reschedule(0.0)
-
-
-__all__ = ["OpenStreams"]

@@ -44,5 +44,3 @@ FOLLOW_PATHS: Final[dict[str, Any]] = {
         }
     },
 }
-
-__all__ = ["FOLLOW_PATHS"]

@@ -55,6 +55,3 @@ def _seen_of(row: SessionState) -> tuple[Any, ...]:
         *(row.state_schema_version, row.state_json, row.snapshot.snapshot_id),
         *(row.limits, tuple(row.data_classes)),
     )
-
-
-__all__ = ["END", "ToldSession"]

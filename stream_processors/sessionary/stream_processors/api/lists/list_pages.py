@@ -213,16 +213,3 @@ def waiting_head(row: SessionState, state: PartitionState) -> dict[str, Any]:
         "asked_ms": row.entered_at,
         "deadline_ms": state.deadline_ms(row),
     }
-
-
-__all__ = [
-    "LIMIT_DEFAULT",
-    "LIMIT_MAX",
-    "RUN_MODES",
-    "RUN_STATES",
-    "SESSION_STATES",
-    "ListPages",
-    "run_head",
-    "session_head",
-    "waiting_head",
-]

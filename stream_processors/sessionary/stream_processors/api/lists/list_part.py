@@ -57,6 +57,3 @@ def parse_cursor(text: str) -> bytes:
     if cursor_of(key) != text:  # the decoder skips what it does not know
         raise ValueError("it has characters that no cursor has")
     return key
-
-
-__all__ = ["CURSOR_CHARACTERS_MAX", "ListPart", "cursor_of", "merge_parts", "parse_cursor"]

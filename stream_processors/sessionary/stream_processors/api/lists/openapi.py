@@ -127,5 +127,3 @@ LIST_PATHS: Final[dict[str, Any]] = {
     ),
     "/v1/waiting": _waiting_page(),
 }
-
-__all__ = ["LIST_PATHS", "LIST_SCHEMAS"]

@@ -70,6 +70,3 @@ async def _next_keys(state: PartitionState, wanted: Wanted) -> list[bytes]:
         if len(found) > _KEYS_SLICE:
             found = set(sorted(found)[: ROWS_MAX + 1])
     return sorted(found)[: ROWS_MAX + 1]
-
-
-__all__ = ["ROWS_MAX", "Wanted", "scan_partition"]

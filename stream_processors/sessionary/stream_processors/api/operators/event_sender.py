@@ -83,6 +83,3 @@ class EventSender:
                 "partitioner": "murmur2_random",
             }
         )
-
-
-__all__ = ["EventSender", "Place"]

@@ -89,6 +89,3 @@ def _require_service(name: str, body: Mapping[str, Any]) -> str:
     if not isinstance(service_id, str) or not valid_name(service_id):
         raise Problem(400, "invalid_value", f"Bad {name}", f"name the service, in the field `{name}`")
     return service_id
-
-
-__all__ = ["MigrationPages"]

@@ -124,5 +124,3 @@ PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
         "required": [*_JUDGED["required"], "migration_id", "to", "step"],
     },
 }
-
-__all__ = ["PEOPLE_PATHS", "PEOPLE_SCHEMAS"]

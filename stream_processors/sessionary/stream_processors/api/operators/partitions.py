@@ -319,13 +319,3 @@ def _absent_document(partition: int, url: str | None, answer: Any) -> dict[str, 
         return {**_UNKNOWN, "partition": partition, "state": "unreachable", "url": url, "detail": str(answer)}
     detail = "no worker owns it; if that lasts, start a processor: sessionary serve processor"
     return {**_UNKNOWN, "partition": partition, "state": "unassigned", "detail": detail}
-
-
-__all__ = [
-    "REASON_CHARS_MAX",
-    "PartitionApi",
-    "has_known_position",
-    "partition_document",
-    "require_repairable",
-    "state_of_owner",
-]

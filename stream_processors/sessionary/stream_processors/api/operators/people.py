@@ -97,6 +97,3 @@ def _text(name: str, value: object, characters_max: int) -> str | None:
         detail = f"{name} must be a text of 1 to {characters_max} characters"
         raise Problem(400, "invalid_value", f"Bad {name}", detail)
     return value.strip()
-
-
-__all__ = ["PeoplePages", "require_text"]

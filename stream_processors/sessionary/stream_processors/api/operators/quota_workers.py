@@ -30,6 +30,3 @@ def count_quota_workers(settings: KafkaSettings) -> int:
         raise Lost(f"Kafka does not tell whether the group {group} has a member: {why}") from None
     finally:
         connection.end_client()
-
-
-__all__ = ["count_quota_workers"]

@@ -300,6 +300,3 @@ def _require_open_partitions(version: int, partitions: Iterable[Mapping[str, Any
     if any((found["rules"] or 0) > version for found in partitions):
         detail = f"there is no way back to rules {version}: later ones are in force"
         raise Problem(409, "later_rules", "Later rules in force", detail)
-
-
-__all__ = ["RulesApi"]

@@ -262,15 +262,3 @@ def _envelope_of(
 def _refused(reason: str, event_type: str, row: SessionState) -> Problem:
     detail = _DETAILS.get(reason, f"{event_type} was refused ({reason}): the session is {row.state}")
     return Problem(409, reason, "Refused", detail)
-
-
-__all__ = [
-    "ATTEMPTS_MAX",
-    "IDEMPOTENCY_KEY",
-    "SERVICE_ID",
-    "JudgedEvent",
-    "PersonsEvent",
-    "SendEvent",
-    "SessionEvents",
-    "judged_document",
-]

@@ -34,6 +34,3 @@ def worker_facts(settings: ProcessorSettings) -> dict[str, Any]:
         "state_dir": None if folder is None else str(folder),
         "state_free_bytes": free_bytes(folder),
     }
-
-
-__all__ = ["worker_facts"]

@@ -47,6 +47,3 @@ def artifact_document(row: ArtifactState) -> dict[str, Any]:
         "created_ms": row.created_at,
         "entered_ms": row.entered_at,
     }
-
-
-__all__ = ["ArtifactPages", "artifact_document"]

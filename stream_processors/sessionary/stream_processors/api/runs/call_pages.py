@@ -86,6 +86,3 @@ def call_head(row: CallRow, state: PartitionState) -> dict[str, Any]:
 def call_document(row: CallRow, state: PartitionState) -> dict[str, Any]:
     """Return the JSON document of a call, as `/openapi.json` describes it."""
     return {**call_head(row, state), "result_json": row.result_json if isinstance(row, EndedToolCall) else None}
-
-
-__all__ = ["CallPages", "call_document", "call_head"]

@@ -40,6 +40,3 @@ async def read_children(
         if isinstance(row, row_classes):
             found.append(row)
     return found
-
-
-__all__ = ["read_children", "require_parent"]

@@ -62,6 +62,3 @@ async def _read_calls(state: PartitionState, parent: bytes) -> list[dict[str, An
     rows: list[CallRow] = await read_children(state, parent, call_key, ToolCallState, EndedToolCall)
     rows.sort(key=lambda row: (row.started_at, row.idem_key))
     return [call_head(row, state) for row in rows]
-
-
-__all__ = ["ExecutionPage"]

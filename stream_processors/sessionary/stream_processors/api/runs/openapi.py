@@ -255,5 +255,3 @@ RUN_PATHS: Final[dict[str, Any]] = {
         _NO_SESSION,
     ),
 }
-
-__all__ = ["RUN_HEAD", "RUN_PATHS", "RUN_SCHEMAS"]

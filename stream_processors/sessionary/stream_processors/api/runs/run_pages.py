@@ -97,6 +97,3 @@ def run_document(row: RunState | FinishedRun, state: PartitionState) -> dict[str
 def _checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
     fields = checkpoint._asdict()
     return {"at_ms": fields.pop("at"), **fields}
-
-
-__all__ = ["RUN_CONTENTS", "RunPages", "require_run", "run_document"]

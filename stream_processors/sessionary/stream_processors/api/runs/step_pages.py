@@ -68,6 +68,3 @@ def step_head(row: StepRow) -> dict[str, Any]:
 def step_document(row: StepRow) -> dict[str, Any]:
     """Return the JSON document of a step, as `/openapi.json` describes it."""
     return {**step_head(row), "input_json": row.input_json, "output_json": row.output_json}
-
-
-__all__ = ["StepPages", "step_document", "step_head"]

@@ -51,6 +51,3 @@ async def _has_moved_on(asked: AskedOwner, timeout_s: float) -> bool:
 def task_version(row: RunState | FinishedRun) -> str:
     """Return what differs whenever an event or a clock has changed a task."""
     return f"{row.run_seq}.{row.state}"
-
-
-__all__ = ["TaskPages", "task_version"]

@@ -34,6 +34,3 @@ class KnownTokens:
 
 def _digest_token(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-
-
-__all__ = ["KnownTokens"]

@@ -87,6 +87,3 @@ class TokenStore:
             return False
         self._known = KnownTokens({**self._of_settings, **tokens})
         return True
-
-
-__all__ = ["TokenStore"]

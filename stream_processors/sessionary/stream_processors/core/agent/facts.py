@@ -9,6 +9,3 @@ class AgentMoved(NamedTuple):
     """An event made the agent, or changed it."""
 
     row: AgentState
-
-
-__all__ = ["AgentMoved"]

@@ -156,6 +156,3 @@ def _object_to_snapshot(agent: SessionAgent, snapshot_id: str | None) -> Objecti
 
 def _within_size(judged: AgentJudgement, arrival: Arrival) -> AgentJudgement | Objection:
     return object_to_row_size(arrival.child_key or b"", judged.after, arrival) or judged
-
-
-__all__ = ["AgentJudgement", "judge_agent"]

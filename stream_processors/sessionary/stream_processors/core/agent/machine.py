@@ -30,6 +30,3 @@ class AgentMachine(UnclockedMachine[AgentState]):
     def evolve(self, row: AgentState | None, fact: AgentMoved) -> AgentState:
         """Return the row after a fact."""
         return fact.row
-
-
-__all__ = ["AgentMachine"]

@@ -69,16 +69,3 @@ def find_agent(row: SessionState, agent_id: str) -> SessionAgent | None:
 def is_member(row: SessionState, service_id: str) -> bool:
     """Return whether a service may change a session's content: it owns it, or has an agent."""
     return service_id == row.owner_service or any(agent.service_id == service_id for agent in row.agents)
-
-
-__all__ = [
-    "ANALYZER",
-    "RESEARCHER",
-    "WRITER",
-    "SeenByAgent",
-    "dependencies_of",
-    "find_agent",
-    "is_member",
-    "sees_results_of",
-    "view_of",
-]

@@ -9,6 +9,3 @@ class ArtifactMoved(NamedTuple):
     """An event made the artifact, or changed it."""
 
     row: ArtifactState
-
-
-__all__ = ["ArtifactMoved"]

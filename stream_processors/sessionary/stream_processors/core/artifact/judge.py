@@ -63,6 +63,3 @@ def _new_artifact(
         size_bytes=0,
         sha256=None,
     )
-
-
-__all__ = ["judge_artifact"]

@@ -30,6 +30,3 @@ class ArtifactMachine(UnclockedMachine[ArtifactState]):
     def evolve(self, row: ArtifactState | None, fact: ArtifactMoved) -> ArtifactState:
         """Return the row after a fact."""
         return fact.row
-
-
-__all__ = ["ArtifactMachine"]

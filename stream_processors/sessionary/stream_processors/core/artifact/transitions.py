@@ -82,6 +82,3 @@ REPEATED: Final[Mapping[tuple[ArtifactStateName, str], ArtifactGuard]] = {
 BY_EVENT: Final[Mapping[tuple[ArtifactStateName | None, str], ArtifactTransition]] = {
     (source, transition.event_type): transition for transition in ARTIFACT_TRANSITIONS for source in transition.sources
 }
-
-
-__all__ = ["ARTIFACT_TRANSITIONS", "BY_EVENT", "REPEATED", "ArtifactGuard", "ArtifactTransition"]

@@ -34,5 +34,3 @@ class CallBecameUnknown(NamedTuple):
 
 
 CallFact = CallMoved | CallExpired
-
-__all__ = ["CallBecameUnknown", "CallExpired", "CallFact", "CallMoved"]

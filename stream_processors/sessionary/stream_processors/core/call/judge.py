@@ -127,6 +127,3 @@ def _end_try(call: CallRow, payload: CallPayload, transition: CallTransition, no
     assert isinstance(payload, ToolCallSucceeded)
     ended = end_call(call, "succeeded", now_ms)
     return ended._replace(result_json=payload.result_json, artifact_id=payload.artifact_id)
-
-
-__all__ = ["CallJudgement", "judge_call"]

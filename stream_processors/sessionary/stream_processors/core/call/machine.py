@@ -86,6 +86,3 @@ class CallMachine(DependantMachine[CallRow]):
         if row.run_id is None or not row.side_effect:
             return facts
         return *facts, ForRow(run_key(*session, row.run_id), RunState, CallUnresolved(now_ms, row.tool_name))
-
-
-__all__ = ["CallLabel", "CallMachine"]

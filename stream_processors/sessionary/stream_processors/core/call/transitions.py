@@ -111,15 +111,3 @@ def end_call(call: CallRow, state: ToolCallStateName, at_ms: int, error: ErrorIn
         error=error,
         resolved_by=None,
     )
-
-
-__all__ = [
-    "BY_EVENT",
-    "CALL_TRANSITIONS",
-    "NOT_GRANTED",
-    "CallGuard",
-    "CallRow",
-    "CallTransition",
-    "end_call",
-    "state_of",
-]

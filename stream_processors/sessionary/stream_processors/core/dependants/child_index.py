@@ -86,6 +86,3 @@ def _pack_suffix(suffix: bytes) -> bytes:
 
 def _unpack_suffix(packed: bytes | bytearray) -> bytes:
     return b"\0%b%b" % (bytes(packed[:1]), packed[1:].hex().encode())
-
-
-__all__ = ["ChildChanges", "ChildIndex"]

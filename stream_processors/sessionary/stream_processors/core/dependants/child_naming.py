@@ -74,18 +74,3 @@ def named_agent(event: Event) -> str:
         return payload.to_agent_id
     assert isinstance(payload, AGENT_PAYLOADS)
     return event.envelope.agent_id if payload.agent_id is None else payload.agent_id
-
-
-__all__ = [
-    "AGENT_PAYLOADS",
-    "ARTIFACT_PAYLOADS",
-    "CALL_PAYLOADS",
-    "PAYLOADS_OF_SESSIONS",
-    "STEP_PAYLOADS",
-    "AgentPayload",
-    "ArtifactPayload",
-    "CallPayload",
-    "StepPayload",
-    "named_agent",
-    "named_child",
-]

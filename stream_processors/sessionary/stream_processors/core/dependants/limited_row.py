@@ -23,6 +23,3 @@ def repair_limit(row: LimitedT, repairs: Sequence[ClockRepair]) -> LimitedT:
             )
             row = repaired  # the compiler's type checker wants this step
     return row
-
-
-__all__ = ["LimitedT", "repair_limit"]

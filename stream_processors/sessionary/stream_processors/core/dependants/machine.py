@@ -80,6 +80,3 @@ class UnclockedMachine(DependantMachine[RowT]):
     def fire(self, row: RowT, now_ms: int, hole_end_ms: int = 0) -> Sequence[Any]:
         """Raise `NotImplementedError`: no row is ever due."""
         raise NotImplementedError(f"no {self.name} has a clock")
-
-
-__all__ = ["DependantMachine", "UnclockedMachine"]

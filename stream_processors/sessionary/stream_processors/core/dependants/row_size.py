@@ -118,6 +118,3 @@ def _texts(row: DependantRow) -> list[str]:
         if row.handover is not None:
             texts += (value for value in row.handover if isinstance(value, str))
     return texts
-
-
-__all__ = ["CONTENT_CHARACTERS_MAX", "DependantRow", "content_parts", "estimate_row_bytes", "object_to_row_size"]

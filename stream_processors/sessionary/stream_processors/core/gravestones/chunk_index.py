@@ -143,19 +143,3 @@ def _starts_of(hashes: bytes) -> "array[int]":
     if _IS_LITTLE_ENDIAN:
         words.byteswap()
     return words[:: HASH_BYTES // _START_BYTES]
-
-
-__all__ = [
-    "CHUNK_PREFIX",
-    "DAY_MS",
-    "HASH_BYTES",
-    "ChunkIndex",
-    "chunk_key",
-    "count_hashes",
-    "end_of_day",
-    "hash_key",
-    "is_chunk_key",
-    "join_hashes",
-    "key_hashes",
-    "split_hashes",
-]

@@ -103,15 +103,3 @@ def merge_chunks(index: ChunkIndex, sizes: ChunkSizes, now_ms: int) -> Changes:
             hashes = join_hashes({one for key in merged for one in split_hashes(small[key])})
             return {**dict.fromkeys(merged), merged[0]: GravestoneChunk(expires_ms, hashes)}
     return {}
-
-
-__all__ = [
-    "ROUNDS_MAX",
-    "Changes",
-    "ChunkSizes",
-    "Waiting",
-    "merge_chunks",
-    "pack_gravestones",
-    "plan_packing",
-    "wait_again",
-]

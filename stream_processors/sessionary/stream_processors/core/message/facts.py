@@ -13,6 +13,3 @@ class MessageTaken:
 
     def __init__(self, row: MessageState) -> None:
         self.row = row
-
-
-__all__ = ["MessageTaken"]

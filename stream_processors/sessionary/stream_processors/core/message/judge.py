@@ -30,6 +30,3 @@ def judge_message(session: SessionState, event: Event, arrival: Arrival) -> Mess
         artifact_id=payload.artifact_id,
     )
     return object_to_row_size(arrival.child_key or b"", after, arrival) or after
-
-
-__all__ = ["judge_message"]

@@ -32,6 +32,3 @@ class MessageMachine(UnclockedMachine[MessageState]):
     def evolve(self, row: MessageState | None, fact: MessageTaken) -> MessageState:
         """Return the row after a fact."""
         return fact.row
-
-
-__all__ = ["MessageMachine"]

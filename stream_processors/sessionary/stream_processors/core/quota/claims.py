@@ -108,15 +108,3 @@ def verdict_on(row: TenantQuota, claim: QuotaClaim, instance: str) -> QuotaVerdi
 
 def _slots(row: TenantQuota, limits: TenantLimits) -> int:
     return min(limits.slots_of(row.quota), HOLDERS_MAX)
-
-
-__all__ = [
-    "HOLDING",
-    "UNHEARD",
-    "admit_waiting",
-    "count_holders",
-    "has_waiting",
-    "look_again",
-    "take_notice",
-    "verdict_on",
-]

@@ -41,6 +41,3 @@ class TenantLimits(NamedTuple):
 
 
 LimitsOf = Callable[[str], TenantLimits]  # of a tenant
-
-
-__all__ = ["CLAIMS_MAX", "HOLDERS_MAX", "WAITING_MAX", "WINDOW_S_MAX", "LimitsOf", "OverPolicy", "TenantLimits"]

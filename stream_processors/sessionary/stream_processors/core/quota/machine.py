@@ -145,6 +145,3 @@ def read_quota_arrival(
         except DecodeError:
             pass
     return Arrival(record, NO_SESSION, None, None, log, now_ms, rules, hole_end_ms)
-
-
-__all__ = ["LOOK_MS", "ClaimsChanged", "QuotaMachine", "read_quota_arrival"]

@@ -35,6 +35,3 @@ def add_tokens(row: TenantQuota, tokens: int, limits: TenantLimits, now_ms: int)
 def is_used_up(row: TenantQuota, limits: TenantLimits) -> bool:
     """Return whether nothing more may begin in this window."""
     return limits.tokens is not None and row.tokens >= limits.tokens
-
-
-__all__ = ["add_tokens", "is_used_up", "move_window"]

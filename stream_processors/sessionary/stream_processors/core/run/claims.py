@@ -105,6 +105,3 @@ def tell_session(row: RunState | FinishedRun, fact: RunChanged | RunRejected | T
     if isinstance(fact, RunChanged) and row.checkpoint is not None:
         fact = fact._replace(checkpoint_id=row.checkpoint.checkpoint_id)
     return ForRow(SessionKey(row.tenant_id, row.session_id).encoded(), SessionState, fact)
-
-
-__all__ = ["QUOTA", "claim_notice", "receive_verdict", "released_claim", "tell_limit", "tell_session", "with_claim"]

@@ -71,6 +71,3 @@ def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
             clock_repair=number,
         )
     return run
-
-
-__all__ = ["RunDeadline", "attached_since_ms", "repair_run_times", "run_deadline", "run_due_ms"]

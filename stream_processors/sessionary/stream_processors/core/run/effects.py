@@ -139,6 +139,3 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], RunRow | None]]] = {
 def apply_run_fact(row: RunRow | None, fact: RunFact) -> RunRow | None:
     """Return the row after a fact; None if the run has none any more."""
     return _EFFECTS[type(fact)](row, fact)
-
-
-__all__ = ["apply_run_fact"]

@@ -188,27 +188,3 @@ RunFact = (
     | ClaimMoved
 )
 ReceivedFact = RunFact | SessionTimedOut | SessionEnded | CallUnresolved | CallSettled | ClaimDecided
-
-__all__ = [
-    "CallSettled",
-    "CallUnresolved",
-    "CallsCounted",
-    "ClaimDecided",
-    "ClaimMoved",
-    "ReceivedFact",
-    "RunAdmitted",
-    "RunBegun",
-    "RunChanged",
-    "RunFact",
-    "RunGivenUp",
-    "RunHeard",
-    "RunHeld",
-    "RunMoved",
-    "RunRejected",
-    "RunReleased",
-    "RunRevived",
-    "RunTurnedAway",
-    "SessionEnded",
-    "SessionTimedOut",
-    "TaskAdmitted",
-]

@@ -174,6 +174,3 @@ def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arri
         return RunJudgement(revived, opens=True, is_detached=is_detached, asks_quota=asks_quota)
     target = run.state if transition is None or transition.target is None else transition.target
     return RunJudgement(RunMoved(target, moment.now_ms, change), closes=target in FINISHED)
-
-
-__all__ = ["RunJudgement", "is_of_detached_run", "judge_run", "makes_run_open"]

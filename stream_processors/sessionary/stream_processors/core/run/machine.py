@@ -197,6 +197,3 @@ def _receive_call(row: RunRow, fact: CallUnresolved | CallSettled) -> Sequence[R
 def _give_up(row: RunState, now_ms: int, error: ErrorInfo, due_ms: int | None = None) -> Sequence[RunFact | ForRow]:
     told = RunChanged(row.run_id, now_ms, row.state, "failed", error.code, error.message, due_ms)
     return RunGivenUp(now_ms, error), *released_claim(row), tell_session(row, told)
-
-
-__all__ = ["RUN_GRAVESTONE_MS", "RunLabel", "RunMachine", "run_end_ms"]

@@ -30,6 +30,3 @@ class TaskIndex:
         """Return the session of a tenant's task; None if there is no such task."""
         session_id = self._sessions.get((tenant_id, task_id))
         return None if session_id is None else SessionKey(tenant_id, session_id)
-
-
-__all__ = ["TaskIndex"]

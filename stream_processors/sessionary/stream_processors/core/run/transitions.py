@@ -236,24 +236,3 @@ BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
 RUN_EVENTS: Final = frozenset((*(event_type for _, event_type in BY_EVENT), *_PLANS))
 # Those that are looked at for the run that they name.
 EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS | {"checkpoint_saved"}) - {"session_activity"}
-
-
-__all__ = [
-    "ACCEPTED",
-    "AT_WORK",
-    "BY_EVENT",
-    "EVENTS_OF_RUNS",
-    "FINISHED",
-    "OPEN",
-    "QUOTA_EXCEEDED",
-    "QUOTA_GRANTED",
-    "QUOTA_REQUESTED",
-    "RUN_EVENTS",
-    "RUN_TRANSITIONS",
-    "STATES_ADMITTED",
-    "RunChange",
-    "RunGuard",
-    "RunMoment",
-    "RunRow",
-    "RunTransition",
-]

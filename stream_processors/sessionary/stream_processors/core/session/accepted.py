@@ -166,14 +166,3 @@ _SPECIAL_RULES: Final[dict[str, AcceptRule]] = {
 def rule_for(event_type: str) -> AcceptRule:
     """Return the rule of an accepted event; by default the event is work."""
     return _SPECIAL_RULES.get(event_type, _do_work)
-
-
-__all__ = [
-    "FENCED_KEPT",
-    "STATE_BYTES_MAX",
-    "AcceptRule",
-    "decide_replayed",
-    "refuse_beat",
-    "rule_for",
-    "take_over_session",
-]

@@ -212,24 +212,3 @@ def stop_duration(state: SessionState, now_ms: int) -> SessionState:
 def continue_duration(state: SessionState, now_ms: int) -> SessionState:
     """Let the maximum duration go on at `now_ms` with what was left of it."""
     return state._replace(max_due_at=now_ms + (state.max_due_at or 0))
-
-
-__all__ = [
-    "ANSWER",
-    "ARCHIVE",
-    "GRACE",
-    "HOLD",
-    "IDLE",
-    "INACTIVITY",
-    "INITIALISATION",
-    "MAX_DURATION",
-    "QUOTA_SILENCE",
-    "QUOTA_WAIT",
-    "RECOVERY",
-    "SessionClock",
-    "continue_duration",
-    "earliest_due",
-    "repair_times",
-    "stop_duration",
-    "waits_for_quota",
-]

@@ -366,6 +366,3 @@ def _judge_in_state(
     if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
         return Objection("late", f"{event_type} came after the session timed out; resume it first")
     return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")
-
-
-__all__ = ["EventRule", "SessionRules", "decide_event", "session_rules"]

@@ -331,19 +331,3 @@ def report_rejected_run(
     record = record._replace(run_id=fact.run_id, from_run_state="queued", to_run_state="rejected")
     told = record._replace(event_type="run_rejected", reason_code=QUOTA_EXCEEDED, reason=fact.reason)
     return [told._replace(user_id=after.user_id)]
-
-
-__all__ = [
-    "decide_claim",
-    "facts_for_runs",
-    "judge_dependants",
-    "outlives_state",
-    "report_admitted_task",
-    "report_call",
-    "report_opened_run",
-    "report_rejected_run",
-    "report_run",
-    "report_step",
-    "take_turn",
-    "with_claim",
-]

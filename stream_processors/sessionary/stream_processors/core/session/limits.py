@@ -44,6 +44,3 @@ def measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact]
     if (size, exceeded) != (row.context_bytes, row.context_exceeded):
         facts.append(ContextMeasured(size, exceeded))
     return facts
-
-
-__all__ = ["measured_context", "outside_ranges", "resolved"]

@@ -171,6 +171,3 @@ def _clocks_by_state(transitions: Sequence[Transition]) -> Mapping[str, Sequence
         for clock in transition.clocks:
             clocked.setdefault(f"{transition.source}", []).append((transition, clock))
     return clocked
-
-
-__all__ = ["GRAVESTONE_MS", "SessionDeadline", "SessionMachine"]

@@ -278,6 +278,3 @@ def report_fact(
             continue
         emitted.append(Emitted(stream, record.key if stream == "rejected" else key, record))
     return emitted
-
-
-__all__ = ["REPORTED_FACTS", "cleanup_request", "report_fact"]

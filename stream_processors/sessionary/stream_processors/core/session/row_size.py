@@ -173,16 +173,3 @@ def _texts(row: SessionState) -> list[str]:
     if row.agents:
         texts.extend(value for agent in row.agents for value in agent)
     return texts
-
-
-__all__ = [
-    "CONTENT_CHARACTERS_MAX",
-    "CONTENT_FACTS",
-    "EVENT_ID_MAX",
-    "estimate_row_bytes",
-    "is_content_apart",
-    "join_content",
-    "kept_refusal",
-    "object_to_size",
-    "split_content",
-]

@@ -156,17 +156,3 @@ def _object_to_hash(snapshot: Snapshot) -> Objection | None:
     if snapshot.content_hash == content_hash(snapshot.state_json):
         return None
     return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} {_WRONG_HASH}")
-
-
-__all__ = [
-    "REDELIVERY_MS_MAX",
-    "checked_snapshot",
-    "complete_transition",
-    "facts_of_number",
-    "gravestone_end_ms",
-    "invalid_envelope",
-    "object_to_age",
-    "object_to_first_snapshot",
-    "object_to_number",
-    "tells_wrong_hash",
-]

@@ -36,5 +36,3 @@ class StepTimedOut(NamedTuple):
 
 
 StepFact = StepMoved | StepExpired
-
-__all__ = ["StepExpired", "StepFact", "StepMoved", "StepTimedOut"]

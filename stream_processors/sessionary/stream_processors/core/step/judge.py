@@ -88,6 +88,3 @@ def _start_attempt(run: RunRow, event: Event, payload: StepStarted, arrival: Arr
 
 def _names_of(run: RunRow, payload: StepPayload) -> tuple[str, str, str, str]:
     return run.tenant_id, run.session_id, run.run_id, payload.name
-
-
-__all__ = ["judge_step"]

@@ -73,6 +73,3 @@ class StepMachine(DependantMachine[StepRow]):
         session = SessionKey(row.tenant_id, row.session_id)
         expired = StepExpired(now_ms, ErrorInfo("retryable", MODEL_LIMIT, reason))
         return expired, ForRow(session.encoded(), SessionState, told)
-
-
-__all__ = ["StepMachine"]

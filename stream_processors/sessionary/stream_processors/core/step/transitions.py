@@ -105,15 +105,3 @@ def end_attempt(
         input_json=step.input_json,
         output_json=output_json,
     )
-
-
-__all__ = [
-    "BY_EVENT",
-    "REPEATED",
-    "STEP_TRANSITIONS",
-    "StepGuard",
-    "StepRow",
-    "StepTransition",
-    "end_attempt",
-    "state_of",
-]

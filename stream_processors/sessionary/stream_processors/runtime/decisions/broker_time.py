@@ -58,6 +58,3 @@ def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
         raise Lost(f"partition {partition}: the broker does not stamp events: run sessionary topics apply")
     ahead_ms = max(0.0, stamp_ms - heard_ms) + min(0.0, stamp_ms - int(sent_ms))
     return BrokerTime(message.offset() or 0, stamp_ms, ahead_ms / 1_000)
-
-
-__all__ = ["CLOCKS_APART_S_MAX", "BrokerTime", "read_broker_time"]

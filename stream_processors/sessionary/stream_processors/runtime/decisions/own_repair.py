@@ -52,6 +52,3 @@ def find_own_repair(fault: Halted, position: Position, broker: BrokerTime) -> Cl
         f"({broker.ahead_s:+,.1f} s)"
     )
     return ClockSetting(broker.stamp_ms, broker.offset, reason, PRINCIPAL)
-
-
-__all__ = ["PRINCIPAL", "find_own_repair", "waits_for_repair", "with_way_out"]

@@ -267,6 +267,3 @@ def _log_skip(partition: int, position: Position, skip: SkippedOffsets) -> None:
         offset=skip.next_offset,
         principal=skip.principal,
     )
-
-
-__all__ = ["CommitDecision", "Decision", "GapAcceptance", "PendingDecision", "RecordSkip", "TruncationAcceptance"]

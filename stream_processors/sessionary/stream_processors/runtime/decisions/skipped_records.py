@@ -110,6 +110,3 @@ def _is_within(reader: Consumer, report: Message, offset: int) -> bool:
             return False
         raise KafkaException(error)
     raise Lost(f"events of partition {partition}: nothing read at offset {offset} for {_SILENCE_MAX_S:g} s")
-
-
-__all__ = ["SkippedRecords", "read_records"]

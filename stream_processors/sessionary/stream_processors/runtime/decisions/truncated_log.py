@@ -98,6 +98,3 @@ def find_replaced(settings: ProcessorSettings, partition: int, position: Positio
         raise Lost(f"events of partition {partition}: {error.args[0]}") from error
     finally:
         reader.close()
-
-
-__all__ = ["FILL_MAX", "fill_log", "find_replaced"]

@@ -166,16 +166,3 @@ def to_record(message: Message) -> LogRecord:
     """Return a message as a record."""
     _, ms = message.timestamp()
     return _new(LazyRecord, (message.offset(), ms, message.key(), message.value(), message))
-
-
-__all__ = [
-    "Fault",
-    "FetchEvents",
-    "LazyRecord",
-    "PartitionRecords",
-    "cut_at_unreadable",
-    "fault_from",
-    "group_by_partition",
-    "split_messages",
-    "to_record",
-]

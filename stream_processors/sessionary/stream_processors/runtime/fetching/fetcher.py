@@ -365,6 +365,3 @@ def fetcher_config(settings: ProcessorSettings) -> dict[str, str | int | float |
         "fetch.max.bytes": FETCH_BYTES_MAX,
         "fetch.wait.max.ms": fetch_wait_ms(settings.partitions),
     }
-
-
-__all__ = ["RENEW_S", "Deliver", "FetchedBatch", "Fetcher", "fetch_wait_ms", "fetcher_config"]

@@ -151,6 +151,3 @@ def bytes_of(records: Sequence[LogRecord]) -> int:
         if value is not None:
             size += len(value)
     return size
-
-
-__all__ = ["PENDING_BYTES_MAX", "FetchControl", "FollowingRecords", "PendingRecords", "bytes_of"]

@@ -76,6 +76,3 @@ class CommitNews:
     def _touch_row(self, key: bytes) -> None:
         for watch in self._watches[key]:
             watch.touch()
-
-
-__all__ = ["CommitNews", "RowWatch"]

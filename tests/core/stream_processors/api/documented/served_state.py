@@ -176,6 +176,3 @@ def agent_named(name: str, tenant: str = "acme") -> EventFactory:
     """Return an agent of a session in the open partition."""
     agents = (EventFactory(f"{name}-{n}", tenant) for n in range(100))
     return next(agent for agent in agents if partition_of(agent.key.encoded(), PARTITIONS) == _SERVED)
-
-
-__all__ = ["PARTITIONS", "ServedState"]

@@ -141,6 +141,3 @@ async def following(
     asked = server.client.get(f"{server.url}{path}/follow{query}", headers=given)
     async with await asyncio.wait_for(asked, 20) as answer:
         yield Reader(answer)
-
-
-__all__ = ["FollowRig", "FollowedOwner", "Message", "Reader", "following"]

@@ -121,17 +121,3 @@ class ProtocolAccount:
             if said.key in self._successes:
                 yield f"{said.key} succeeds again: {said}"
             self._successes.add(said.key)
-
-
-__all__ = [
-    "AUDITS",
-    "COMMITS",
-    "EPOCHS",
-    "HASHES",
-    "INVARIANTS",
-    "OWNERS",
-    "SUCCESSES",
-    "Line",
-    "ProtocolAccount",
-    "Step",
-]

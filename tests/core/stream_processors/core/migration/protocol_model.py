@@ -263,6 +263,3 @@ class ProtocolModel:
             return "illegal_transition"
         self.calls[said.key] = ("succeeded" if said.succeeded else "failed", tries)
         return ""
-
-
-__all__ = ["Move", "ProtocolModel", "Said", "hash_of"]

@@ -51,6 +51,3 @@ def _place(store: str) -> str | Path:
     if not folder.is_dir():
         raise SettingsError(f"--store: there is no folder {store}; name the one that the clients use")
     return folder
-
-
-__all__ = ["sweep_command"]

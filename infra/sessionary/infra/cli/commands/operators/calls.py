@@ -165,6 +165,3 @@ def _send_outcome(environ: Mapping[str, str], call: Row, outcome: Outcome, resul
     if verdict is None or not verdict.kept:
         return "its verdict is not known any more"
     return None if verdict.applied else verdict.reason or "unknown"
-
-
-__all__ = ["Outcome", "find_unknown_call", "list_unknown", "resolve_unknown"]

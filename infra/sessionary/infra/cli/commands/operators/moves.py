@@ -201,6 +201,3 @@ def _await_ends(
 
 def _reason_of(error: SessionaryError) -> str:
     return f"refused: {error.detail}" if isinstance(error, Invalid) else "unknown session"
-
-
-__all__ = ["drain_command", "move_command", "moves_command"]

@@ -139,14 +139,3 @@ def _instant(at_ms: int | None) -> str | None:
 
 def _without_nulls(found: Mapping[str, Json]) -> dict[str, Json]:
     return {name: value for name, value in found.items() if value is not None}
-
-
-__all__ = [
-    "accept_gap",
-    "accept_truncation",
-    "describe_halt",
-    "list_partitions",
-    "repair_clock",
-    "retry_partition",
-    "skip_records",
-]

@@ -160,14 +160,3 @@ def _act(
 
 def _instant(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-__all__ = [
-    "approve_command",
-    "cancel_command",
-    "claim_command",
-    "deny_command",
-    "list_questions",
-    "pause_command",
-    "resume_command",
-]

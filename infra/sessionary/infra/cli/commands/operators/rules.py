@@ -136,6 +136,3 @@ def _show_listing(listing: Mapping[str, Json], *, as_json: bool) -> None:
         print_message(f"worker {worker['instance'] or worker['url']}: {known}")
     if (quota_workers := listing.get("quota_workers")) is not None:
         print_message(f"workers of the role quotas: {quota_workers}")
-
-
-__all__ = ["activate_rules", "list_rules"]

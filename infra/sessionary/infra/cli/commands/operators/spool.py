@@ -150,6 +150,3 @@ def _spool_dir(data: Path | None) -> Path:
 
 def _life_text(alive: bool) -> str:
     return "alive" if alive else "dead"
-
-
-__all__ = ["drain_spools", "list_spools", "verify_spools"]

@@ -33,6 +33,3 @@ def conversation_command(
     page, about = f"{session}/conversation", f"session {session}"
     told = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
     show_rows(told["messages"], as_json=as_json, columns=_COLUMNS)
-
-
-__all__ = ["conversation_command"]

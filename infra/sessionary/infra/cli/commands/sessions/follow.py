@@ -94,6 +94,3 @@ def follow_list(
             continue
         for row in unseen:
             show_line(row, as_json=as_json, columns=columns)
-
-
-__all__ = ["RECENT", "FollowOption", "RowTail", "fetch_horizon", "follow_list"]

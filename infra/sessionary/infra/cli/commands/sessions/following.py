@@ -56,6 +56,3 @@ def _line_of(view: SessionView, position: tuple[int, int] | None) -> dict[str, J
         "holder": view.holder,
         "state_json": view.state_json,
     }
-
-
-__all__ = ["follow_command"]

@@ -155,6 +155,3 @@ def show_session(
     if cleanups:
         print_message("")
         show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
-
-
-__all__ = ["SESSION_COLUMNS", "list_sessions", "show_session"]

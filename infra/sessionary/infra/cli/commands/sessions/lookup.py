@@ -94,13 +94,3 @@ def fetch_live_state(environ: Mapping[str, str], tenant: str, session: str) -> J
             return json.load(answer)
     except (OSError, ValueError, http.client.HTTPException):
         return None
-
-
-__all__ = [
-    "SessionArgument",
-    "SessionOption",
-    "checked_session_start",
-    "fetch_live_state",
-    "find_session",
-    "is_whole_id",
-]

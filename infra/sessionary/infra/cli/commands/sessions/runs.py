@@ -264,6 +264,3 @@ def _session_of(control: "HttpControl", session: str, run: str) -> str:
     if len(found) > 1:
         raise Invalid("invalid_value", f"more than one session has it: {', '.join(sorted(found))}; give more of its id")
     return f"{found.pop()}"
-
-
-__all__ = ["FollowedRuns", "RunStateChoice", "control_of", "list_runs", "resume_command", "show_run"]

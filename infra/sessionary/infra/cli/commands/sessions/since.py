@@ -43,6 +43,3 @@ def _since_time(text: str, now: datetime) -> datetime:
         ) from None
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     return max(at.astimezone(UTC), datetime(1970, 1, 1, tzinfo=UTC))
-
-
-__all__ = ["SinceOption", "parse_since", "since_ms"]

@@ -221,6 +221,3 @@ def _integrity_text(source: ClickHouseClient, tenant: str, session: str) -> str:
         for row in fetch_partition_findings(source, tenant, session)
     ]
     return f"{'; '.join(told) or 'no row of this session is missing or doubled'} ({asked})"
-
-
-__all__ = ["timeline_command", "write_story"]

@@ -69,6 +69,3 @@ def report_admission(
     record = session_record(session, after, arrival, place, "quota")
     told = record._replace(event_type=ADMITTED_TYPE, reason_code=QUOTA_GRANTED, reason=_ADMITTED)
     return [told._replace(user_id=after.user_id), *claim_notices(row, after)]
-
-
-__all__ = ["ADMITTED_TYPE", "SESSION_QUOTA", "WAITS", "claim_notices", "receive_verdict", "report_admission"]

@@ -39,6 +39,3 @@ def report_tokens(
 ) -> list[QuotaNotice]:
     """Tell each quota how many tokens were used, and by which record."""
     return [QuotaNotice(quota, "used", *session, "", place.offset, fact.tokens) for quota in fact.quotas]
-
-
-__all__ = ["report_tokens", "used_tokens"]

@@ -33,6 +33,3 @@ def abort_migration(row: SessionState, fact: MigrationAborted) -> SessionState:
     """End the migration; the row says why until there is another one."""
     ended = fact.migration._replace(step="aborted", reason_code=fact.reason_code)
     return next_number(row._replace(migration=ended))
-
-
-__all__ = ["abort_migration", "complete_migration", "count_difference", "move_migration"]

@@ -229,13 +229,3 @@ _JUDGES: dict[type[Any], Callable[[SessionState, Event, Arrival], MigrationJudge
     SessionMigrationLoaded: _load,
     SessionMigrationOffered: _offer,
 }
-
-__all__ = [
-    "MigrationJudgement",
-    "facts_of_change",
-    "facts_of_expiry",
-    "judge_migration",
-    "object_to_content",
-    "object_to_migration_sender",
-    "open_migration",
-]

@@ -28,6 +28,3 @@ def add_cleanup(row: SessionState, at_ms: int) -> SessionState:
     """Return the row with one more clean-up; its id follows from the row's last audit number."""
     cleanup = Cleanup(derived_id(row.tenant_id, row.session_id, row.audit_seq), at_ms, released=False)
     return row._replace(cleanups=(*row.cleanups, cleanup)[-CLEANUPS_KEPT:])
-
-
-__all__ = ["CLEANUPS_KEPT", "add_cleanup", "change_owner"]

@@ -63,6 +63,3 @@ def _migration_request(after: SessionState, fact: MigrationMoved) -> MigrationRe
         expires_at=migration.expires_at * 1000,
         requested_at=fact.at_ms * 1000,
     )
-
-
-__all__ = ["ReportedFact", "migration_records"]

@@ -65,14 +65,3 @@ TAKEN: Final[Mapping[SessionStateName, Transition]] = MappingProxyType(
     }
 )
 """By the session's state before it was prepared; a session that was Paused makes no transition."""
-
-__all__ = [
-    "CLEANUP_ACTIONS",
-    "CLEANUP_REASON",
-    "HELD",
-    "LET_GO",
-    "MIGRATION_EVENTS",
-    "MISMATCHES_MAX",
-    "OFFER_STATES",
-    "TAKEN",
-]

@@ -19,6 +19,3 @@ def is_by_operator(event: Event) -> bool:
 def is_operators_cancellation(payload: Any) -> bool:
     """Return whether an operator calls a session off: that ends it also in state Error."""
     return getattr(payload, "as_operator", False) is True and payload.reason == "cancelled"
-
-
-__all__ = ["OPERATOR_EVENTS", "is_by_operator", "is_operators_cancellation"]

@@ -57,13 +57,3 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 def expired_answer(question: Question) -> Answer:
     """Return the answer to a question without one in time: it is refused."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
-
-
-__all__ = [
-    "EXPIRED",
-    "asked_question",
-    "expired_answer",
-    "given_answer",
-    "object_to_answer",
-    "resume_reason",
-]

@@ -28,6 +28,3 @@ def committed_snapshot(row: SessionState) -> Snapshot:
         encoding="full",
         compression="none",
     )
-
-
-__all__ = ["committed_snapshot"]
