@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from native.cached_globals import HEADER, cache_globals
 from native.codec_text import make_codec_text
-from native.modules import CODEC, EVENT_COLUMN_PARTS, EVENT_COLUMNS, FAST_REPLACE, ROOMS, plain_modules, rule_modules
+from native.modules import CODEC, EVENT_COLUMN_PARTS, EVENT_COLUMNS, FAST_REPLACE, PLAIN_MODULES, ROOMS, rule_modules
 from native.tree import SHARED, find_built
 
 _CONFIG = """[mypy]
@@ -145,10 +145,9 @@ def _codec_text(tree: Path) -> str:
 
 def _copy_plain_modules(tree: Path) -> dict[Path, str]:
     """Copy modules into the current folder, so that the C names no place of the tree."""
-    modules = plain_modules(tree)
-    for module in modules:
+    for module in PLAIN_MODULES:
         _write_if_new(module, (tree / module).read_text("utf-8"))
-    return {module: str(module) for module in modules}
+    return {module: str(module) for module in PLAIN_MODULES}
 
 
 def _write_if_new(path: Path, text: str) -> None:

@@ -3,10 +3,10 @@
 mypyc compiles the rules. It takes types at their word: a compiled function makes a float of an int,
 and raises its own error for a value of another type. So what takes values of any type from users is
 left to Cython, which compiles a module as it is, types unseen: slower than mypyc's, faster than the
-interpreter. So are machines, whose attributes of the class mypyc does not take, and what handles
-each record or row around the rules. The generated readers and writers, which look at each type
-themselves, are made once more for Cython; so are `fast_replace` and `event_columns`, which are
-nothing but speed. Packages stay Python: they only say what is in them.
+interpreter. So is what handles each record or row around the rules. The generated readers and
+writers, which look at each type themselves, are made once more for Cython; so are `fast_replace`
+and `event_columns`, which are nothing but speed. Packages stay Python: they only say what is in
+them.
 """
 
 from pathlib import Path
@@ -17,7 +17,6 @@ from generation.modules import FINDER, FOLDER
 ROOMS: Final = ("schemas", "producers", "stream_processors", "sinks", "infra")
 _CORE: Final = Path("stream_processors/sessionary/stream_processors/core")
 _PACKAGE: Final = "__init__.py"
-_MACHINE: Final = "machine.py"
 _PROCESSOR: Final = Path("stream_processors/sessionary/stream_processors")
 _SCHEMAS: Final = Path("schemas/sessionary/schemas")
 _BESIDE_THE_RULES: Final = (
@@ -28,8 +27,8 @@ _BESIDE_THE_RULES: Final = (
     _PROCESSOR / "store/row_sum.py",
     _PROCESSOR / "store/shelves.py",
 )
-# What handles each record or row around the rules.
-_AROUND_THE_RULES: Final = (
+# What handles each record or row around the rules: Cython compiles it as it is.
+PLAIN_MODULES: Final = (
     _SCHEMAS / "codec/framing.py",
     _SCHEMAS / "codec/record_sizes.py",
     _SCHEMAS / "codec/value_bounds.py",
@@ -62,19 +61,12 @@ CYTHON_MODULES: Final = {
 
 def compiled_modules(root: Path) -> list[Path]:
     """Return the files of the modules that are compiled, relative to `root`."""
-    return [*rule_modules(root), *plain_modules(root), *CYTHON_MODULES]
+    return [*rule_modules(root), *PLAIN_MODULES, *CYTHON_MODULES]
 
 
 def rule_modules(root: Path) -> list[Path]:
     """Return the files of the modules that mypyc compiles, relative to `root`."""
-    core = [path for path in _core_modules(root) if path.name != _MACHINE]
-    return [_CORE / _MACHINE, *core, *_BESIDE_THE_RULES]
-
-
-def plain_modules(root: Path) -> list[Path]:
-    """Return the files of the modules that Cython compiles as they are, relative to `root`."""
-    machines = [path for path in _core_modules(root) if path.name == _MACHINE and path.parent != _CORE]
-    return [*machines, *_AROUND_THE_RULES]
+    return [*_core_modules(root), *_BESIDE_THE_RULES]
 
 
 def _core_modules(root: Path) -> list[Path]:

@@ -22,13 +22,24 @@ from benchmarks.workload.output_topics import HEAD_BYTES, topics_by_head
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
-from sessionary.stream_processors.core.machine import apply_facts
+from sessionary.stream_processors.core.families import SESSION_JUDGE
+from sessionary.stream_processors.core.judge import apply_facts
 from sessionary.stream_processors.core.model import EventLog, LogRecord, Place
 from sessionary.stream_processors.core.session.effects import SessionRow
-from sessionary.stream_processors.core.session.machine import SessionMachine
-from sessionary.stream_processors.core.verdict import read_arrival
 
 _ROW = "row"
+
+
+class NoOtherRows:
+    """Implements `RowLookup`: a state has its session alone."""
+
+    def get_row(self, key: bytes) -> Any:
+        return None
+
+    def count_children(self, parent: bytes) -> int:
+        return 0
+
+
 Apply = Callable[[bytes, bytes, int, list[tuple[str, bytes]], State], list[bytes]]
 
 
@@ -46,7 +57,7 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
     # A restart begins at 0 again; append times rise, so the clock is correct after one record.
     clocks_ms: dict[int, int] = defaultdict(int)
 
-    machine = SessionMachine()
+    judge, rows = SESSION_JUDGE, NoOtherRows()
 
     def apply(
         value: bytes, key: bytes, timestamp_ms: int, headers: list[tuple[str, bytes]], state: State
@@ -63,11 +74,12 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
             return Place(place.partition, place.offset, outputs - 1, now_ms, 0)
 
         record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
-        arrival = read_arrival(record, row, decoder, EventLog(topic, place.partition, partitions), now_ms, NEWEST_RULES)
+        log = EventLog(topic, place.partition, partitions)
+        arrival = judge.read(record, row, decoder, log, now_ms, NEWEST_RULES)
         if arrival is None:
             return []
-        facts = machine.decide(row, arrival).facts
-        after, emitted = apply_facts(machine, key, row, facts, arrival, next_place)
+        facts = judge.decide(row, arrival, rows).facts
+        after, emitted = apply_facts(judge, key, row, facts, arrival, next_place)
         if after is not None and after is not row:
             state.set_bytes(_ROW, write_row(after))
         return [encode_record(record) for _, _, record in emitted]

@@ -14,6 +14,7 @@ from sessionary.schemas.records import GravestoneChunk, Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.gravestones.chunk_index import (
     DAY_MS,
     HASH_BYTES,
@@ -24,12 +25,11 @@ from sessionary.stream_processors.core.gravestones.chunk_index import (
 )
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import POSITION_KEY
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
-from sessionary.stream_processors.families import all_machines
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, FamilyCodec, PackedRow
 from sessionary.stream_processors.store.row_sum import sum_rows
 
-_ROWS = MachineRows(all_machines())
+_ROWS = FamilyCodec(SESSION_JUDGE.families)
 
 
 def gravestone_chunks(gravestones: int, now_ms: int) -> Iterator[tuple[bytes, PackedRow]]:

@@ -24,9 +24,9 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.schemas.types import ProducerLedger, SessionLimits
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY
-from sessionary.stream_processors.families import all_machines
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, nothing_stored
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, FamilyCodec, PackedRow, nothing_stored
 from sessionary.stream_processors.store.row_sum import RowSum
 
 FAR_MS = 30 * 86_400_000
@@ -34,7 +34,7 @@ _LIMITS = SessionLimits(**dict.fromkeys(SessionLimits._fields, FAR_MS))._replace
 _NO_ID = str(uuid.UUID(int=0))
 _NO_PRODUCER = str(uuid.UUID(int=1))
 _TRANSACTION_RECORDS = 50_000
-_ROWS = MachineRows(all_machines())
+_ROWS = FamilyCodec(SESSION_JUDGE.families)
 _STREAMS_CLOCK = struct.Struct(">qq")
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from sessionary.stream_processors.core.artifact.transitions import ARTIFACT_TRANSITIONS, ArtifactTransition
-from sessionary.stream_processors.core.call.transitions import CALL_TRANSITIONS, CallTransition
+from sessionary.stream_processors.core.children.artifact import ARTIFACT_TRANSITIONS, ArtifactTransition
+from sessionary.stream_processors.core.children.call import CALL_TRANSITIONS, CallTransition
+from sessionary.stream_processors.core.children.step import STEP_TRANSITIONS, StepTransition
 from sessionary.stream_processors.core.run.transitions import RUN_TRANSITIONS, RunTransition
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
-from sessionary.stream_processors.core.step.transitions import STEP_TRANSITIONS, StepTransition
 
 
 def state_diagram(transitions: Sequence[Transition] = TRANSITIONS) -> str:

@@ -13,8 +13,7 @@ from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.families import processor_job
-from sessionary.stream_processors.runtime.job import PlainProduced
+from sessionary.stream_processors.runtime.job import PlainProduced, processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import START_MS, outcome_text
 from tests.support.event_factory import TICK, EventFactory

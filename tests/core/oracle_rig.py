@@ -7,19 +7,25 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import (
+    AgentState,
+    ArtifactState,
+    EndedToolCall,
     FinishedRun,
     Gravestone,
     GravestoneChunk,
+    MessageState,
     Position,
     RulesActivation,
     RunState,
     SessionState,
+    StepState,
+    TimedStep,
+    ToolCallState,
 )
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones.chunk_index import hash_key, key_hashes, split_hashes
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
-from sessionary.stream_processors.core.machine import ChildRow
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes
@@ -27,13 +33,14 @@ from tests.auditor.oracle import Oracle, find_differences
 from tests.auditor.people_model import people_of
 from tests.auditor.table_rows import SAME_OF_CHILDREN, SAME_OF_RUNS, agent_summary, found_row, run_kind, wanted_rows
 from tests.support.event_factory import TICK, EventFactory
-from tests.support.machines import MACHINES, STREAMS
+from tests.support.judges import JUDGE, STREAMS
 from tests.support.second_rules import SECOND_RULES
 
 # Gravestones are packed in twos, so that few sessions reach all of that.
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
+ChildRow = StepState | TimedStep | ToolCallState | EndedToolCall | ArtifactState | MessageState | AgentState
 SkipType = Literal["records_skipped", "log_gap_accepted", "log_truncation_accepted"]
 FIRST_POSITION = Position(0, 0, 0, 0, 0)
 # Other rules begin with the first record that says so.
@@ -155,7 +162,7 @@ class OracleRig:
     ) -> None:
         """`position` says which rules are in force before the first record, or are announced."""
         self.partition, self.first_position = partition, position
-        self.fold = PartitionState(partition, settings, DECODER, MACHINES)
+        self.fold = PartitionState(partition, settings, DECODER, JUDGE)
         self.fold.load_position(position)
         self.fold.finish_loading()
         self.all_partitions = Oracle(settings.partitions)

@@ -10,8 +10,8 @@ from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime.changelog import seal_with
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER
 from sessionary.stream_processors.store.saved_position import SavedPosition

@@ -15,7 +15,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.trail import Access, with_accesses
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.auditor import checks
 from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_checks
 from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, decisions_of, decode_record, read_event
@@ -23,7 +23,7 @@ from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelo
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import EventFactory, snapshot
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 BRIEF = Limits(model_ms=1_000, tool_ms=1_000, network_ms=1_000, grace_ms=1_000, override=True)
 POSITION_KEY = b"\x00position"
@@ -370,7 +370,7 @@ def test_contents_that_are_apart_are_put_back_into_their_rows() -> None:
     rig = OracleRig()
     rig.start(EventFactory("whole"))
     rig.start(EventFactory("apart"), snapshot=snapshot("large", '"' + 2_000 * "a" + '"'))
-    packed = MachineRows(MACHINES).pack_changes(rig.fold.rows, NEWEST_RULES.version)
+    packed = FamilyCodec(JUDGE.families).pack_changes(rig.fold.rows, NEWEST_RULES.version)
     written = [(key, row and row.value) for key, row in packed.items()]
     assert len(written) == 3
     table, _ = compact_changelog(LogEntry(0, n, START_MS, *record) for n, record in enumerate(written))

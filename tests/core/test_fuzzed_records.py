@@ -19,7 +19,7 @@ from tests.fuzz.campaign import (
     run_seed,
 )
 from tests.fuzz.full_sessions import full_sessions
-from tests.fuzz.fuzz_run import ACCEPTABLE, MARKS, REASONS, VERDICT, FailingMachine, FuzzRun, check_refused
+from tests.fuzz.fuzz_run import ACCEPTABLE, MARKS, REASONS, VERDICT, FailingJudge, FuzzRun, check_refused
 
 
 def check_reach(seed: int, records: int) -> None:
@@ -75,7 +75,7 @@ def test_columns_are_compared_if_the_build_makes_them_at_once() -> None:
 
 def test_a_failure_that_was_not_meant_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     run = FuzzRun(3)
-    monkeypatch.setattr(FailingMachine, "report", staticmethod(lambda *_: 1 // 0))
+    monkeypatch.setattr(FailingJudge, "report", staticmethod(lambda *_: 1 // 0))
     with pytest.raises(AssertionError):
         run.fold_records(300)
 

@@ -19,7 +19,7 @@ from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCER
 from tests.core.oracle_rig import DECODER, FIRST_POSITION, START_MS
 from tests.core.record_fuzzer import FOREVER, PARTITIONS
 from tests.support.event_factory import EventFactory
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 
 class FullSessions(NamedTuple):
@@ -42,7 +42,7 @@ def full_sessions() -> FullSessions:
     """Fold what fills the sessions; the same rows for each caller, who changes none."""
     names = [_home_name(what) for what in ("runs", "children", "producers")]
     settings = PartitionSettings("sessionary.events", PARTITIONS)
-    state = PartitionState(0, settings, DECODER, MACHINES)
+    state = PartitionState(0, settings, DECODER, JUDGE)
     state.load_position(FIRST_POSITION)
     state.finish_loading()
     values = iter([(one.key.encoded(), value) for one, value in _filling(*map(EventFactory, names))])

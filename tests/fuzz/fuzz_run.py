@@ -33,18 +33,19 @@ from sessionary.sinks.core.rows.rejected import rejected_row
 from sessionary.sinks.core.rows.shared import RowBuilder
 from sessionary.sinks.errors import BadRow
 from sessionary.sinks.runtime.dead_letter_producer import encode_letter
+from sessionary.stream_processors.core.families import CHILDREN
+from sessionary.stream_processors.core.family import SessionArrival
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes, is_chunk_key
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
-from sessionary.stream_processors.core.machine import Arrival, Decision, Remains
-from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
+from sessionary.stream_processors.core.model import Decision, LogRecord, Outcome, RowLookup, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT, SessionRow
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
-from sessionary.stream_processors.runtime.job import machines_job
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from tests.core.oracle_rig import START_MS
@@ -111,16 +112,16 @@ class TracedRows(dict[bytes, Any]):
         return self._committed(key) if found is _MISSING else found
 
 
-class FailingMachine(SessionMachine):
+class FailingJudge(SessionJudge):
     """Fails while it is told to, as a fault of the product would let it."""
 
     fails = False
 
-    def decide(self, row: SessionRow | Remains | None, arrival: Arrival) -> Decision:
+    def decide(self, row: SessionRow | Remains | None, arrival: SessionArrival, rows: RowLookup) -> Decision:
         """Judge a record, or fail."""
         if self.fails:
-            raise ZeroDivisionError("a fault in the machine")
-        return super().decide(row, arrival)
+            raise ZeroDivisionError("a fault in the judge")
+        return super().decide(row, arrival, rows)
 
 
 class FuzzRun:
@@ -131,8 +132,8 @@ class FuzzRun:
 
     def __init__(self, seed: int) -> None:
         self._random, self._sizes = Random(seed), Random(seed)
-        self._machine = FailingMachine()
-        self._job = machines_job(SETTINGS, [self._machine, *all_machines()[1:]])
+        self._failing = FailingJudge(CHILDREN)
+        self._job = processor_job(SETTINGS, self._failing)
         self._state = self._job.new_state(0)
         self._state.settings = self._state.settings._replace(chunk_sizes=_CHUNK_SIZES)
         self._fuzzer = self._load_state(seed)
@@ -263,7 +264,7 @@ class FuzzRun:
         """Apply a record and check what it changed; return False if the batch is full."""
         before, refused, applied = self._rows.current(record.key or b""), len(batch._refusals), batch._applied
         self._rows.changes.clear()
-        self._machine.fails = self._random.random() < self.failed_share
+        self._failing.fails = self._random.random() < self.failed_share
         if not batch.apply(record):
             return False
         is_tick = record.key is None and record.value == TICK
@@ -278,8 +279,8 @@ class FuzzRun:
         elif len(batch._refusals) > refused:
             reason = batch._refusals[-1]
             self.refused[self._event_type, reason] += 1
-            assert (reason == "internal_error") == self._machine.fails, record.offset
-            self._failed.update([record.offset] if self._machine.fails else ())
+            assert (reason == "internal_error") == self._failing.fails, record.offset
+            self._failed.update([record.offset] if self._failing.fails else ())
             if not was_due:
                 check_refused(before, after)
         else:

@@ -40,13 +40,13 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import EVENT_BYTES_MAX
 from sessionary.schemas.types import Envelope, Limits, RuleSet, Snapshot
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.integration.refold import find_differences, refold
 from tests.support import Processes, environment, read_batches, read_records, read_topic, wait_until
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 from tests.support.row_differences import row_key
 
 HOLE_MS, QUIET_MS = 3_000, 1_500
@@ -125,8 +125,8 @@ class Agent:
         return self.event(SessionActivity("llm", None))
 
     def message(self) -> OutgoingRecord:
-        """Return a message that takes no sequence number of the session's events."""
-        return self.event(MessageAppended("user", "hello"), seq=1)
+        """Return a message."""
+        return self.event(MessageAppended("user", "hello"))
 
 
 def agent_of_partition(partition: int, partitions: int) -> Agent:
@@ -188,7 +188,7 @@ class BackgroundLoad:
 
     Each partition has its share of the sessions. Ids are random, so without that a partition would
     now and then have none, and a test that waits for its batch would wait for ever.
-    `messages` is the share of messages, for jobs with a second machine.
+    `messages` is the share of messages.
     """
 
     def __init__(
@@ -308,11 +308,9 @@ def wait_judged(kafka: KafkaSettings, records: int, timeout_s: float = 60.0) -> 
     wait_caught_up(kafka, 10)
 
 
-def changelog_of(
-    kafka: KafkaSettings, machines: Sequence[AnyMachine] = MACHINES
-) -> tuple[dict[bytes, Any], dict[int, Position]]:
+def changelog_of(kafka: KafkaSettings, judge: Judge = JUDGE) -> tuple[dict[bytes, Any], dict[int, Position]]:
     """Return rows and positions after compaction of the changelog."""
-    codec = MachineRows(machines)
+    codec = FamilyCodec(judge.families)
     shelf: dict[bytes, bytes] = {}
     positions: dict[int, Position] = {}
     for stored in read_topic(kafka, kafka.topics.changelog):
@@ -331,16 +329,16 @@ def changelog_of(
 
 def check_everything(
     kafka: KafkaSettings,
-    machines: Sequence[AnyMachine] = MACHINES,
+    judge: Judge = JUDGE,
     hole_ms: int = HOLE_MS,
     quiet_ms: int = QUIET_MS,
     rules: RuleSet | None = None,
 ) -> list[AuditRecord]:
-    """Assert that all outputs are exactly the machines' fold of the log; return the audit trail.
+    """Assert that all outputs are exactly the judge's fold of the log; return the audit trail.
 
     No worker may be running.
     """
-    rows, positions = changelog_of(kafka, machines)
+    rows, positions = changelog_of(kafka, judge)
     log: dict[int, list[LogRecord]] = defaultdict(list)
     for stored in read_topic(kafka, kafka.topics.events):
         if stored.offset < positions[stored.partition].next_offset:
@@ -353,7 +351,7 @@ def check_everything(
     assert stored_partitions == [audit.source_partition for audit in told]
     audits = [audit for audit in told if audit.kind != "access"]  # what the API was asked for is in no log
     settings = PartitionSettings(kafka.topics.events, kafka.partitions, hole_ms, quiet_ms)
-    expected = refold(log, settings, machines, audits, rules)
+    expected = refold(log, settings, judge, audits, rules)
     assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]

@@ -8,12 +8,12 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, CleanupRequest, Position, RejectedEvent
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.store.packed_rows import MachineRows
-from tests.support.machines import MACHINES
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
+from tests.support.judges import JUDGE
 from tests.support.row_differences import row_differences, row_key
 
 _ANNOUNCED = re.compile(
@@ -29,9 +29,9 @@ _SKIPS: dict[str, Literal["records_skipped", "log_gap_accepted", "log_truncation
 
 
 class RefoldResult(NamedTuple):
-    """The result of a fold with these machines: rows, and the records in log order by partition."""
+    """The result of a fold with this judge: rows, and the records in log order by partition."""
 
-    machines: Sequence[AnyMachine]
+    judge: Judge
     rows: dict[bytes, Any]
     audits: list[AuditRecord]
     rejected: list[RejectedEvent]
@@ -42,14 +42,14 @@ class RefoldResult(NamedTuple):
 def refold(
     log: Mapping[int, Sequence[LogRecord]],
     settings: PartitionSettings,
-    machines: Sequence[AnyMachine] = MACHINES,
+    judge: Judge = JUDGE,
     audits: Iterable[AuditRecord] = (),
     rules: RuleSet | None = None,
 ) -> RefoldResult:
     """Fold each partition's records, with a batch size that no processor uses.
 
-    `audits`: the audit trail, for what operators decided, each at its place, and on which records a
-    machine failed; no log has that. `rules`: those of the first record; default: this release's.
+    `audits`: the audit trail, for what operators decided, each at its place, and on which records
+    the judge failed; no log has that. `rules`: those of the first record; default: this release's.
     """
     trail = list(audits)
     failures = {
@@ -60,11 +60,11 @@ def refold(
     decisions = sorted(
         (line for line in trail if line.kind == "decision" or line.event_type in _SKIPS), key=_place, reverse=True
     )
-    result = RefoldResult(machines, {}, [], [], [], 0)
+    result = RefoldResult(judge, {}, [], [], [], 0)
     odd = settings._replace(records_max=37)
     timers = 0
     for partition, records in sorted(log.items()):
-        fold = PartitionState(partition, odd, Decoder(), machines)
+        fold = PartitionState(partition, odd, Decoder(), judge)
         if rules is not None:
             fold.load_position(Position(0, 0, 0, 0, 0, rules=rules))
         fold.finish_loading()
@@ -151,7 +151,7 @@ def skip_again(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> N
 
 def find_differences(expected: RefoldResult, rows: Mapping[bytes, Any], audits: Iterable[AuditRecord]) -> list[str]:
     """Return each difference in rows and audit records as a sentence; batch numbers are ignored."""
-    faults = [*row_differences(MachineRows(expected.machines), rows, expected.rows)]
+    faults = [*row_differences(FamilyCodec(expected.judge.families), rows, expected.rows)]
     found = {_place(record): record._replace(batch_number=0) for record in audits}
     wanted = {_place(record): record._replace(batch_number=0) for record in expected.audits}
     faults += [f"audit {place}: not written" for place in wanted.keys() - found.keys()]

@@ -10,9 +10,8 @@ from confluent_kafka import Producer
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import Counts, Outcome
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import transaction
-from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction
+from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction, processor_job
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored

@@ -14,14 +14,14 @@ from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
-from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, MachineRows
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, FamilyCodec
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import RocksStore, Store
 from tests.integration.processor_load import Agent, Sender
 from tests.integration.test_changelog_loss import LossBench, append_to_changelog, changelog
 from tests.integration.test_processor_partition import WAIT_S, new_store
 from tests.support import read_topic
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 from tests.support.reading import Stored
 
 STATE_JSON = '"' + 200_000 * "a" + '"'
@@ -88,7 +88,7 @@ def new_memory_store(_folder: Path) -> Store:
 
 
 def new_rocks_store(folder: Path) -> Store:
-    return RocksStore(folder, MachineRows(MACHINES), RocksMemory(1))
+    return RocksStore(folder, FamilyCodec(JUDGE.families), RocksMemory(1))
 
 
 @pytest.mark.parametrize("make_store", [new_memory_store, new_rocks_store])

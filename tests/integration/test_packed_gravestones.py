@@ -10,24 +10,24 @@ from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.gravestones.chunk_index import is_chunk_key
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
 from tests.integration.test_changelog_loss import LossBench, changelog
 from tests.integration.test_processor_partition import WAIT_S
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 KEYS = [SessionKey("acme", derived_id(n)).encoded() for n in range(700)]
 
 
 def new_memory_store(_folder: Path) -> Store:
-    return MemoryStore(MachineRows(MACHINES))
+    return MemoryStore(FamilyCodec(JUDGE.families))
 
 
 def new_rocks_store(folder: Path) -> Store:
-    return RocksStore(folder, MachineRows(MACHINES), RocksMemory(1))
+    return RocksStore(folder, FamilyCodec(JUDGE.families), RocksMemory(1))
 
 
 def bury_sessions(owner: PartitionOwner, now_ms: int) -> None:

@@ -20,7 +20,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.decisions import pending_decision, skipped_records
 from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
 from sessionary.stream_processors.runtime.decisions.skipped_records import SkippedRecords
-from sessionary.stream_processors.runtime.job import machines_job
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from tests.integration.processor_load import (
     Agent,
@@ -34,7 +34,7 @@ from tests.integration.processor_load import (
 )
 from tests.integration.test_processor_partition import WAIT_S, Bench, new_store, offer
 from tests.support import Processes, read_batches, read_records, read_topic, wait_until
-from tests.support.failing_worker import FailingMachine
+from tests.support.failing_worker import FailingJudge
 from tests.support.pipelines import alter_topic
 
 TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})
@@ -168,7 +168,7 @@ def test_what_lies_beyond_the_log_s_end_or_without_an_epoch_ahead_of_the_clock_i
 
 def test_a_failed_machine_halts_nothing_and_the_bytes_are_kept(kafka: KafkaSettings) -> None:
     bench = DecisionBench(kafka)
-    bench.context = replace(bench.context, job=machines_job(bench.settings, [FailingMachine()]))
+    bench.context = replace(bench.context, job=processor_job(bench.settings, FailingJudge()))
 
     async def story() -> None:
         owner = bench.own()

@@ -19,11 +19,11 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.auditor import oracle
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.integration.refold import RefoldResult, find_differences, refold
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 from tests.support.pipelines import run_sql
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -107,7 +107,7 @@ def log_in_clickhouse(clickhouse: ClickHouseSettings) -> dict[int, list[LogRecor
 
 def table_in_kafka(kafka: KafkaSettings) -> tuple[dict[bytes, SessionRow], dict[int, int]]:
     """Return the changelog's rows, and by partition the offset up to which they are complete."""
-    codec, shelf, ends = MachineRows(MACHINES), dict[bytes, bytes](), dict[int, int]()
+    codec, shelf, ends = FamilyCodec(JUDGE.families), dict[bytes, bytes](), dict[int, int]()
     for stored in read_topic(kafka, kafka.topics.changelog):
         assert stored.key is not None
         if stored.value is None:

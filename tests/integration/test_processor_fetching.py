@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext

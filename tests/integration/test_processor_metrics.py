@@ -15,9 +15,9 @@ from sessionary.schemas.events.tool import ToolCallStarted
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
-from sessionary.stream_processors.families import all_machines
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.metrics import HELP
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import RocksStore
 from tests.integration.processor_load import (
@@ -139,7 +139,7 @@ def damage_store(folder: Path) -> None:
 
     It takes itself for older than it is, so its worker compares it with the changelog's sum.
     """
-    store = RocksStore(folder, MachineRows(all_machines()), RocksMemory(1))
+    store = RocksStore(folder, FamilyCodec(SESSION_JUDGE.families), RocksMemory(1))
     saved = store.saved_position
     assert saved is not None
     assert saved.position.row_checksum is not None

@@ -18,25 +18,25 @@ from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.families import all_machines, processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime import partition_owner, worker_context
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.fetching.pending_records import PENDING_BYTES_MAX
-from sessionary.stream_processors.runtime.job import PlainProduced, machines_job
+from sessionary.stream_processors.runtime.job import PlainProduced, processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores
 from tests.integration.processor_load import Agent, Sender
 from tests.support import read_batches, read_records, read_topic, wait_until
-from tests.support.failing_worker import FailingMachine
+from tests.support.failing_worker import FailingJudge
 from tests.support.pipelines import alter_topic, new_pipeline, refuse_records
 
 WAIT_S = 120.0
@@ -117,7 +117,7 @@ class Bench:
 
 
 def new_store() -> MemoryStore:
-    return MemoryStore(MachineRows(all_machines()))
+    return MemoryStore(FamilyCodec(SESSION_JUDGE.families))
 
 
 def offer(owner: PartitionOwner, records: Sequence[LogRecord]) -> None:
@@ -296,7 +296,7 @@ def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(
 def test_a_record_on_which_the_judge_fails_is_rejected_and_its_partition_goes_on(kafka: KafkaSettings) -> None:
     async def story() -> None:
         bench = Bench(kafka)
-        job = machines_job(bench.settings, [FailingMachine()])
+        job = processor_job(bench.settings, FailingJudge())
         context = WorkerContext(bench.settings, job, bench.metrics, bench.context.executor, bench.fetch_control)
         stores = PartitionStores(bench.settings, None, job.row_codec)
         assignment = Assignment(context, stores)

@@ -37,7 +37,7 @@ def describe_client() -> dict[str, Any]:
 def fold_log(path: Path) -> dict[str, Any]:
     """Fold a log; return a digest of all records that its transactions write, and of its rows."""
     from sessionary.stream_processors.core.model import LogRecord
-    from sessionary.stream_processors.families import processor_job
+    from sessionary.stream_processors.runtime.job import processor_job
     from sessionary.stream_processors.settings import ProcessorSettings
 
     job = processor_job(ProcessorSettings(partitions=1, instance="w1"))

@@ -9,12 +9,13 @@ from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import find_traceparent
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
-from sessionary.stream_processors.families import all_machines
-from sessionary.stream_processors.runtime.job import Job, machines_job
+from sessionary.stream_processors.core.session.judge import SessionJudge
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
+from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.recorded.log_format import LoggedEvent, Output, RecordedSettings
 
@@ -168,7 +169,7 @@ def _opened(
         quiet_ms=settings.quiet_ms,
         instance="recorded",
     )
-    machines = SessionMachine(gravestone_ms=settings.gravestone_ms), *all_machines()[1:]
+    judge = SessionJudge(CHILDREN, gravestone_ms=settings.gravestone_ms)
     bounds = PartitionSettings(
         processor.topics.events,
         settings.partitions,
@@ -179,9 +180,9 @@ def _opened(
         timers_max,
         _UNBOUNDED,
     )
-    state = PartitionState(partition, bounds, _DECODER, machines)
+    state = PartitionState(partition, bounds, _DECODER, judge)
     state.finish_loading()
-    return state, machines_job(processor, machines)
+    return state, processor_job(processor, judge)
 
 
 def _records(events: Sequence[LoggedEvent]) -> list[LogRecord]:

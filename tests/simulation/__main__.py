@@ -5,9 +5,9 @@ import sys
 import time
 from collections import Counter
 
-from tests.simulation.adapter import MACHINES
+from tests.simulation.adapter import JUDGE
 from tests.simulation.runner import Failure, run_schedule
-from tests.support.tally_machine import TallyMachine
+from tests.support.tally_family import tally_judge
 
 _PROGRESS_S = 1.0
 
@@ -22,7 +22,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print each step")
     parser.add_argument("--failures", type=int, default=3, help="stop after this many failures (default 3)")
     parser.add_argument("--coverage", action="store_true", help="print how often each kind of event occurred")
-    parser.add_argument("--tally", action="store_true", help="fold with the tests' second machine too")
+    parser.add_argument("--tally", action="store_true", help="fold with the tests' own family of rows")
     given = parser.parse_args()
     if given.schedules < 1 or given.failures < 1:
         parser.error("--schedules and --failures must be at least 1")
@@ -34,11 +34,11 @@ def main() -> int:
     arguments = _arguments()
     single = arguments.seed is not None
     seeds = [arguments.seed] if single else range(arguments.first_seed, arguments.first_seed + arguments.schedules)
-    machines, options = ((*MACHINES, TallyMachine()), " --tally") if arguments.tally else (MACHINES, "")
+    judge, options = (tally_judge(), " --tally") if arguments.tally else (JUDGE, "")
     seen: Counter[str] = Counter()
     failures, begun_s, reported_s = 0, time.monotonic(), 0.0
     for n, seed in enumerate(seeds, 1):
-        result = run_schedule(seed, tracing=arguments.trace, machines=machines)
+        result = run_schedule(seed, tracing=arguments.trace, judge=judge)
         seen += result.seen
         if arguments.trace:
             sys.stdout.write("\n".join([*result.trace, ""]))

@@ -11,16 +11,16 @@ from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk,
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
-from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.packed_rows import MachineRows, StoredLookup
+from sessionary.stream_processors.store.packed_rows import FamilyCodec, StoredLookup
 from tests.auditor.decoding import SKIPS
 from tests.integration.refold import announce_again, set_clock_again, skip_again
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 from tests.support.row_differences import row_differences
 
 DECODER = Decoder()
@@ -39,10 +39,10 @@ def opened(
     partition: int,
     settings: PartitionSettings,
     changelog: Iterable[Stored],
-    machines: Sequence[AnyMachine] = MACHINES,
+    judge: Judge = JUDGE,
 ) -> PartitionState:
     """A state as a processor has it after recovery from these changelog records."""
-    state, rows = PartitionState(partition, settings, DECODER, machines), MachineRows(machines)
+    state, rows = PartitionState(partition, settings, DECODER, judge), FamilyCodec(judge.families)
     shelf: dict[bytes, bytes] = {}
     for key, value in changelog:
         if key == POSITION_KEY:
@@ -98,9 +98,9 @@ def skip(state: PartitionState, records: Sequence[LogRecord], clock_ms: int) -> 
     return batch
 
 
-def changelog_of(outcome: Outcome, machines: Sequence[AnyMachine], stored: StoredLookup) -> list[Stored]:
+def changelog_of(outcome: Outcome, judge: Judge, stored: StoredLookup) -> list[Stored]:
     """What a transaction writes to the changelog; the position is last."""
-    packed = MachineRows(machines).pack_changes(outcome.rows, NEWEST_RULES.version, stored)
+    packed = FamilyCodec(judge.families).pack_changes(outcome.rows, NEWEST_RULES.version, stored)
     rows = [(key, row and row.value) for key, row in packed.items()]
     return [*rows, (POSITION_KEY, encode_position(outcome.position))]
 
@@ -128,8 +128,8 @@ def table(state: PartitionState) -> dict[bytes, bytes]:
     return {key: codec.pack(row, NEWEST_RULES.version).value for key, row in state.rows.items()}
 
 
-def _codec_of(state: PartitionState) -> MachineRows:
-    return MachineRows(list(dict.fromkeys(state.families.by_row_class.values())))
+def _codec_of(state: PartitionState) -> FamilyCodec:
+    return FamilyCodec(state.judge.families)
 
 
 def compared_rows(fold: PartitionState, whole: Folded) -> list[str]:
@@ -146,7 +146,7 @@ def folded(
     settings: PartitionSettings,
     log: Sequence[LogRecord],
     cut: int,
-    machines: Sequence[AnyMachine] = MACHINES,
+    judge: Judge = JUDGE,
     decisions: Sequence[AuditRecord] = (),
 ) -> Folded:
     """Fold a log without any trouble, in batches of `cut` records; timers do not cut.
@@ -155,7 +155,7 @@ def folded(
     `ValueError` if the fold comes to no batch that ends there: a line is missing or doubled.
     """
     unbounded = settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40, output_bytes_max=1 << 40)
-    fold = opened(partition, unbounded, (), machines)
+    fold = opened(partition, unbounded, (), judge)
     outcomes: list[Outcome] = []
     waiting, decided = list(reversed(log)), list(reversed(decisions))
     while waiting or decided:
@@ -181,12 +181,12 @@ def folded(
 
 __all__ = [
     "DECODER",
-    "MACHINES",
+    "JUDGE",
     "POSITION_KEY",
-    "AnyMachine",
     "ChunkSizes",
     "ClockSetting",
     "Folded",
+    "Judge",
     "LogRecord",
     "Outcome",
     "Overlay",

@@ -1,12 +1,12 @@
 """Kafka in memory: log with a clock, transactions, changelog, outputs, and the sinks' offsets."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.simulation.adapter import MACHINES, AnyMachine, LogRecord, Outcome, Stored, changelog_of
+from tests.simulation.adapter import JUDGE, Judge, LogRecord, Outcome, Stored, changelog_of
 
 Mark = Callable[[str], None]
 
@@ -44,9 +44,9 @@ class AuditLog:
 class Broker:
     """All partitions. `skew_ms` is its clock's error; while not `up` it accepts nothing."""
 
-    def __init__(self, rng: Random, partitions: int, mark: Mark, machines: Sequence[AnyMachine] = MACHINES) -> None:
-        """`machines` say how rows are written to the changelog."""
-        self._rng, self._mark, self._machines = rng, mark, machines
+    def __init__(self, rng: Random, partitions: int, mark: Mark, judge: Judge = JUDGE) -> None:
+        """`judge` says how rows are written to the changelog."""
+        self._rng, self._mark, self._judge = rng, mark, judge
         self.up, self.skew_ms = True, 0
         self.events: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.changelogs: list[list[Stored]] = [[] for _ in range(partitions)]
@@ -89,7 +89,7 @@ class Broker:
         """Write a transaction's records, uncommitted."""
         self._check(partition, epoch)
         log = self.audits[partition]
-        changelog = changelog_of(outcome, self._machines, self._tables[partition].get)
+        changelog = changelog_of(outcome, self._judge, self._tables[partition].get)
         self._open[partition] = Transaction(epoch, outcome, changelog, log.next)
         log.next += len(outcome.records_on("audit"))
 

@@ -11,13 +11,12 @@ from sessionary.schemas.records import ArtifactState, AuditRecord, MessageState
 from tests.auditor.decoding import SKIPS, LogEntry, decisions_of
 from tests.auditor.oracle import Oracle, find_differences
 from tests.core.oracle_rig import compared_children
-from tests.simulation.adapter import MACHINES, chunks_in, compared_rows, folded
+from tests.simulation.adapter import JUDGE, chunks_in, compared_rows, folded
 from tests.simulation.migration_checks import check_migrations, count_migrations
 from tests.simulation.outputs import Life, Written, decisions_in, folded_records, lives_of, outputs_of
-from tests.simulation.tally_account import check_tallies, count_tallies
 from tests.simulation.timeout_checks import check_timeouts
 from tests.simulation.world import World
-from tests.support.tally_machine import TALLY_SERVICE
+from tests.support.tally_family import TALLY_SERVICE
 
 
 def find_faults(world: World) -> list[str]:
@@ -32,13 +31,11 @@ def find_faults(world: World) -> list[str]:
             check_counts(outputs, len(log), len(whole_log)),
             check_numbers(outputs),
             check_chains(outputs),
-            check_timeouts(log, outputs, world.machines),
+            check_timeouts(log, outputs),
             check_migrations(log, outputs, world.cluster.owner(partition).fold.rows),
-            check_tallies(world, partition, outputs.rejected, outputs.cleanups),
         )
         found += [f"partition {partition}: {fault}" for check in checks for fault in check]
         count_outputs(world, outputs)
-        count_tallies(world, outputs.outcomes)
         count_migrations(world, outputs)
     found += check_clickhouse(world)
     found += check_steady_agents(world)
@@ -51,7 +48,7 @@ def check_refold(world: World, partition: int, outputs: Written) -> Iterator[str
     log = world.broker.events[partition]
     cut, decisions = max(1, len(log) if world.seed % 2 else 3), decisions_in(outputs)
     try:
-        whole = folded(partition, world.settings, log, cut, world.machines, decisions)
+        whole = folded(partition, world.settings, log, cut, world.judge, decisions)
     except ValueError as error:
         yield f"the decisions in the audit trail cannot be repeated: {error}"
         return
@@ -76,11 +73,9 @@ def _without_batch_numbers(lines: list[tuple[Any, Any]]) -> list[tuple[Any, Any]
 def check_against_oracle(world: World, partition: int, outputs: Written) -> list[str]:
     """The outputs are those of the oracle.
 
-    The oracle knows the sessions' own machine only. One log has one clock and one numbering for all
-    machines, and the live rows of every machine decide what a hole is. So this check is left out
-    beside one more machine; `check_tallies` is the account of that one.
+    The oracle knows no family of rows that only tests have: with one this check is left out.
     """
-    if len(world.machines) > len(MACHINES):
+    if world.judge is not JUDGE:
         return []
     if world.shape.extra == "large":
         return []  # the oracle does not know the limit of a state's size

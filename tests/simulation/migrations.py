@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.records import SessionState
-from tests.simulation.adapter import MACHINES
+from tests.simulation.adapter import JUDGE
 from tests.simulation.agents import BRIEF_LIMITS
 from tests.simulation.clients import Process, Session, session_of
 from tests.support.event_factory import snapshot
@@ -42,7 +42,7 @@ class Movers:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.rng = rng = Random(f"migrations {world.seed}")
-        self.is_on = world.shape.renewed and len(world.machines) == len(MACHINES) and rng.random() < 0.6
+        self.is_on = world.shape.renewed and world.judge is JUDGE and rng.random() < 0.6
         self.made = 0
         self.session: Session | None = None
         self.processes: dict[str, Process] = {}

@@ -14,14 +14,14 @@ from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, SessionState, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.judge import QuotaJudge
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
 from tests.auditor.quota_slots import Account, Notice, find_excess
 from tests.core.oracle_rig import START_MS
 from tests.simulation.adapter import DECODER, LogRecord, PartitionSettings, RulesRequest
 from tests.simulation.clients import Sent
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -37,7 +37,7 @@ class QuotaWorker:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.rng = rng = Random(f"quotas {world.seed}")
-        self.is_on = len(world.machines) == len(MACHINES) and rng.random() < 0.4
+        self.is_on = world.judge is JUDGE and rng.random() < 0.4
         self.limits = TenantLimits(rng.choice((0, 1, 1, 2, 3)), rng.choice(("queue", "queue", "reject")))
         # Agents that must survive start without waiting.
         asks_sessions = self.is_on and not world.shape.calm and rng.random() < 0.3
@@ -55,9 +55,7 @@ class QuotaWorker:
 
     def _opened(self, rows: dict[bytes, TenantQuota]) -> PartitionState:
         """Return the state as it is after a recovery with these rows."""
-        state = PartitionState(
-            0, _SETTINGS, DECODER, [QuotaMachine(lambda _: self.limits)], read_arrival=read_quota_arrival
-        )
+        state = PartitionState(0, _SETTINGS, DECODER, QuotaJudge(lambda _: self.limits))
         for key, row in rows.items():
             state.load(key, row)
         state.finish_loading()

@@ -2,10 +2,9 @@
 
 import traceback
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.simulation.adapter import MACHINES, AnyMachine
+from tests.simulation.adapter import JUDGE, Judge
 from tests.simulation.checks import find_faults
 from tests.simulation.world import World
 
@@ -32,9 +31,9 @@ class ScheduleResult(NamedTuple):
     trace: list[str]
 
 
-def run_schedule(seed: int, *, tracing: bool = False, machines: Sequence[AnyMachine] = MACHINES) -> ScheduleResult:
+def run_schedule(seed: int, *, tracing: bool = False, judge: Judge = JUDGE) -> ScheduleResult:
     """Run one schedule and check it. An exception counts as a violation."""
-    world = World(seed, tracing=tracing, machines=machines)
+    world = World(seed, tracing=tracing, judge=judge)
     try:
         world.run()
         found = find_faults(world)

@@ -1,15 +1,15 @@
 """No timeout is doubled or false, computed from the log alone."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from tests.auditor.decoding import SKIPS, VERDICT, Decision, Refusal, decisions_of, read_event
-from tests.simulation.adapter import AnyMachine, LogRecord
+from tests.simulation.adapter import LogRecord
 from tests.simulation.outputs import Written, decisions_in, lives_of
 from tests.simulation.world import HOLE_MS, QUIET_MS
 
 
-def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[AnyMachine]) -> Iterator[str]:
+def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
     """No timeout is doubled or false, computed from the log alone."""
     fired = [(life, line) for life, line in lives_of(outputs) if line.due_at is not None]
     once = Counter(
@@ -23,9 +23,7 @@ def check_timeouts(log: list[LogRecord], outputs: Written, machines: Sequence[An
     settings = [one for one in decisions_of(line._asdict() for line in decisions_in(outputs)) if not one.version]
     repairs = [one for one in settings if one.event_type not in SKIPS]
     clocks, leaps = _clocks(log, settings)
-    others = frozenset().union(*(machine.event_types for machine in machines[1:]))
-    sessions_log = [record for record in log if _event_type(record) not in others]
-    signs = _signs_of_life(sessions_log, outputs, clocks, set(births.values()))
+    signs = _signs_of_life(log, outputs, clocks, set(births.values()))
     for life, line in lives_of(outputs):
         # Its silence counts from here on, whatever resumed it.
         if line.transition in ("T05", "T07") or line.migration_step == "completed":
@@ -109,13 +107,6 @@ def _signs_of_life(
         if event_type != "heartbeat":
             known.add(mark)
     return signs
-
-
-def _event_type(record: LogRecord) -> str:
-    try:
-        return read_event(record.value)[0]
-    except Refusal:
-        return ""
 
 
 def _budget(log: list[LogRecord], birth: int) -> int:

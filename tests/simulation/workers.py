@@ -68,7 +68,7 @@ class Owner:
     def _leave_fenced(self) -> None:
         """Recover from the changelog, whole or compacted, or from the own store and its rest."""
         records = self.worker.recovery_records(self.partition)
-        self.fold = opened(self.partition, self.settings, records, self.world.machines)
+        self.fold = opened(self.partition, self.settings, records, self.world.judge)
         for name in sorted(row_classes(self.fold)):
             self.world.mark(f"recovery: of a {name}")
         self.stage = "open"

@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from tests.core.oracle_rig import START_MS
-from tests.simulation.adapter import MACHINES, AnyMachine, ChunkSizes, PartitionSettings
+from tests.simulation.adapter import JUDGE, ChunkSizes, Judge, PartitionSettings
 from tests.simulation.agents import AgentPool
 from tests.simulation.broker import Broker
 from tests.simulation.clients import Sent
@@ -58,9 +58,9 @@ def draw_shape(rng: Random) -> ScheduleShape:
 class World:
     """All simulated parts. `seen` counts what happened; `lines` is the trace, if requested."""
 
-    def __init__(self, seed: int, *, tracing: bool = False, machines: Sequence[AnyMachine] = MACHINES) -> None:
-        """`machines` fold the log; beside one more, agents also send bursts of messages."""
-        self.seed, self.tracing, self.machines = seed, tracing, machines
+    def __init__(self, seed: int, *, tracing: bool = False, judge: Judge = JUDGE) -> None:
+        """`judge` folds the log; if it is another, agents also send bursts of messages."""
+        self.seed, self.tracing, self.judge = seed, tracing, judge
         self.rng = rng = Random(seed)
         self.seen: Counter[str] = Counter()
         self.lines: list[str] = []
@@ -70,7 +70,7 @@ class World:
         self.ticked_ms = 0
         self.shape = draw_shape(rng)
         self.settings = PartitionSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
-        self.broker = Broker(rng, self.shape.partitions, self.mark, machines)
+        self.broker = Broker(rng, self.shape.partitions, self.mark, judge)
         self.quotas = QuotaWorker(self)
         self.clickhouse = ClickHouse()
         self.cluster = Cluster(self, self.shape.workers)
@@ -260,10 +260,9 @@ class World:
             (1, self.step_broker_clock),
             (1, self.pass_weeks),
         ]
-        if len(self.machines) > len(MACHINES):
+        if self.judge is not JUDGE:
             table.append((12, agents.send_messages))
         else:
-            # The account of the other machine knows no repairs, and no skips.
             table.append((8 if self.shape.renewed else 1, cluster.repair_clock))
             table.append((1, cluster.skip_records))
         return [act for _, act in table], [weight for weight, _ in table]

@@ -13,7 +13,7 @@ from sessionary.stream_processors.core.gravestones.chunk_index import (
     split_hashes,
 )
 from sessionary.stream_processors.core.session.values import gravestone_end_ms
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 
 
 def row_key(key: bytes, partition: int) -> bytes:
@@ -34,7 +34,7 @@ def gravestone_ends(rows: Mapping[bytes, Any]) -> dict[bytes, int]:
     return ends
 
 
-def row_differences(codec: MachineRows, ours: Mapping[bytes, Any], theirs: Mapping[bytes, Any]) -> Iterator[str]:
+def row_differences(codec: FamilyCodec, ours: Mapping[bytes, Any], theirs: Mapping[bytes, Any]) -> Iterator[str]:
     """Yield each difference as a sentence."""
     packed = (Gravestone, GravestoneChunk, RunGravestone)
     for key in sorted(ours.keys() | theirs.keys()):
@@ -51,5 +51,5 @@ def row_differences(codec: MachineRows, ours: Mapping[bytes, Any], theirs: Mappi
             yield f"gravestone {hashed!r}: until {our_ends.get(hashed)} instead of {their_ends.get(hashed)}"
 
 
-def _row_bytes(codec: MachineRows, row: Any) -> bytes | None:
+def _row_bytes(codec: FamilyCodec, row: Any) -> bytes | None:
     return None if row is None else codec.pack(row, NEWEST_RULES.version).value

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TASK_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _CHILD_HASH_BYTES = 16
 _CHILD_SUFFIX_BYTES = 2 + 2 * _CHILD_HASH_BYTES
-_CHILD_KINDS: Final = b"acgms"
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz"
 _COLON: Final = 0x3A
 _HEX_DIGITS: Final = b"0123456789abcdef"
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-8][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -49,22 +49,22 @@ def run_key(tenant_id: str, session_id: str, run_id: str) -> bytes:
 
 def step_key(run: bytes, name: str) -> bytes:
     """Return the key of a step's row; `run` is the key of its run."""
-    return _child_key(run, b"s", name)
+    return child_key(run, b"s", name)
 
 
 def call_key(parent: bytes, idem_key: str) -> bytes:
     """Return the key of a tool call's row; `parent` is the key of its run, or of its session."""
-    return _child_key(parent, b"c", idem_key)
+    return child_key(parent, b"c", idem_key)
 
 
 def artifact_key(parent: bytes, artifact_id: str) -> bytes:
     """Return the key of an artifact's row; `parent` is the key of its run, or of its session."""
-    return _child_key(parent, b"a", artifact_id)
+    return child_key(parent, b"a", artifact_id)
 
 
 def agent_key(session: bytes, agent_id: str) -> bytes:
     """Return the key of the row of a session's agent; `session` is the session's key."""
-    return _child_key(session, b"g", agent_id)
+    return child_key(session, b"g", agent_id)
 
 
 def message_key(session: bytes, turn: int) -> bytes:
@@ -75,7 +75,8 @@ def message_key(session: bytes, turn: int) -> bytes:
     return session + _turn_suffix(turn % CONVERSATION_TURNS_MAX)
 
 
-def _child_key(parent: bytes, kind: bytes, name: str) -> bytes:
+def child_key(parent: bytes, kind: bytes, name: str) -> bytes:
+    """Return the key of a child's row; `kind` is the letter of its family."""
     return parent + _child_suffix(kind, name)
 
 
@@ -92,7 +93,7 @@ def _turn_suffix(place: int) -> bytes:
 def split_child_key(key: bytes) -> tuple[bytes, bytes] | None:
     """Return the key of a child's parent, and the rest; None for a key of another row."""
     parent, rest = key[:-_CHILD_SUFFIX_BYTES], key[-_CHILD_SUFFIX_BYTES:]
-    if len(rest) != _CHILD_SUFFIX_BYTES or rest[0] or rest[1] not in _CHILD_KINDS:
+    if len(rest) != _CHILD_SUFFIX_BYTES or rest[0] or rest[1] not in _LETTERS:
         return None
     return None if rest[2:].strip(_HEX_DIGITS) else (parent, rest)
 

@@ -21,5 +21,4 @@ In the order in which a record passes:
     rules_change    how a partition comes to other rules
     record_spans    the spans of judged records, after their commit
     quotas/      the role quotas: a worker of the same kind, which admits runs
-    families     the families of rows that a processor keeps, one machine each
 """

@@ -34,7 +34,6 @@ from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.measures.open_transactions import OpenTransactionWatch, join_ends
@@ -45,7 +44,7 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
-from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
 from sessionary.stream_processors.runtime.watchdog import StuckLimits, StuckPartitionWatchdog, TruncationWatchdog

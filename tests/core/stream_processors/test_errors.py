@@ -1,15 +1,13 @@
 import pytest
 
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.session.rows import SessionRows
 from sessionary.stream_processors.errors import judge_failed
 
 
 def test_a_failed_judge_is_named_by_offset_type_and_place_but_not_by_its_text() -> None:
     with pytest.raises(AttributeError) as caught:
-        SessionMachine().due_ms("secret")  # type: ignore[arg-type]
+        SessionRows().due_ms("secret")  # type: ignore[arg-type]
     halted = judge_failed("partition 2, offset 17", caught.value, 17, b"acme:s1")
     assert (halted.reason, halted.offset, halted.key) == ("judge_failed", 17, b"acme:s1")
-    assert halted.detail.startswith(
-        "partition 2, offset 17: AttributeError at stream_processors/core/session/machine.py:"
-    )
+    assert halted.detail.startswith("partition 2, offset 17: AttributeError at stream_processors/core/session/rows.py:")
     assert halted.detail.endswith(", in due_ms")

@@ -7,8 +7,8 @@ from tests.support.second_rules import SECOND
 def main() -> None:
     """Run a processor."""
     add_rules(SECOND)  # before the processor is imported, and reads schemas
-    from sessionary.stream_processors.families import processor_job
     from sessionary.stream_processors.process import run_processor
+    from sessionary.stream_processors.runtime.job import processor_job
     from sessionary.stream_processors.settings import ProcessorSettings
 
     settings = ProcessorSettings.from_env()

@@ -28,17 +28,11 @@ from sessionary.schemas.records import (
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import RefusalReason
-from sessionary.stream_processors.core.agent.machine import AgentMachine
-from sessionary.stream_processors.core.artifact.machine import ArtifactMachine
-from sessionary.stream_processors.core.call.machine import CallMachine
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.message.machine import MessageMachine
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.run.machine import RunMachine
-from sessionary.stream_processors.core.session.machine import SessionMachine
-from sessionary.stream_processors.core.step.machine import StepMachine
 
 # The clock leaps from deadline to deadline, so a stretch without records is no hole.
 _NO_HOLE_MS = 1 << 62
@@ -89,9 +83,7 @@ class Judge:
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
-        of_sessions = ArtifactMachine(), MessageMachine(), AgentMachine()
-        machines = SessionMachine(), RunMachine(), StepMachine(), CallMachine(), *of_sessions
-        state = PartitionState(partition, settings, Decoder(), machines)
+        state = PartitionState(partition, settings, Decoder(), SESSION_JUDGE)
         has_quotas = self.quotas.limits is not None
         judged_by = NEWEST_RULES._replace(quotas=has_quotas, session_quotas=self._asks_sessions)
         judged_by = judged_by._replace(token_quotas=self.quotas.has_tokens)

@@ -124,7 +124,7 @@ class MemoryRuns:
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
         """Return an agent and what it sees; None if it is not registered."""
-        from sessionary.stream_processors.core.agent.views import view_of
+        from sessionary.stream_processors.core.children.agent import view_of
 
         with self._ask_log() as log:
             rows = _agent_rows(log, session_id)

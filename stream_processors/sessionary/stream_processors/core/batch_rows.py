@@ -8,24 +8,17 @@ import heapq
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from sessionary.schemas.codec import Event
-from sessionary.schemas.events import MessageAppended
-from sessionary.schemas.ids import message_key, run_key, split_child_key
-from sessionary.schemas.records import RunGravestone, SessionState
+from sessionary.stream_processors.core.children.index import ChildChanges
 from sessionary.stream_processors.core.clock import Clock
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.dependants.child_index import ChildChanges
-from sessionary.stream_processors.core.dependants.child_naming import named_child
 from sessionary.stream_processors.core.gravestones.chunk_index import end_of_day, is_chunk_key
 from sessionary.stream_processors.core.gravestones.packing import Changes, plan_packing, wait_again
-from sessionary.stream_processors.core.machine import REMAINS, AnyMachine, Arrival
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES
+from sessionary.stream_processors.core.rows import REMAINS, AnyRows
 
 # The row under a key before and after, whether its deadline moves or it only vanishes from now on,
 # when, its estimated bytes, and the label of the row before.
 RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
-# The machine of a row, and what the row is before and after a record or a deadline.
-RowChange = tuple[AnyMachine, Any, Any]
 
 
 class BatchRows:
@@ -62,38 +55,21 @@ class BatchRows:
         """The number of rows that only vanish, as of the last `finish`, without chunks."""
         return self._vanishing - sum(not is_chunk_key(key) for key in self._packing)
 
-    def _row(self, key: bytes) -> Any:
+    def get_row(self, key: bytes) -> Any:
+        """Return the row under a key as it is in this batch; None if there is none."""
         row = self.rows.get(key)
         if row is not None or key in self.rows:
             return row
         row = self._committed.rows.get(key)
         return self._committed.repair_times(row, self._repairs) if self._repairs else row
 
-    def _load_named_rows(self, arrival: Arrival, event: Event) -> None:
-        """Put the rows of the run, and of the child, that an event names into its arrival.
-
-        A message names the turn after its session's last one.
-        """
-        session, run_id = arrival.session, event.envelope.run_id
-        if run_id:
-            arrival.run_key = run_key(session.tenant_id, session.session_id, run_id)
-            run = self._row(arrival.run_key)
-            arrival.run = None if type(run) is RunGravestone else run
-        key = arrival.record.key or b""  # a fault if it is not the session's
-        if type(event.payload) is MessageAppended:
-            row = self._row(key)
-            child_key = message_key(key, row.turns + 1) if type(row) is SessionState else None
-        else:
-            child_key = named_child(key, arrival.run_key, event)
-        if child_key is None:
-            return
-        arrival.child_key, arrival.child = child_key, self._row(child_key)
-        if arrival.child is None and (split := split_child_key(child_key)) is not None:
-            arrival.siblings = self.children.count(split[0])
+    def count_children(self, parent: bytes) -> int:
+        """Return how many children the row under a key has."""
+        return self.children.count(parent)
 
     def _judged_row(self, key: bytes) -> Any:
-        """Return the row under a record's key as its machine gets it."""
-        row, committed = self._row(key), self._committed
+        """Return the row under a record's key as the judge gets it."""
+        row, committed = self.get_row(key), self._committed
         if type(row) in self._families.live_classes:
             return row
         if row is None or is_chunk_key(key):  # any client may send a record with the key of a chunk
@@ -103,27 +79,27 @@ class BatchRows:
             return row
         return REMAINS if expires_ms > self._clock.now_ms else None
 
-    def _put_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> None:
+    def _put_row(self, family: AnyRows, key: bytes, before: Any, row: Any) -> None:
         live_classes = self._families.live_classes
         is_live = type(row) in live_classes and type(before) in live_classes
-        if is_live and key in self.rows and machine.is_only_postponed(before, row):
+        if is_live and key in self.rows and family.is_only_postponed(before, row):
             self.rows[key] = row  # as most rows that a batch touches again: nothing else changes
         else:
-            self._keep_row(self._plan_row(machine, key, before, row))
+            self._keep_row(self._plan_row(family, key, before, row))
 
-    def _plan_row(self, machine: AnyMachine, key: bytes, before: Any, row: Any) -> RowPlan:
-        """Work out all that may raise, so that a failed machine leaves nothing half done."""
+    def _plan_row(self, family: AnyRows, key: bytes, before: Any, row: Any) -> RowPlan:
+        """Work out all that may raise, so that a failure leaves nothing half done."""
         live_classes = self._families.live_classes
         is_live, was_live = type(row) in live_classes, type(before) in live_classes
         is_begun = row is not None and (before is None or was_live)
         is_expiring = is_begun and not is_live and type(row) not in self._families.child_classes
-        is_moved = is_live and not (was_live and machine.is_only_postponed(before, row))
-        due_ms = machine.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
+        is_moved = is_live and not (was_live and family.is_only_postponed(before, row))
+        due_ms = family.due_ms(row) if is_moved else self._expiry_ms(row) if is_expiring else 0
         if is_expiring and due_ms <= self._clock.now_ms:
             row, is_expiring = None, False
         if key in self.rows:
             return key, before, row, is_moved, is_expiring, due_ms, 0, None
-        size = RECORD_OVERHEAD_BYTES if row is None else machine.estimate_bytes(row)
+        size = RECORD_OVERHEAD_BYTES if row is None else family.estimate_bytes(row)
         return key, before, row, is_moved, is_expiring, due_ms, size, self._committed.tally.label_of(before)
 
     def _keep_row(self, plan: RowPlan) -> None:
@@ -161,7 +137,7 @@ class BatchRows:
         if not keys:
             return
         for key in keys:
-            row = self._row(key)
+            row = self.get_row(key)
             self.live -= self._committed.is_live(row)
             self._drop_row(key, row)
         self.children.drop(parent)
@@ -181,7 +157,7 @@ class BatchRows:
             if self.is_output_full:
                 return False
             _, key = heapq.heappop(expiries)
-            row = self._row(key)
+            row = self.get_row(key)
             if row is None or self._committed.is_live(row):
                 continue
             due_ms = self._expiry_ms(row)
@@ -217,7 +193,7 @@ class BatchRows:
         return committed.due_ms(row) if expires_ms is None else expires_ms
 
     def _live_due_ms(self, key: bytes) -> int | None:
-        row = self._row(key)
+        row = self.get_row(key)
         return self._committed.due_ms(row, self._hole_end_ms) if self._committed.is_live(row) else None
 
     @property
@@ -229,7 +205,7 @@ class BatchRows:
         self._undo_packing()
         self._packing = plan_packing(
             *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
-            *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self._row(key))),
+            *(self._clock.now_ms, lambda key: self._committed.expiry_ms(self.get_row(key))),
         )
 
     def _undo_packing(self) -> None:

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ClockRepair
+from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock
-from sessionary.stream_processors.core.dependants.child_index import ChildIndex
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, end_of_day
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
-from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import EventLog, RowFate
+from sessionary.stream_processors.core.rows import AnyRows
 from sessionary.stream_processors.core.run.task_index import TaskIndex
 from sessionary.stream_processors.core.timers import Timers
-from sessionary.stream_processors.core.verdict import ReadArrival, read_arrival
 
 
 class PartitionSettings(NamedTuple):
@@ -33,11 +33,10 @@ class PartitionSettings(NamedTuple):
 
 
 class Families(NamedTuple):
-    """The machines of a processor, by what they answer for."""
+    """The families of a judge's rows, by what they answer for."""
 
-    home: AnyMachine  # its rows are under the records' own keys; it also answers for unreadable records
-    by_event_type: Mapping[str, AnyMachine]  # of the events that are not the home's
-    by_row_class: Mapping[type[Any], AnyMachine]
+    home: AnyRows  # its rows are under the records' own keys
+    by_row_class: Mapping[type[Any], AnyRows]
     live_classes: frozenset[type[Any]]
     foreign_classes: frozenset[type[Any]]  # of the rows that are not of `home`
     unpacked_classes: frozenset[type[Any]]  # of the rows that only vanish, and are never packed
@@ -49,46 +48,25 @@ class Families(NamedTuple):
     remains: Mapping[type[Any], Callable[[Any], Any]]  # of the rows that leave a gravestone when they vanish
 
 
-def arrange_families(machines: Sequence[AnyMachine]) -> Families:
-    """Arrange machines.
-
-    The first is the home; a later one takes its event types from earlier ones.
-    """
-    by_event_type: dict[str, AnyMachine] = {}
-    by_row_class: dict[type[Any], AnyMachine] = {}
-    live: set[type[Any]] = set()
-    expiries_ms: dict[type[Any], Callable[[Any], int]] = {}
-    labels: dict[type[Any], Callable[[Any], Hashable]] = {}
-    for machine in machines:
-        if machine is not machines[0]:
-            by_event_type.update(dict.fromkeys(machine.event_types, machine))
-        for kind in machine.row_kinds:
-            by_row_class[kind.row_class] = machine
-            if kind.live:
-                live.add(kind.row_class)
-            if kind.expiry_ms is not None:
-                expiries_ms[kind.row_class] = kind.expiry_ms
-            if kind.label is not None:
-                labels[kind.row_class] = kind.label
-    kinds = [kind for machine in machines for kind in machine.row_kinds]
+def arrange_families(families: Sequence[AnyRows]) -> Families:
+    """Arrange families of rows; the first is the home."""
+    by_row_class = {kind.row_class: family for family in families for kind in family.kinds}
+    kinds = [kind for family in families for kind in family.kinds]
+    live = frozenset(kind.row_class for kind in kinds if kind.live)
     children = frozenset(kind.row_class for kind in kinds if kind.is_child)
-    openings = {kind.row_class: kind.open_since_ms for kind in kinds if kind.open_since_ms is not None}
-    fates = {kind.row_class: kind.fate for kind in kinds}
-    unpacked = frozenset(by_row_class) - live - frozenset(expiries_ms) - children
-    foreign = frozenset(kind.row_class for machine in machines[1:] for kind in machine.row_kinds)
+    expiries_ms = {kind.row_class: kind.expiry_ms for kind in kinds if kind.expiry_ms is not None}
     return Families(
-        machines[0],
-        by_event_type,
-        by_row_class,
-        frozenset(live),
-        foreign,
-        unpacked,
-        children,
-        fates,
-        expiries_ms,
-        labels,
-        openings,
-        {kind.row_class: kind.remains for kind in kinds if kind.remains is not None},
+        home=families[0],
+        by_row_class=by_row_class,
+        live_classes=live,
+        foreign_classes=frozenset(kind.row_class for family in families[1:] for kind in family.kinds),
+        unpacked_classes=frozenset(by_row_class) - live - frozenset(expiries_ms) - children,
+        child_classes=children,
+        fates={kind.row_class: kind.fate for kind in kinds},
+        expiries_ms=expiries_ms,
+        labels={kind.row_class: kind.label for kind in kinds if kind.label is not None},
+        openings={kind.row_class: kind.open_since_ms for kind in kinds if kind.open_since_ms is not None},
+        remains={kind.row_class: kind.remains for kind in kinds if kind.remains is not None},
     )
 
 
@@ -180,7 +158,7 @@ class CommittedState:
     gravestones that are packed, `child_index` the keys of the rows that vanish with others, `tasks`
     the sessions of the tasks. `live` and `vanishing` are the numbers of rows that fire and that
     only vanish, without chunks and children that are not live; `unpacked` of these that are never
-    packed. `tally` counts rows by their labels. `read_arrival` reads the log's records.
+    packed. `tally` counts rows by their labels. `judge` decides on the log's records.
     """
 
     def __init__(
@@ -188,15 +166,14 @@ class CommittedState:
         partition: int,
         settings: PartitionSettings,
         decoder: Decoder,
-        machines: Sequence[AnyMachine],
+        judge: Judge,
         rows: MutableMapping[bytes, Any] | None = None,
-        read_arrival: ReadArrival = read_arrival,
     ) -> None:
         self.partition = partition
         self.settings = settings
-        self.read_arrival = read_arrival
+        self.judge = judge
         self.decoder = decoder
-        self.families = arrange_families(machines)
+        self.families = arrange_families(judge.families)
         self.log = EventLog(settings.events_topic, partition, settings.partitions)
         self.rows: MutableMapping[bytes, Any] = {} if rows is None else rows
         self.position = Position(0, 0, 0, 0, 0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, final
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Position
@@ -25,7 +25,7 @@ WORK = (
     - PROCESSOR_EVENTS
 ) | {"session_activity"}
 
-# A topic that machines write to; the name of its field in `TopicNames`.
+# A topic that a judge writes to; the name of its field in `TopicNames`.
 Stream = Literal["audit", "rejected", "cleanup", "tasks", "migrations", "quotas"]
 
 
@@ -119,11 +119,50 @@ class Place(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """One record that a machine writes beside its rows; `key` is the Kafka record's key."""
+    """One record that a judge writes beside its rows; `key` is the Kafka record's key."""
 
     stream: Stream
     key: bytes | None
     record: Any
+
+
+class RowLookup(Protocol):
+    """The rows of a partition as they are in the batch under way."""
+
+    def get_row(self, key: bytes) -> Any:
+        """Return the row under a key, with its times after all repairs of the clock; or None."""
+        ...
+
+    def count_children(self, parent: bytes) -> int:
+        """Return how many children the row under a key has."""
+        ...
+
+
+@final
+class Decision:
+    """What a record or a deadline comes to.
+
+    `facts` are for the home row, in order. `writes` are rows under other keys, as they are from
+    now on; a row of None is gone. `refusal`: the record is refused; `duplicate`: it repeats one.
+    `only_counted`: it is refused, and leaves no record.
+    """
+
+    __slots__ = ("duplicate", "facts", "only_counted", "refusal", "writes")
+
+    def __init__(
+        self,
+        facts: Sequence[Any],
+        refusal: RefusalReason | None = None,
+        *,
+        writes: Mapping[bytes, Any] | None = None,
+        duplicate: bool = False,
+        only_counted: bool = False,
+    ) -> None:
+        self.facts = facts
+        self.writes = writes
+        self.refusal = refusal
+        self.duplicate = duplicate
+        self.only_counted = only_counted
 
 
 class RowFate(NamedTuple):

@@ -8,17 +8,16 @@ heartbeat of 100 bytes writes a row that may have 4 MiB. A row counts once, when
 touched. What events add to rows, and what outputs repeat of events, is bounded by the input bytes.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from sessionary.schemas.ids import is_run_key
+from sessionary.schemas.ids import SessionKey, is_run_key
 from sessionary.schemas.records import AuditRecord, Position
 from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
-from sessionary.stream_processors.core.batch_rows import BatchRows, RowChange, RowPlan
+from sessionary.stream_processors.core.batch_rows import BatchRows, RowPlan
 from sessionary.stream_processors.core.clock import Clock, add_repair, believed_from, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState
-from sessionary.stream_processors.core.dependants.child_naming import PAYLOADS_OF_SESSIONS
-from sessionary.stream_processors.core.machine import REMAINS, Arrival, ForRow, apply_facts, split_facts
+from sessionary.stream_processors.core.judge import Arrival, apply_facts, begins_rules, unread_arrival
 from sessionary.stream_processors.core.model import (
     EMITTED_BYTES,
     RECORD_OVERHEAD_BYTES,
@@ -31,6 +30,7 @@ from sessionary.stream_processors.core.model import (
     SkippedOffsets,
 )
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
+from sessionary.stream_processors.core.rows import REMAINS, AnyRows
 from sessionary.stream_processors.core.trail import (
     add_decision,
     failure_record,
@@ -39,7 +39,6 @@ from sessionary.stream_processors.core.trail import (
     rules_record,
     skip_record,
 )
-from sessionary.stream_processors.core.verdict import begins_rules, unread_arrival
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, describe_exception
 
 
@@ -71,7 +70,7 @@ class Overlay(BatchRows):
     def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
 
-        A record on which a machine fails is refused as `internal_error`. With a `failure` it is
+        A record on which the judge fails is refused as `internal_error`. With a `failure` it is
         refused so without being judged: the detail from when it was folded
         first. Raises `Unavailable` if a schema registry does not answer; the same call may then be
         repeated.
@@ -237,7 +236,7 @@ class Overlay(BatchRows):
             self._silences += 1
 
     def _reject_unread(self, record: LogRecord, reason: RefusalReason, detail: str) -> Arrival:
-        """Refuse a record without its machine, so that no row changes; return it as it is known."""
+        """Refuse a record without judging it, so that no row changes; return it as it is known."""
         arrival = unread_arrival(record, self._committed.log, self._clock.now_ms, self._rules)
         self._add_offset(record.offset)
         self._add_key(hash(record.key or b""))
@@ -274,15 +273,14 @@ class Overlay(BatchRows):
         return True
 
     def _fire_row(self, due_ms: int, key: bytes) -> None:
-        row, now_ms = self._row(key), self._clock.now_ms
-        machine = self._families.by_row_class[type(row)]
-        facts = machine.fire(row, now_ms, self._hole_end_ms)
-        own, others = split_facts(facts)
-        after, emitted = apply_facts(machine, key, row, own, None, self._next_place)
-        if others:
-            plans = self._plan_rows((machine, row, after), key, others, emitted, None)
-        else:
-            plans = [self._plan_row(machine, key, row, after)]
+        """Fire a row; the facts are for its session's row, if it is not one itself."""
+        row, now_ms, families = self.get_row(key), self._clock.now_ms, self._families
+        decision = families.by_row_class[type(row)].fire(key, row, self, now_ms, self._hole_end_ms)
+        if type(row) in families.foreign_classes:
+            key = SessionKey(row.tenant_id, row.session_id).encoded()
+            row = self._judged_row(key)
+        after, emitted = apply_facts(self._committed.judge, key, row, decision.facts, None, self._next_place)
+        plans = self._plan_rows(key, row, after, decision.writes)
         self._lateness_ms.append(now_ms - due_ms)
         self._due_ms.append(due_ms)
         self._emitted += emitted
@@ -290,43 +288,25 @@ class Overlay(BatchRows):
         for plan in plans:
             self._keep_row(plan)
 
-    def _plan_rows(
-        self, own: RowChange, key: bytes, others: Sequence[ForRow], emitted: list[Emitted], arrival: Arrival | None
-    ) -> list[RowPlan]:
-        """Let facts reach other rows, and return what all rows come to; changes no row yet.
-
-        `own` is the change of the row under `key`, which the facts are from. `emitted` gets their
-        records.
-        """
-        changes: dict[bytes, RowChange] = {key: own}
-        waiting = deque(others)
-        while waiting:
-            told = waiting.popleft()
-            other_key = told.key
-            change = changes.get(other_key)
-            if change is None:
-                row = self._row(other_key)
-                change = self._families.by_row_class[told.row_class], row, row
-            machine, before, former = change
-            facts, further = split_facts(machine.receive_fact(former, told.fact))
-            after, records = apply_facts(machine, other_key, former, facts, arrival, self._next_place)
-            changes[other_key] = machine, before, after
-            emitted += records
-            waiting += further
-        return [
-            self._plan_row(machine, other_key, before, after)
-            for other_key, (machine, before, after) in changes.items()
-            if after is not before
-        ]
+    def _plan_rows(self, key: bytes, row: Any, after: Any, writes: Mapping[bytes, Any] | None) -> list[RowPlan]:
+        """Return what the home row and the rows under other keys come to; changes no row yet."""
+        families = self._families
+        plans = [] if after is row else [self._plan_row(families.home, key, row, after)]
+        for other, written in (writes or {}).items():
+            before = self.get_row(other)
+            if written is not before:
+                family: AnyRows = families.by_row_class[type(before if written is None else written)]
+                plans.append(self._plan_row(family, other, before, written))
+        return plans
 
     def _judge_safely(self, record: LogRecord) -> str | None:
-        """Judge a record; return None, or how a machine failed. The batch is then as before."""
+        """Judge a record; return None, or how the judge failed. The batch is then as before."""
         outcome_n = self._outcome_n
         try:
             self._judge_record(record)
         except EXPECTED_ERRORS:
             raise
-        except Exception as error:  # noqa: BLE001 - a machine may fail in any way, and one record must stop no partition
+        except Exception as error:  # noqa: BLE001 - a judge may fail in any way, and one record must stop no partition
             self._outcome_n = outcome_n
             return describe_exception(error)
         return None
@@ -336,26 +316,17 @@ class Overlay(BatchRows):
         key = record.key or b""
         row = self._judged_row(key) if key else None
         if type(row) in families.foreign_classes or is_run_key(key):
-            row = None  # a record's key is never that of another family's row
-        known = None if row is REMAINS else row
-        arrival = committed.read_arrival(
+            row = None  # a record's key is never that of a row outside the home
+        known, judge = None if row is REMAINS else row, committed.judge
+        arrival = judge.read(
             record, known, self._decoder, committed.log, self._clock.now_ms, self._rules, self._hole_end_ms
         )
         if arrival is None:
             self._ticks += 1
             return
-        event = arrival.event
-        if event is not None and (event.envelope.run_id or type(event.payload) in PAYLOADS_OF_SESSIONS):
-            self._load_named_rows(arrival, event)
         if self._repairs:
             arrival.clock_repair = self._repairs[-1].number
-        machine = families.home
-        if families.by_event_type and arrival.event is not None and arrival.fault is None:
-            machine = families.by_event_type.get(arrival.event.envelope.event_type, machine)
-            if machine is not families.home:
-                key = machine.row_key(arrival)
-                row = self._judged_row(key)
-        decision = machine.decide(row, arrival)
+        decision = judge.decide(row, arrival, self)
         if decision.duplicate:
             self._add_offset(record.offset)
             self._add_key(hash(record.key or b""))
@@ -363,19 +334,18 @@ class Overlay(BatchRows):
             assert arrival.event is not None  # what cannot be read repeats nothing
             self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
-        own, others = split_facts(decision.facts)
-        after, emitted = apply_facts(machine, key, row, own, arrival, self._next_place)
-        if others:
-            for plan in self._plan_rows((machine, row, after), key, others, emitted, arrival):
+        after, emitted = apply_facts(judge, key, row, decision.facts, arrival, self._next_place)
+        if decision.writes:
+            for plan in self._plan_rows(key, row, after, decision.writes):
                 self._keep_row(plan)
         elif after is not row:
-            self._put_row(machine, key, row, after)
+            self._put_row(families.home, key, row, after)
         # Nothing raises from here on.
         self._add_offset(record.offset)
         self._add_key(hash(record.key or b""))
-        self._ticks += arrival.quota is not None
+        self._ticks += arrival.is_tick
         if decision.refusal is None:
-            self._applied += arrival.quota is None
+            self._applied += not arrival.is_tick
         else:
             self._refusals.append(decision.refusal)
             self._judged.refusals[record.offset] = decision.refusal

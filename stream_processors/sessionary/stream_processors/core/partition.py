@@ -1,6 +1,6 @@
-"""One partition's state: records of the log in; rows and the machines' records out.
+"""One partition's state: records of the log in; rows and the judge's records out.
 
-    state = PartitionState(partition, settings, decoder, machines)
+    state = PartitionState(partition, settings, decoder, judge)
     state.load(key, row) … state.load_position(position)  state.finish_loading()  # the changelog
     overlay = state.begin()
     while overlay.apply(record): …                                                # fold a batch
@@ -12,28 +12,27 @@ cut into batches, and whichever worker folds them.
 """
 
 import heapq
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock, stands_at_repair
 from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
-from sessionary.stream_processors.core.dependants.child_index import ChildIndex
 from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
-from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import DueRows, RowFate
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.run.task_index import TaskIndex
-from sessionary.stream_processors.core.verdict import ReadArrival, read_arrival
 
 
 class PartitionState(CommittedState):
     """The state of one partition, loaded from its changelog and moved on batch by batch.
 
-    `machines` say what the rows are; the first one's rows are under the records' own keys. `rows`
-    may be any mapping; a dict by default.
+    `judge` says what the rows are, and decides on records. `rows` may be any mapping; a dict by
+    default.
     """
 
     def __init__(
@@ -41,11 +40,10 @@ class PartitionState(CommittedState):
         partition: int,
         settings: PartitionSettings,
         decoder: Decoder,
-        machines: Sequence[AnyMachine],
+        judge: Judge,
         rows: MutableMapping[bytes, Any] | None = None,
-        read_arrival: ReadArrival = read_arrival,
     ) -> None:
-        super().__init__(partition, settings, decoder, machines, rows, read_arrival)
+        super().__init__(partition, settings, decoder, judge, rows)
         self._open: Overlay | None = None
         self._deadline_before: int | None = None
 

@@ -21,7 +21,7 @@ from sessionary.schemas.types import (
     RuleSet,
     SessionStateName,
 )
-from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
+from sessionary.stream_processors.core.judge import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import (
     ClockSetting,
     Emitted,
@@ -31,6 +31,7 @@ from sessionary.stream_processors.core.model import (
     SkippedOffsets,
     Stream,
 )
+from sessionary.stream_processors.core.rows import Remains
 
 # Refusals that suggest that the sender speaks for someone else.
 SECURITY_REASONS: Final[frozenset[RefusalReason]] = frozenset(
@@ -269,7 +270,7 @@ def add_decision(decisions: Sequence[PartitionDecision], record: AuditRecord) ->
 
 
 def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
-    """Return the record of an event on which a machine failed; its session is not changed by it."""
+    """Return the record of an event on which the judge failed; its session is not changed by it."""
     record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, place, "refusal")
     return record._replace(reason_code="internal_error", reason=detail)
 

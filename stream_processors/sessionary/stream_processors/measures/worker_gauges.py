@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
-from sessionary.stream_processors.core.call.machine import CallLabel
-from sessionary.stream_processors.core.run.machine import RunLabel
+from sessionary.stream_processors.core.children.call import CallLabel
+from sessionary.stream_processors.core.run.rows import RunLabel
 from sessionary.stream_processors.core.run.transitions import FINISHED, OPEN
 from sessionary.stream_processors.measures.log_lag import LogLag
 from sessionary.stream_processors.metrics import Metrics

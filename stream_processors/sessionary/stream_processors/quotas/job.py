@@ -5,13 +5,13 @@ from sessionary.schemas.rules import rules_to_write
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
+from sessionary.stream_processors.core.quota.judge import QuotaJudge
 from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.quotas.limits_file import LimitsFile
 from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.quotas.verdict_sender import VerdictSender
 from sessionary.stream_processors.runtime.job import Job, Transaction, changelog_records, partition_settings
-from sessionary.stream_processors.store.packed_rows import MachineRows, StoredLookup, nothing_stored
+from sessionary.stream_processors.store.packed_rows import FamilyCodec, StoredLookup, nothing_stored
 
 
 def quotas_job(settings: QuotaSettings) -> Job:
@@ -20,12 +20,12 @@ def quotas_job(settings: QuotaSettings) -> Job:
     Raises `SettingsError` if the file of limits cannot be used.
     """
     limits = LimitsFile(settings.quotas_file)
-    machines = (QuotaMachine(limits.limits_of),)
-    row_codec, decoder = MachineRows(machines), decoder_for(settings, in_background=True)
+    judge = QuotaJudge(limits.limits_of)
+    row_codec, decoder = FamilyCodec(judge.families), decoder_for(settings, in_background=True)
     of_partition: PartitionSettings = partition_settings(settings)
 
     def new_state(partition: int) -> PartitionState:
-        return PartitionState(partition, of_partition, decoder, machines, read_arrival=read_quota_arrival)
+        return PartitionState(partition, of_partition, decoder, judge)
 
     def make_transaction(
         partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored

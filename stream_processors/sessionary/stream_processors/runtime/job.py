@@ -1,7 +1,7 @@
 """A worker's job: how a partition folds, how rows are packed, what a transaction writes.
 
 The loop (`partition_owner.py`) and the transaction (`transaction.py`) are the same for every job.
-The job of a processor is `machines_job`. A job is made once per worker and called without a lock.
+The job of a processor is `processor_job`. A job is made once per worker and called without a lock.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,8 @@ from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Position
 from sessionary.schemas.rules import rules_to_write
 from sessionary.schemas.topics import TopicNames, bytes_limits
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.machine import AnyMachine
+from sessionary.stream_processors.core.families import SESSION_JUDGE
+from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import Emitted, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.trail import event_offset
@@ -24,7 +25,7 @@ from sessionary.stream_processors.metrics import MetricName, ReadGauge
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import (
     DUE_HEADER,
-    MachineRows,
+    FamilyCodec,
     PackedRow,
     RowCodec,
     StoredLookup,
@@ -110,13 +111,13 @@ def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
     return PartitionSettings(settings.topics.events, settings.partitions, settings.hole_ms, settings.quiet_ms)
 
 
-def machines_job(settings: ProcessorSettings, machines: Sequence[AnyMachine]) -> Job:
-    """Return the job of the machines; the first one's rows are under the records' keys."""
+def processor_job(settings: ProcessorSettings, judge: Judge = SESSION_JUDGE) -> Job:
+    """Return the job of a processor."""
     speed_up("sessionary")
-    row_codec, decoder = MachineRows(machines), decoder_for(settings, in_background=True)
+    row_codec, decoder = FamilyCodec(judge.families), decoder_for(settings, in_background=True)
 
     def new_state(partition: int) -> PartitionState:
-        return PartitionState(partition, partition_settings(settings), decoder, machines)
+        return PartitionState(partition, partition_settings(settings), decoder, judge)
 
     def make_transaction(
         partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored

@@ -19,8 +19,8 @@ from zlib import crc32
 
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers
-from sessionary.stream_processors.core.machine import AnyMachine, RowKind
 from sessionary.stream_processors.core.model import DueRow, DueRows, RowFate
+from sessionary.stream_processors.core.rows import AnyRows, RowKind
 from sessionary.stream_processors.store.row_sum import CHECKSUM_MASK, RowSum
 
 DUE_HEADER = "due"  # of a changelog record: when its row is due
@@ -113,18 +113,18 @@ class RowSurvey(NamedTuple):
     row_sum: RowSum | None  # None: they were not counted
 
 
-class MachineRows:
-    """Packs the rows of a processor's machines. Implements `RowCodec`."""
+class FamilyCodec:
+    """Packs the rows of a judge's families. Implements `RowCodec`."""
 
-    def __init__(self, machines: Sequence[AnyMachine]) -> None:
-        """The first machine also reads rows that no known prefix begins."""
-        self._home = machines[0]
-        self._by_class: dict[type[Any], tuple[AnyMachine, RowKind]] = {}
-        self._by_prefix: dict[bytes, tuple[AnyMachine, RowKind]] = {}
-        for machine in machines:
-            for kind in machine.row_kinds:
-                self._by_class[kind.row_class] = machine, kind
-                self._by_prefix.update(dict.fromkeys(kind.prefixes, (machine, kind)))
+    def __init__(self, families: Sequence[AnyRows]) -> None:
+        """The first family also reads rows that no known prefix begins."""
+        self._home = families[0]
+        self._by_class: dict[type[Any], tuple[AnyRows, RowKind]] = {}
+        self._by_prefix: dict[bytes, tuple[AnyRows, RowKind]] = {}
+        for family in families:
+            for kind in family.kinds:
+                self._by_class[kind.row_class] = family, kind
+                self._by_prefix.update(dict.fromkeys(kind.prefixes, (family, kind)))
         self._prefixes = tuple(self._by_prefix)
         self._fate_by_header = {
             prefix: kind.fate for prefix, (_, kind) in self._by_prefix.items() if len(prefix) == _HEADER_BYTES
@@ -140,8 +140,8 @@ class MachineRows:
 
     def pack(self, row: Any, rules: int) -> PackedRow:
         """Return the bytes of a whole row, as they are written while `rules` are in force."""
-        machine, kind = self._by_class[type(row)]
-        return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(row, rules))
+        family, kind = self._by_class[type(row)]
+        return PackedRow(_DUE.pack(family.due_ms(row)), kind.encode(row, rules))
 
     def pack_changes(
         self, rows: Mapping[bytes, Any], rules: int, stored: StoredLookup = nothing_stored
@@ -214,8 +214,8 @@ class MachineRows:
 
     def due_row(self, key: bytes, row: Any) -> DueRow:
         """Return when a row is due, and what becomes of it."""
-        machine, kind = self._by_class[type(row)]
-        return DueRow(key, machine.due_ms(row), kind.fate)
+        family, kind = self._by_class[type(row)]
+        return DueRow(key, family.due_ms(row), kind.fate)
 
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
         """Return when a packed row is due, and what becomes of it.
@@ -266,15 +266,15 @@ class MachineRows:
         )
 
     def _pack_parts(self, row: Any, rules: int) -> tuple[PackedRow, bytes | None]:
-        machine, kind = self._by_class[type(row)]
+        family, kind = self._by_class[type(row)]
         rest, content = (row, None) if kind.parts is None else kind.parts.split(row, rules)
-        return PackedRow(_DUE.pack(machine.due_ms(row)), kind.encode(rest, rules)), content
+        return PackedRow(_DUE.pack(family.due_ms(row)), kind.encode(rest, rules)), content
 
     def _kind_of(self, value: bytes, start: int) -> RowKind | None:
         return next((kind for prefix, (_, kind) in self._by_prefix.items() if value.startswith(prefix, start)), None)
 
     def _decode(self, value: bytes) -> Any:
-        for prefix, (machine, _) in self._by_prefix.items():
+        for prefix, (family, _) in self._by_prefix.items():
             if value.startswith(prefix):
-                return machine.decode(value)
+                return family.decode(value)
         return self._home.decode(value)

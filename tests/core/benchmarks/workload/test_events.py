@@ -8,7 +8,7 @@ from sessionary.schemas.ids import partition_of
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 EVENTS = 3_000
 
@@ -24,7 +24,7 @@ def test_the_same_seed_gives_the_same_bytes(workload: Workload) -> None:
 
 
 def test_the_judge_applies_every_event_and_archives_what_ended(workload: Workload) -> None:
-    folds = [PartitionState(number, PartitionSettings("events", 4), Decoder(), MACHINES) for number in range(4)]
+    folds = [PartitionState(number, PartitionSettings("events", 4), Decoder(), JUDGE) for number in range(4)]
     for fold in folds:
         fold.finish_loading()
     batches = [fold.begin() for fold in folds]

@@ -18,7 +18,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from tests.core.oracle_rig import DECODER, FIRST_POSITION, SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 from tests.support.event_factory import EventFactory
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 PARTITIONS = 4
 USERS = ("ann", "bob", None)
@@ -31,7 +31,7 @@ class FakeOwner:
         self.partition, self.is_readable = partition, True
         self.committed_s = time.monotonic()
         self.accesses: list[Any] = []
-        self.state = PartitionState(partition, SETTINGS, DECODER, MACHINES)
+        self.state = PartitionState(partition, SETTINGS, DECODER, JUDGE)
         self.state.load_position(FIRST_POSITION._replace(next_offset=100 + partition))
 
 

@@ -4,7 +4,7 @@ from sessionary.schemas.records import RunGravestone
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
-from sessionary.stream_processors.core.run.machine import RUN_GRAVESTONE_MS
+from sessionary.stream_processors.core.run.rows import RUN_GRAVESTONE_MS
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.api.run_rig import RunRig
 

@@ -13,8 +13,8 @@ from sessionary.schemas.records import (
     ToolCallState,
 )
 from sessionary.schemas.types import ErrorInfo, Limits
-from sessionary.stream_processors.core.call.transitions import CallRow
-from sessionary.stream_processors.core.step.transitions import StepRow
+from sessionary.stream_processors.core.children.call import CallRow
+from sessionary.stream_processors.core.children.step import StepRow
 from tests.core.stream_processors.core.run.run_rig import RunRig
 
 RETRYABLE, FATAL = ErrorInfo("retryable", "boom", "it broke"), ErrorInfo("fatal", "dead", "it is over")

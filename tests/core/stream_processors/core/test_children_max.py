@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.schemas.limits import CHILDREN_MAX, CONVERSATION_TURNS_MAX
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.session import dependants
+from sessionary.stream_processors.core.session import children
 from tests.auditor import child_model
 from tests.core.oracle_rig import OracleRig
 from tests.core.stream_processors.core.child_rig import ChildRig
@@ -58,7 +58,7 @@ def test_a_full_session_goes_on_with_its_conversation() -> None:
 
 @pytest.mark.interpreted
 def test_both_judges_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dependants, "CHILDREN_MAX", 3)
+    monkeypatch.setattr(children, "CHILDREN_MAX", 3)
     monkeypatch.setattr(child_model, "CHILDREN_MAX", 3)
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)

@@ -13,7 +13,7 @@ from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.clocks import repair_times
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 DAY_MS, SECOND_MS, QUIET_MS = 86_400_000, 1_000, 25_000
 LIMITS = Limits(idle_ms=120_000, max_duration_ms=200_000, grace_ms=60_000, recovery_ms=40_000)
@@ -190,7 +190,7 @@ def test_a_new_owner_finds_the_same_deadlines(ahead_ms: int) -> None:
     rig.send(agent, "heartbeat")
     rig.at += 10_000
     position = rig.set_clock().position
-    again = PartitionState(0, SETTINGS, Decoder(), MACHINES)
+    again = PartitionState(0, SETTINGS, Decoder(), JUDGE)
     again.load_position(position)
     again.load(agent.key.encoded(), Decoder().decode_record(encode_record(rig.row_of(agent))))
     again.finish_loading()

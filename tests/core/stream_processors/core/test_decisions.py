@@ -8,10 +8,11 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import Limits, PartitionDecision
-from sessionary.stream_processors.core.machine import Arrival, Decision
-from sessionary.stream_processors.core.model import LogRecord, Outcome, SkippedOffsets
+from sessionary.stream_processors.core.family import SessionArrival
+from sessionary.stream_processors.core.model import Decision, LogRecord, Outcome, RowLookup, SkippedOffsets
 from sessionary.stream_processors.core.session.effects import SessionRow
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.session.judge import SessionJudge
+from sessionary.stream_processors.core.session.rows import SessionRows
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from tests.core.fold_rig import FoldRig, write_outcome
 from tests.support.event_factory import TICK, EventFactory
@@ -111,43 +112,44 @@ def test_what_is_folded_cannot_be_skipped() -> None:
 PLACES = ["decide", "evolve", "report", "estimate_bytes", "due_ms"]
 
 
-def break_machine(monkeypatch: pytest.MonkeyPatch, place: str, event_type: str = "session_paused") -> None:
-    """Let the session's machine fail in one of its methods at events of a type."""
-    whole: Any = SessionMachine.decide
+def break_judge(monkeypatch: pytest.MonkeyPatch, place: str, event_type: str = "session_paused") -> None:
+    """Let the judge, or its rows, fail in one method at events of a type."""
+    whole: Any = SessionJudge.decide
     is_armed = False
 
-    def decide(self: SessionMachine, row: SessionRow | None, arrival: Arrival) -> Decision:
+    def decide(self: SessionJudge, row: SessionRow | None, arrival: SessionArrival, rows: RowLookup) -> Decision:
         nonlocal is_armed
         is_armed = arrival.event is not None and arrival.event.envelope.event_type == event_type
         if is_armed and place == "decide":
             raise ZeroDivisionError("the record's text")
-        decision: Decision = whole(self, row, arrival)
+        decision: Decision = whole(self, row, arrival, rows)
         return decision
 
-    def fail(name: str) -> Callable[..., Any]:
-        former: Any = getattr(SessionMachine, name)
+    def fail(owner: type[Any]) -> Callable[..., Any]:
+        former: Any = getattr(owner, place)
 
-        def call(self: SessionMachine, *args: Any) -> Any:
+        def call(self: Any, *args: Any) -> Any:
             if is_armed:
                 raise ZeroDivisionError("the record's text")
             return former(self, *args)
 
         return call
 
-    monkeypatch.setattr(SessionMachine, "decide", decide)
+    monkeypatch.setattr(SessionJudge, "decide", decide)
     if place != "decide":
-        monkeypatch.setattr(SessionMachine, place, fail(place))
+        owner = SessionJudge if hasattr(SessionJudge, place) else SessionRows
+        monkeypatch.setattr(owner, place, fail(owner))
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_event_on_which_a_machine_fails_is_refused_and_changes_nothing(
+def test_an_event_on_which_the_judge_fails_is_refused_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
     row, live, deadline = rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms
     with monkeypatch.context() as broken:
-        break_machine(broken, place)
+        break_judge(broken, place)
         assert rig.send(agent, "session_paused") == "refused internal_error"
     assert (rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms) == (row, live, deadline)
     letter, (line,) = rig.letter(), rig.audits()
@@ -170,7 +172,7 @@ def test_a_failure_that_is_told_gives_the_same_again(monkeypatch: pytest.MonkeyP
         rig.start(agent)
     record = LogRecord(rigs[0].offset, rigs[0].at, agent.key.encoded(), agent.event_bytes("session_paused"))
     with monkeypatch.context() as broken:
-        break_machine(broken, "decide")
+        break_judge(broken, "decide")
         first = rigs[0].append_batch(record)
     batch = rigs[1].fold.begin()
     assert batch.apply(record, rigs[0].letter().detail)

@@ -4,28 +4,25 @@ from typing import Any
 
 import pytest
 
-from sessionary.stream_processors.core.call.facts import CallMoved
-from sessionary.stream_processors.core.call.judge import CallJudgement
+from sessionary.stream_processors.core.children.message import TurnTaken
 from sessionary.stream_processors.core.clock import Clock
-from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
-from sessionary.stream_processors.core.message.facts import MessageTaken
-from sessionary.stream_processors.core.run.facts import RunHeard, RunMoved
+from sessionary.stream_processors.core.family import Judged, SessionArrival
+from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.run.judge import RunJudgement
 from sessionary.stream_processors.core.run.transitions import RunMoment
 from sessionary.stream_processors.core.sequencing import LogMoment, SequenceCheck
+from sessionary.stream_processors.core.session.children import Further
 from sessionary.stream_processors.core.session.facts import (
     HeartbeatSeen,
     PhaseMoved,
     SequenceMoved,
-    TurnTaken,
     WorkDone,
 )
-from sessionary.stream_processors.core.step.facts import StepMoved
 
 HOT: tuple[type[Any], ...] = (
-    *(Arrival, Clock, Decision, ForRow, LogMoment, SequenceCheck),
-    *(HeartbeatSeen, PhaseMoved, SequenceMoved, TurnTaken, WorkDone, MessageTaken),
-    *(CallJudgement, CallMoved, RunHeard, RunJudgement, RunMoment, RunMoved, StepMoved),
+    *(SessionArrival, Clock, Decision, LogMoment, SequenceCheck),
+    *(HeartbeatSeen, PhaseMoved, SequenceMoved, TurnTaken, WorkDone),
+    *(Further, Judged, RunJudgement, RunMoment),
 )
 
 

@@ -10,12 +10,12 @@ from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
-from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory, snapshot
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 BOUND = PartitionSettings("t", 1).output_bytes_max
 SESSIONS = 60
@@ -28,7 +28,7 @@ class Log:
     """A partition's log and its fold."""
 
     def __init__(self, settings: PartitionSettings = SETTINGS) -> None:
-        self.fold = PartitionState(0, settings, DECODER, MACHINES)
+        self.fold = PartitionState(0, settings, DECODER, JUDGE)
         self.fold.finish_loading()
         self.records: list[LogRecord] = []
         self.at_ms = START_MS

@@ -9,10 +9,10 @@ from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS, SessionMachine
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS, SessionRows
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 WEEK_MS = 7 * DAY_MS
 UNPACKED = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=99))
@@ -23,7 +23,7 @@ either_form = pytest.mark.parametrize(
 
 
 def open_fold(settings: PartitionSettings = SETTINGS) -> PartitionState:
-    fold = PartitionState(0, settings, DECODER, MACHINES)
+    fold = PartitionState(0, settings, DECODER, JUDGE)
     fold.finish_loading()
     return fold
 
@@ -298,7 +298,7 @@ def test_recovery_takes_the_last_record_of_each_key(
     former = fold_again(rig, settings)
     key, _ = only_gravestone(former, form)
     grave = former.rows[key]
-    fold = PartitionState(0, settings, DECODER, MACHINES)
+    fold = PartitionState(0, settings, DECODER, JUDGE)
     for row in (grave, None, grave, None):
         fold.load(key, row)
     fold.finish_loading()
@@ -332,7 +332,7 @@ def test_gravestones_go_in_the_order_of_their_ends_however_they_were_loaded(
     graves = [*rig.fold.rows.items()]
     assert [type(row) for _, row in graves] == [form] * 3
     assert [end_of_day(row.expires_at) for _, row in graves] == ends_ms == sorted(set(ends_ms))
-    fold = PartitionState(0, settings, DECODER, MACHINES)
+    fold = PartitionState(0, settings, DECODER, JUDGE)
     for key, row in reversed(graves):
         fold.load(key, row)
     fold.finish_loading()
@@ -386,14 +386,14 @@ def test_events_within_active_do_not_recompute_the_deadline() -> None:
     key, offset = agent.key.encoded(), len(rig.log)
     batch = fold.begin()
     asked: list[SessionState] = []
-    whole = SessionMachine.due_ms
+    whole = SessionRows.due_ms
 
-    def note_row(machine: SessionMachine, row: SessionState, hole_end_ms: int = 0) -> int:
+    def note_row(machine: SessionRows, row: SessionState, hole_end_ms: int = 0) -> int:
         asked.append(row)
         return whole(machine, row, hole_end_ms)
 
     with pytest.MonkeyPatch.context() as patch:  # a fixture is none of the mutants' suite
-        patch.setattr(SessionMachine, "due_ms", note_row)
+        patch.setattr(SessionRows, "due_ms", note_row)
         for event_type in ("heartbeat", "session_activity", "state_updated", "heartbeat"):
             assert batch.apply(LogRecord(offset, START_MS + 1_000, key, agent.event_bytes(event_type)))
             offset += 1
@@ -404,7 +404,7 @@ def test_events_within_active_do_not_recompute_the_deadline() -> None:
 
 
 def test_a_new_partition_begins_with_nothing() -> None:
-    fold = PartitionState(0, SETTINGS, DECODER, MACHINES)
+    fold = PartitionState(0, SETTINGS, DECODER, JUDGE)
     assert fold.position == Position(0, 0, 0, 0, 0)
     assert (dict(fold.rows), fold.live, fold.expiries) == ({}, 0, [])
     assert (fold.timers.keys(), fold.next_deadline_ms) == ([], None)

@@ -8,10 +8,10 @@ from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, ch
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
-from tests.support.machines import MACHINES
+from tests.support.judges import JUDGE
 
 SMALL = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=4, chunks_merged=3))
 
@@ -136,7 +136,7 @@ def test_a_fold_that_loads_the_rows_knows_what_is_packed() -> None:
     rig, agents = OracleRig(SMALL), agents_of(5)
     archive_sessions(rig, agents[:4])
     archive_sessions(rig, agents[4:])
-    fold = PartitionState(0, SMALL, DECODER, MACHINES)
+    fold = PartitionState(0, SMALL, DECODER, JUDGE)
     for key, row in rig.fold.rows.items():
         fold.load(key, row)
     fold.load_position(rig.fold.position)

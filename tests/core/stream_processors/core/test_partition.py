@@ -28,15 +28,14 @@ from sessionary.schemas.records import (
     ToolCallState,
 )
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
-from sessionary.stream_processors.core.machine import ChildRow
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from tests.core.oracle_rig import ANNOUNCING, DECODER, FIRST_POSITION, SETTINGS, OracleRig
+from tests.core.oracle_rig import ANNOUNCING, DECODER, FIRST_POSITION, SETTINGS, ChildRow, OracleRig
 from tests.core.random_agents import RandomAgents
 from tests.support.event_factory import TICK, EventFactory
-from tests.support.machines import MACHINES, STREAMS
+from tests.support.judges import JUDGE, STREAMS
 from tests.support.row_differences import gravestone_ends
 
 pytestmark = pytest.mark.usefixtures("second_rules")  # a crowd at `ANNOUNCING` comes to be judged by them
@@ -145,7 +144,7 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
         bytes_max=rng.randint(1, 5_000),
         output_bytes_max=rng.randint(1, 10_000),
     )
-    fold = PartitionState(0, bounds, DECODER, MACHINES)
+    fold = PartitionState(0, bounds, DECODER, JUDGE)
     fold.load_position(first_position)
     fold.finish_loading()
     kept: tuple[list[Any], ...] = tuple([] for _ in STREAMS)
@@ -208,7 +207,7 @@ def check_clock_only(batch: Overlay, fold: PartitionState) -> None:
 
 def reload_fold(fold: PartitionState) -> PartitionState:
     """Return a new fold, loaded from the bytes that the changelog would have."""
-    new = PartitionState(fold.partition, fold.settings, DECODER, MACHINES)
+    new = PartitionState(fold.partition, fold.settings, DECODER, JUDGE)
     for key, row in fold.rows.items():
         read = DECODER.decode_record(encode_record(row))
         assert isinstance(
@@ -264,7 +263,7 @@ def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
     agents = [EventFactory(f"s{n}") for n in range(3)]
     log = [LogRecord(n, 1_000, s.key.encoded(), s.event_bytes("session_created")) for n, s in enumerate(agents)]
     log += [LogRecord(n, 1_000 + (n - 2) * 5_000, None, TICK) for n in range(3, 7)]
-    fold = PartitionState(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER, MACHINES)
+    fold = PartitionState(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER, JUDGE)
     first = fold.begin()
     assert [first.apply(record) for record in log[:6]] == [True] * 5 + [False]  # the sixth brings three deadlines
     assert (first.finish().counts.timers, first.final_position.next_offset, first.final_position.outcome_n) == (2, 5, 2)
@@ -276,5 +275,5 @@ def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
         6,
         0,
     )
-    full = PartitionState(0, SETTINGS._replace(records_max=6), DECODER, MACHINES).begin()
+    full = PartitionState(0, SETTINGS._replace(records_max=6), DECODER, JUDGE).begin()
     assert [full.apply(record) for record in log] == [True] * 6 + [False]

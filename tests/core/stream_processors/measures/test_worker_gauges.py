@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.ids import partition_of
-from sessionary.stream_processors.core.call.machine import CallLabel
+from sessionary.stream_processors.core.children.call import CallLabel
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.run.machine import RunLabel
+from sessionary.stream_processors.core.run.rows import RunLabel
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.measures import row_census
 from sessionary.stream_processors.measures.row_census import count_for_a_slice

@@ -10,11 +10,11 @@ from typing import Any
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Aborted, Lost
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.changelog import RecoveryProgress
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings

@@ -11,10 +11,10 @@ import pytest
 
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings

@@ -16,7 +16,6 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import changelog
 from sessionary.stream_processors.runtime.changelog import (
     PREFETCH_KIB,
@@ -25,6 +24,7 @@ from sessionary.stream_processors.runtime.changelog import (
     reader_of,
     recover,
 )
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.rocks_memory import RocksMemory

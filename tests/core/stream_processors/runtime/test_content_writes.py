@@ -14,7 +14,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import row_size
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store

@@ -10,7 +10,7 @@ from sessionary.schemas.records import AuditRecord, BatchAcknowledged, Position,
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import ErrorInfo, Limits
-from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import TICK, EventFactory

@@ -11,10 +11,11 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.kafka.log_ends import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.families import CHILDREN
+from sessionary.stream_processors.core.family import SessionArrival
 from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.trail import ACCESS_N, Access
-from sessionary.stream_processors.core.verdict import ReadArrival
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBatch
@@ -211,14 +212,16 @@ def test_what_waits_is_told_by_its_first_record_and_folding_takes_time(written: 
     run(story)
 
 
-def registry_is_away(asked: list[int]) -> ReadArrival:
-    """Return a reading of records that notes their offsets and waits for a registry."""
+class WaitingJudge(SessionJudge):
+    """Notes the offsets of records that it reads, and waits for a registry."""
 
-    def read(record: LogRecord, *_: object) -> Arrival | None:
-        asked.append(record.offset)
+    def __init__(self, asked: list[int]) -> None:
+        super().__init__(CHILDREN)
+        self.asked = asked
+
+    def read(self, record: LogRecord, *_: object) -> SessionArrival | None:
+        self.asked.append(record.offset)
         raise Unavailable("the schema registry does not answer", 0.01)
-
-    return read
 
 
 def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(written: list[Outcome]) -> None:
@@ -227,7 +230,7 @@ def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(writ
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         state = bench.context.job.new_state(0)
         state.finish_loading()
-        state.read_arrival = registry_is_away(asked)
+        state.judge = WaitingJudge(asked)
         batch, report = OpenBatch(state), LookupReport(bench.metrics, 0)
         assert await batch.fold_records([creation(0), creation(1)], lambda: next(wanted), report) == 0
         assert asked == [0, 0, 0], "asked again while the fold is wanted, and no more"
@@ -240,7 +243,7 @@ def test_an_owner_that_waits_for_a_schema_registry_ends_without_a_transaction(wr
     asked: list[int] = []
 
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
-        owner.state.read_arrival = registry_is_away(asked)
+        owner.state.judge = WaitingJudge(asked)
         owner.offer_records(0, [creation(0)])
         await bench.seen(lambda: len(asked) >= 3)
         bench.assignment.take_assignment([])

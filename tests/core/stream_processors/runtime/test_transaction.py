@@ -12,9 +12,8 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
 from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
-from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.runtime import transaction
-from sessionary.stream_processors.runtime.job import Job, Produced, Transaction
+from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import nothing_stored

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.records import Position
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.full_disk import halt_if_disk_full
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from sessionary.stream_processors.store.saved_position import SavedPosition
 from sessionary.stream_processors.store.stores import PartitionStores, RocksStore
 
@@ -49,7 +49,7 @@ def test_another_error_of_a_store_stays_as_it_is() -> None:
 
 
 def test_a_store_that_failed_for_a_full_disk_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stores = PartitionStores(ProcessorSettings(store="rocksdb"), tmp_path, MachineRows(all_machines()))
+    stores = PartitionStores(ProcessorSettings(store="rocksdb"), tmp_path, FamilyCodec(SESSION_JUDGE.families))
     store = stores.store_of(3)
     assert isinstance(store, RocksStore)
     store.save_rows({b"a": b"one"}, SAVED)
@@ -67,7 +67,9 @@ def test_a_store_that_failed_for_a_full_disk_is_opened_again(tmp_path: Path, mon
 
 
 def test_loaded_rows_on_a_full_disk_halt_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = PartitionStores(ProcessorSettings(store="rocksdb"), tmp_path, MachineRows(all_machines())).store_of(0)
+    store = PartitionStores(ProcessorSettings(store="rocksdb"), tmp_path, FamilyCodec(SESSION_JUDGE.families)).store_of(
+        0
+    )
     assert isinstance(store, RocksStore)
     monkeypatch.setattr(store, "_db", FullDiskDatabase(store._db))
     store.load_rows({b"a": b"one"})

@@ -10,7 +10,7 @@ from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Gravestone, GravestoneChunk
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
 from tests.core.oracle_rig import START_MS

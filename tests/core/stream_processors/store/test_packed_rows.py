@@ -3,7 +3,7 @@
 import json
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -16,18 +16,17 @@ from sessionary.schemas.headers import Headers
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import Snapshot
-from sessionary.stream_processors.core.machine import RowKind
 from sessionary.stream_processors.core.model import DueRow, RowFate
 from sessionary.stream_processors.core.session.effects import SessionRow
-from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.row_size import CONTENT_CHARACTERS_MAX
+from sessionary.stream_processors.core.session.rows import SessionRows
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.packed_rows import (
     CONTENT_SUFFIX,
     DUE_HEADER,
     ChangelogRecords,
-    MachineRows,
+    FamilyCodec,
     PackedRow,
 )
 from sessionary.stream_processors.store.row_sum import sum_rows
@@ -36,8 +35,8 @@ from tests.support.event_factory import EventFactory
 
 RULES = NEWEST_RULES.version
 
-MACHINE = SessionMachine()
-ROWS = MachineRows([MACHINE])
+FAMILY = SessionRows()
+ROWS = FamilyCodec([FAMILY])
 CONTENT_KEY = b"k" + CONTENT_SUFFIX
 GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
 SNAPSHOT = Snapshot("s1", None, 1, "{}", None, "", "full", "none")
@@ -64,11 +63,11 @@ def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dic
         assert packed.value == encode_record(row)
         assert encode_record(ROWS.unpack(packed.stored)) == packed.value
         fate = GRAVE_FATE if row is GRAVE else SESSION_FATE
-        assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, MACHINE.due_ms(row), fate)
+        assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, FAMILY.due_ms(row), fate)
         assert ROWS.due_row(key, row) == ROWS.due_stored_row(key, packed.stored)
-    assert MACHINE.due_ms(GRAVE) == 99_000
-    assert [MACHINE.due_ms(row) for row in rows.values() if not isinstance(row, Gravestone)] == [
-        MACHINE.deadline(row).due_ms for row in rows.values() if not isinstance(row, Gravestone)
+    assert FAMILY.due_ms(GRAVE) == 99_000
+    assert [FAMILY.due_ms(row) for row in rows.values() if not isinstance(row, Gravestone)] == [
+        FAMILY.deadline(row).due_ms for row in rows.values() if not isinstance(row, Gravestone)
     ]
 
 
@@ -129,12 +128,12 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(
 ) -> None:
     reads: list[bytes] = []
 
-    class Counted(MachineRows):
+    class Counted(FamilyCodec):
         def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
             reads.append(stored)
             return super().unpack(stored, read_content)
 
-    kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, Counted([MACHINE]))
+    kept = CachedRows({key: ROWS.pack(row, RULES).stored for key, row in rows.items()}, Counted([FAMILY]))
     monkeypatch.setattr(CachedRows, "RECENT_MAX", 2)
     first, second, third = rows
     assert kept[first] is kept[first]
@@ -151,7 +150,7 @@ def test_rows_are_read_from_the_shelf_and_those_used_last_stay_decoded(
 def test_few_large_rows_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
     reads: list[bytes] = []
 
-    class Counted(MachineRows):
+    class Counted(FamilyCodec):
         def unpack(self, stored: bytes, read_content: Callable[[], bytes | None] = lambda: None) -> Any:
             reads.append(stored)
             return super().unpack(stored, read_content)
@@ -159,7 +158,7 @@ def test_few_large_rows_stay_decoded(rows: dict[bytes, SessionRow]) -> None:
     session = next(row for row in rows.values() if isinstance(row, SessionState))
     large = session._replace(state_json='"' + 200_000 * "ä" + '"')
     shelf = {b"%d" % n: ROWS.pack(large, RULES).stored for n in range(100)}
-    kept = CachedRows(shelf, Counted([MACHINE]))
+    kept = CachedRows(shelf, Counted([FAMILY]))
     for key in shelf:
         kept[key] = large
     kept.mark_saved(shelf)
@@ -253,7 +252,7 @@ def test_a_content_is_no_row_of_its_own(rows: dict[bytes, SessionRow]) -> None:
     kept = CachedRows({key: value.stored for key, value in packed.items() if value is not None}, ROWS)
     assert sorted(kept) == [b"grave", b"k"]
     assert set(due_rows_of(kept)) == {
-        DueRow(b"k", MACHINE.due_ms(row), SESSION_FATE),
+        DueRow(b"k", FAMILY.due_ms(row), SESSION_FATE),
         DueRow(b"grave", 99_000, GRAVE_FATE),
     }
     assert kept.get(CONTENT_KEY) is None
@@ -276,17 +275,19 @@ def test_a_row_without_its_content_stops_the_partition_by_name(
 NEW_HEAD = b"\xc3\x01 changed"
 
 
-class ChangedMachine(SessionMachine):
-    """A later release's machine: its sessions have another schema."""
+class ChangedRows(SessionRows):
+    """A later release's rows: its sessions have another schema."""
 
     decoded = 0
-    row_kinds: Sequence[RowKind] = (
-        SessionMachine.row_kinds[0]._replace(
-            prefixes=SessionMachine.row_kinds[0].prefixes | {NEW_HEAD},
+
+    def __init__(self) -> None:
+        super().__init__()
+        sessions, gravestones, _ = self.kinds
+        changed = sessions._replace(
+            prefixes=sessions.prefixes | {NEW_HEAD},
             encode=lambda row, rules: NEW_HEAD + encode_record(row)[len(NEW_HEAD) :],
-        ),
-        SessionMachine.row_kinds[1],
-    )
+        )
+        self.kinds = (changed, gravestones)
 
     def decode(self, value: bytes) -> Any:
         self.decoded += 1
@@ -319,7 +320,7 @@ def row_example() -> SessionRow:
     return row
 
 
-def recovery_calls(codec: MachineRows, packed: PackedRow) -> int:
+def recovery_calls(codec: FamilyCodec, packed: PackedRow) -> int:
     """Return how many calls make a row of a store, and a timer, of a changelog's record."""
     calls = 0
 

@@ -13,10 +13,10 @@ import pytest
 from sessionary.schemas.ids import SessionKey, new_session_id, run_key
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.store.compact_rows import whole_key
-from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, MachineRows
+from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, FamilyCodec
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
 from tests.core.oracle_rig import START_MS
@@ -137,7 +137,7 @@ def test_an_idle_session(rig: StoreRig) -> None:
 
 def test_the_memory_of_idle_sessions() -> None:
     """What a partition has of a session that is silent: its row, and its place among the timers."""
-    rig, agent, codec = StoreRig(), EventFactory(), MachineRows(all_machines())
+    rig, agent, codec = StoreRig(), EventFactory(), FamilyCodec(SESSION_JUDGE.families)
     start(rig, agent)
     row = rig.state.rows[agent.key.encoded()]
     assert isinstance(row, SessionState)

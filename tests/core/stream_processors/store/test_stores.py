@@ -10,12 +10,12 @@ from rocksdict import Rdict
 from sessionary.schemas.codec import encode_position
 from sessionary.schemas.records import Gravestone, Position
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
 from sessionary.stream_processors.core.session.effects import SessionRow
-from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from sessionary.stream_processors.store.rocks_memory import RocksMemory
 from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S, SavedPosition, is_usable
 from sessionary.stream_processors.store.stores import (
@@ -30,7 +30,7 @@ from tests.core.store_rig import StoreRig
 from tests.support.event_factory import EventFactory, snapshot
 from tests.support.waiting import wait_until
 
-ROWS = MachineRows(all_machines())
+ROWS = FamilyCodec(SESSION_JUDGE.families)
 RULES = NEWEST_RULES.version
 SAVED = SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
 

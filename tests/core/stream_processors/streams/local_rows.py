@@ -6,15 +6,14 @@ from typing import Any
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.packed_rows import MachineRows
+from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
-from tests.support.tally_machine import KEY_SUFFIX, Tally, TallyMachine
+from tests.support.tally_family import Tally, tally_judge, tally_key
 
 PARTITIONS = 4
-CODEC = MachineRows([SessionMachine(), TallyMachine(1_000, 1_000)])
+CODEC = FamilyCodec(tally_judge(1_000).families)
 
 
 class PartitionedRows:
@@ -31,7 +30,7 @@ class PartitionedRows:
         self.keys = sorted(key.decode() for key in rows)
         self.buried = f"acme:{'0' * 8}-0000-4000-8000-{'0' * 12}"
         rows[self.buried.encode()] = Gravestone("acme", self.buried.partition(":")[2], (), "closed", 1, 7, 99_000)
-        self.tally_key = self.keys[0] + KEY_SUFFIX.decode()
+        self.tally_key = tally_key(self.keys[0].encode()).decode()
         rows[self.tally_key.encode()] = Tally("acme", "s", 1, 1_000)
         self.owners = {partition: owner_of(rows, partition) for partition in open_partitions}
 

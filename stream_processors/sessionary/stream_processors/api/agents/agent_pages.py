@@ -22,7 +22,7 @@ from sessionary.stream_processors.api.session_questions import (
     log_document,
     require_session,
 )
-from sessionary.stream_processors.core.agent.views import view_of
+from sessionary.stream_processors.core.children.agent import view_of
 
 
 class AgentPages:

@@ -3,5 +3,5 @@
     message_pages    the last turns, in order
     openapi          the page's part of the OpenAPI document
 
-The judge numbers the turns and keeps the last of them: see `core.message`.
+The judge numbers the turns and keeps the last of them: see `core.children.message`.
 """

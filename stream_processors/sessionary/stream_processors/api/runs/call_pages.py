@@ -16,7 +16,7 @@ from sessionary.schemas.records import EndedToolCall, ToolCallState
 from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.runs.children import read_children, require_parent
 from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document
-from sessionary.stream_processors.core.call.transitions import CallRow
+from sessionary.stream_processors.core.children.call import CallRow
 from sessionary.stream_processors.core.partition import PartitionState
 
 # What only a call that runs has, and what only one that ended has.

@@ -20,9 +20,9 @@ from sessionary.stream_processors.api.session_questions import (
     log_document,
     require_session,
 )
-from sessionary.stream_processors.core.call.transitions import CallRow
+from sessionary.stream_processors.core.children.call import CallRow
+from sessionary.stream_processors.core.children.step import StepRow
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.step.transitions import StepRow
 
 
 class ExecutionPage:

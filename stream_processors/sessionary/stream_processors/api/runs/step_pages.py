@@ -16,7 +16,7 @@ from sessionary.stream_processors.api.problems import Problem, json_response
 from sessionary.stream_processors.api.runs.children import read_children
 from sessionary.stream_processors.api.runs.run_pages import require_run
 from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document
-from sessionary.stream_processors.core.step.transitions import StepRow, state_of
+from sessionary.stream_processors.core.children.step import StepRow, state_of
 
 
 class StepPages:

@@ -1,9 +1,9 @@
-"""The machine of quotas: which claims of a tenant are admitted.
+"""The quotas of tenants: which claims of a tenant are admitted.
 
     limits     a tenant's limits, as an operator sets them
     claims     the claims to one quota: requested, admitted in order, taken, released
     tokens     the tokens that a tenant has used in its window
-    machine    all of it as a `Machine`, and how its log is read
+    judge      all of it as a `Judge`, and its rows
 
 Its log is the topic of quotas; sessions write to it in their own transactions.
 """

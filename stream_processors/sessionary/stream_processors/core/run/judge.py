@@ -3,19 +3,20 @@
 run id ─▶ row ─▶ pair of state and event ─▶ values ─▶ room in the session ─▶ size
 """
 
+from collections.abc import Sequence
 from typing import Final, final
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.parts.quota import RunQuota
-from sessionary.schemas.records import RunState, SessionState
+from sessionary.schemas.records import FinishedRun, RunState, SessionState
 from sessionary.schemas.types import Envelope
-from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
-from sessionary.stream_processors.core.machine import Arrival, Objection
+from sessionary.stream_processors.core.family import SessionArrival
+from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS
-from sessionary.stream_processors.core.run.effects import apply_run_fact
-from sessionary.stream_processors.core.run.facts import RunBegun, RunFact, RunHeard, RunMoved, RunRevived
+from sessionary.stream_processors.core.row_size import object_to_row_size
+from sessionary.stream_processors.core.run.changes import RunFact, begin_run, hear_run, move_run, revive_run
 from sessionary.stream_processors.core.run.transitions import (
     ACCEPTED,
     BY_EVENT,
@@ -35,28 +36,31 @@ _OUTLASTING: Final = COMPLETIONS | {"artifact_soft_deleted", "artifact_purged"}
 
 @final
 class RunJudgement:
-    """What an event comes to for its run: a fact for the run's row, if there is one.
+    """What an event comes to for its run: the row after it (None: there is none), and facts.
 
     `opens` and `closes` say whether the run is among the session's open ones from now on;
-    `is_detached` is known if it opens; `asks_quota`: it then waits for its tenant's quota.
+    `asks_quota`: it then waits for its tenant's quota. `is_only_heard`: the event brings nothing
+    for the run.
     """
 
-    __slots__ = ("asks_quota", "closes", "fact", "is_detached", "opens")
+    __slots__ = ("after", "asks_quota", "closes", "facts", "is_only_heard", "opens")
 
     def __init__(
         self,
-        fact: RunFact | None,
+        after: RunRow | None,
+        facts: Sequence[RunFact] = (),
         *,
         opens: bool = False,
         closes: bool = False,
-        is_detached: bool = False,
         asks_quota: bool = False,
+        is_only_heard: bool = False,
     ) -> None:
-        self.fact = fact
+        self.after = after
+        self.facts = facts
         self.opens = opens
         self.closes = closes
-        self.is_detached = is_detached
         self.asks_quota = asks_quota
+        self.is_only_heard = is_only_heard
 
 
 def is_of_detached_run(event: Event, run: RunRow | None) -> bool:
@@ -72,7 +76,7 @@ def makes_run_open(event: Event, run: RunRow | None) -> bool:
     return name == "run_queued" or (name == "run_resumed" and run.state == "failed")
 
 
-def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudgement | Objection | None:
+def judge_run(session: SessionState, event: Event, arrival: SessionArrival) -> RunJudgement | Objection | None:
     """Judge an event against `arrival.run`; None if it names no run, and needs none."""
     name, run_id, run = event.envelope.event_type, event.envelope.run_id, arrival.run
     if name not in EVENTS_OF_RUNS:
@@ -84,15 +88,12 @@ def judge_run(session: SessionState, event: Event, arrival: Arrival) -> RunJudge
         return judgement
     if judgement.opens and len(session.open_runs) >= RUNS_OPEN_MAX:
         return Objection("too_many_runs", f"the session has {len(session.open_runs)} open runs, which is the most")
-    if judgement.fact is not None and type(judgement.fact) is not RunHeard:
-        after = apply_run_fact(run, judgement.fact)
-        assert after is not None
-        if objection := object_to_row_size(arrival.run_key, after, arrival):
-            return objection
-    return judgement
+    if judgement.is_only_heard or judgement.after is None:
+        return judgement
+    return object_to_row_size("run", arrival.run_key, judgement.after, arrival) or judgement
 
 
-def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> RunJudgement | Objection:
+def _judge_unknown(session: SessionState, event: Event, arrival: SessionArrival) -> RunJudgement | Objection:
     envelope, payload = event.envelope, event.payload
     transition = BY_EVENT.get((None, envelope.event_type))
     if transition is None:
@@ -107,15 +108,14 @@ def _judge_unknown(session: SessionState, event: Event, arrival: Arrival) -> Run
     quota = _claim_of(event, arrival)
     if quota is not None:
         row = row._replace(state="queued", reason_code=QUOTA_REQUESTED, due_at=None, quota=quota)
-    is_detached, asks_quota = row.mode == "detached", quota is not None
-    return RunJudgement(RunBegun(row), opens=True, is_detached=is_detached, asks_quota=asks_quota)
+    return RunJudgement(row, begin_run(row), opens=True, asks_quota=quota is not None)
 
 
-def _moment_of(arrival: Arrival, envelope: Envelope) -> RunMoment:
+def _moment_of(arrival: SessionArrival, envelope: Envelope) -> RunMoment:
     return RunMoment(arrival.now_ms, envelope.actor, arrival.rules.resume_ms)
 
 
-def _claim_of(event: Event, arrival: Arrival) -> RunQuota | None:
+def _claim_of(event: Event, arrival: SessionArrival) -> RunQuota | None:
     """Return the claim of a run that an event opens; None if the rules have no quotas."""
     if not arrival.rules.quotas:
         return None
@@ -123,7 +123,7 @@ def _claim_of(event: Event, arrival: Arrival) -> RunQuota | None:
 
 
 def _new_run(
-    session: SessionState, event: Event, payload: RunQueued | RunStarted, arrival: Arrival, change: RunChange
+    session: SessionState, event: Event, payload: RunQueued | RunStarted, arrival: SessionArrival, change: RunChange
 ) -> RunState:
     envelope, now_ms, limit_ms = event.envelope, arrival.now_ms, session.limits.attached_run_ms
     is_started = isinstance(payload, RunStarted)
@@ -153,24 +153,25 @@ def _new_run(
     )
 
 
-def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: Arrival) -> RunJudgement | Objection:
+def _judge_known(session: SessionState, run: RunRow, event: Event, arrival: SessionArrival) -> RunJudgement | Objection:
     envelope = event.envelope
     name, moment = envelope.event_type, _moment_of(arrival, envelope)
     if run.state in FINISHED and arrival.child_key is not None and name in _OUTLASTING:
-        return RunJudgement(RunHeard(moment.now_ms))
+        return RunJudgement(hear_run(run, moment.now_ms), is_only_heard=True)
     transition = BY_EVENT.get((run.state, name))
     if transition is None and (run.state in FINISHED or (name in RUN_EVENTS and name not in ACCEPTED)):
         return Objection("illegal_transition", f"{name} is not possible for a run in {run.state}")
     guard = transition.guard if transition is not None else ACCEPTED.get(name)
     if guard is None:
-        return RunJudgement(RunHeard(moment.now_ms))
+        return RunJudgement(hear_run(run, moment.now_ms), is_only_heard=True)
     change = guard(run, event.payload, moment)
     if isinstance(change, Objection):
         return change
-    if run.state in FINISHED:
+    if isinstance(run, FinishedRun):
         quota = _claim_of(event, arrival)
-        revived = RunRevived(moment.now_ms, session.limits.attached_run_ms, arrival.clock_repair, quota)
-        is_detached, asks_quota = run.mode == "detached", quota is not None
-        return RunJudgement(revived, opens=True, is_detached=is_detached, asks_quota=asks_quota)
+        limit_ms, repair = session.limits.attached_run_ms, arrival.clock_repair
+        revived, facts = revive_run(run, moment.now_ms, limit_ms, repair, quota)
+        return RunJudgement(revived, facts, opens=True, asks_quota=quota is not None)
     target = run.state if transition is None or transition.target is None else transition.target
-    return RunJudgement(RunMoved(target, moment.now_ms, change), closes=target in FINISHED)
+    after, released = move_run(run, target, moment.now_ms, change)
+    return RunJudgement(after, released, closes=target in FINISHED)

@@ -36,7 +36,7 @@ from sessionary.schemas.events import (
 from sessionary.schemas.records import FinishedRun, RunState
 from sessionary.schemas.types import Checkpoint, ErrorInfo, RunStateName
 from sessionary.stream_processors.core.clock import format_seconds
-from sessionary.stream_processors.core.machine import Objection
+from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS, WORK
 
 RunRow = RunState | FinishedRun

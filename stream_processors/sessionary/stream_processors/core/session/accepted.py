@@ -16,11 +16,12 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import FencedBeats
 from sessionary.stream_processors.core.clock import format_seconds
-from sessionary.stream_processors.core.machine import Arrival, Decision, ForRow
+from sessionary.stream_processors.core.family import SessionArrival
+from sessionary.stream_processors.core.judge import Arrival, Objection
+from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import fill_gap, hash_producer
 from sessionary.stream_processors.core.session.admission.tokens import used_tokens
-from sessionary.stream_processors.core.session.dependants import take_turn
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     CleanupReleased,
@@ -36,7 +37,7 @@ from sessionary.stream_processors.core.session.facts import (
     WorkDone,
 )
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
-from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK, Objection
+from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK
 
 STATE_BYTES_MAX: Final = VALUE_BYTES_MAX
 FENCED_KEPT: Final = 16  # producers
@@ -102,7 +103,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
     return TakenOver(*sender, arrival.now_ms, event.payload.reason)
 
 
-def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decision | None:
+def decide_replayed(row: SessionState, event: Event, arrival: SessionArrival) -> Decision | None:
     """Let a replayed record fill its own gap; None if it is refused as any late filler.
 
     Only what does not depend on the order of events may: work, which changes nothing but the
@@ -122,17 +123,19 @@ def decide_replayed(row: SessionState, event: Event, arrival: Arrival) -> Decisi
     producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)
     if producers is None:
         return None
-    facts: list[SessionFact | ForRow] = [GapFilled(producers, envelope.producer_seq)]
+    facts: list[Any] = [GapFilled(producers, envelope.producer_seq)]
     if envelope.data_classes:
         facts.insert(0, DataClassified(envelope.data_classes))
-    if is_message and arrival.child_key is not None:
-        turn = take_turn(row, event, arrival, arrival.child_key)
+    writes: dict[bytes, Any] = {}
+    if is_message and arrival.family is not None and arrival.child_key is not None:
+        turn = arrival.family.judge(row, event, arrival)
         if isinstance(turn, Objection):
             return None
-        facts += turn
+        facts += turn.facts
+        writes[arrival.child_key] = turn.row
     if arrival.rules.token_quotas:
         facts += used_tokens(event, arrival.rules)
-    return Decision(facts)
+    return Decision(facts, writes=writes)
 
 
 def refuse_beat(row: SessionState, event: Event, why: Objection) -> Decision:

@@ -16,8 +16,11 @@ from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, ProducerLedger, SessionLimits
-from sessionary.stream_processors.core.agent.views import is_member
-from sessionary.stream_processors.core.machine import Arrival, Decision, Remains
+from sessionary.stream_processors.core.children.agent import is_member
+from sessionary.stream_processors.core.family import SessionArrival
+from sessionary.stream_processors.core.judge import Objection
+from sessionary.stream_processors.core.model import Decision, RowLookup
+from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import (
@@ -27,9 +30,15 @@ from sessionary.stream_processors.core.sequencing import (
     epoch_refusal,
     hash_event_id,
 )
-from sessionary.stream_processors.core.session import dependants
 from sessionary.stream_processors.core.session.accepted import decide_replayed, refuse_beat, rule_for, take_over_session
 from sessionary.stream_processors.core.session.admission.tokens import used_tokens
+from sessionary.stream_processors.core.session.children import (
+    NOTHING,
+    change_open_runs,
+    judge_children,
+    outlives_state,
+    with_claim,
+)
 from sessionary.stream_processors.core.session.facts import (
     Created,
     DataClassified,
@@ -59,7 +68,6 @@ from sessionary.stream_processors.core.session.transitions import (
     CONTENT_CHANGES,
     MEMBERSHIP,
     OWNER_ONLY,
-    Objection,
     Transition,
     clock_reasons,
     processor_only,
@@ -123,7 +131,9 @@ def _transition_rule(transition: Transition) -> EventRule:
     return judge_transition
 
 
-def decide_event(rules: SessionRules, row: SessionState | Gravestone | Remains | None, arrival: Arrival) -> Decision:
+def decide_event(
+    rules: SessionRules, row: SessionState | Gravestone | Remains | None, arrival: SessionArrival, rows: RowLookup
+) -> Decision:
     """Judge a record against the row of its session."""
     event = arrival.event
     if arrival.fault is not None:
@@ -135,7 +145,7 @@ def decide_event(rules: SessionRules, row: SessionState | Gravestone | Remains |
         return _decide_unknown(rules, arrival, event)
     if not isinstance(row, SessionState):
         return _refuse_unkept(event, "session_archived", "the session is archived")
-    return _decide_known(rules, row, event, arrival)
+    return _decide_known(rules, row, event, arrival, rows)
 
 
 def _refuse_unkept(event: Event | None, reason: Any, detail: str) -> Decision:
@@ -144,7 +154,7 @@ def _refuse_unkept(event: Event | None, reason: Any, detail: str) -> Decision:
     return Decision((Refused(reason, detail, None, audited),), refusal=reason)
 
 
-def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Decision:
+def _decide_unknown(rules: SessionRules, arrival: SessionArrival, event: Event) -> Decision:
     envelope = event.envelope
     home = partition_of(arrival.record.key or b"", arrival.log.partitions)
     if home != arrival.log.partition:
@@ -159,7 +169,7 @@ def _decide_unknown(rules: SessionRules, arrival: Arrival, event: Event) -> Deci
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
 
-def _decide_creation(creation: Transition, arrival: Arrival, event: Event, payload: SessionCreated) -> Decision:
+def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event, payload: SessionCreated) -> Decision:
     envelope = event.envelope
     try:
         limits = resolved(payload.limits)
@@ -169,7 +179,7 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
         return _refuse_unkept(event, *wrong)
     at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     sequence = check_sequence((), (), envelope.producer_id, envelope.producer_seq, at)
-    row = dependants.with_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
+    row = with_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
     facts: list[SessionFact] = [Created(creation, row)]
     if sequence.gap is not None:
         facts.append(GapFound(sequence.gap))
@@ -183,7 +193,7 @@ def _decide_creation(creation: Transition, arrival: Arrival, event: Event, paylo
 
 def _new_session(
     creation: Transition,
-    arrival: Arrival,
+    arrival: SessionArrival,
     payload: SessionCreated,
     limits: SessionLimits,
     producers: Sequence[ProducerLedger],
@@ -227,7 +237,9 @@ def _new_session(
     )
 
 
-def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Decision:
+def _decide_known(
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival, rows: RowLookup
+) -> Decision:
     envelope = event.envelope
     is_heartbeat = envelope.event_type == "heartbeat"
     sequence: SequenceCheck | None = None
@@ -247,9 +259,9 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         or _judge_in_state(rules, row, event, arrival)
     )
     fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, _NO_FACTS)
-    further: Sequence[Any] = ()  # what the event is for runs and children
+    further = NOTHING
     if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
-        fact, further = dependants.judge_dependants(row, event, arrival, fact)
+        fact, further = judge_children(row, event, arrival, fact)
     fact = checked_snapshot(row, fact)
     if type(fact) is Transitioned:
         fact = complete_transition(row, event, fact)
@@ -262,7 +274,7 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         if type(fact) is HeartbeatSeen:
             fact.owner_heard_at = owner_heard
         return Decision((fact,))
-    facts: list[Any] = []  # those for runs come last
+    facts: list[Any] = []
     if type(fact) is WorkDone and sequence.gap is None and sequence.forgotten is None:
         fact.producers, fact.owner_heard_at = sequence.producers, owner_heard
     else:
@@ -284,20 +296,20 @@ def _decide_known(rules: SessionRules, row: SessionState, event: Event, arrival:
         facts += used_tokens(event, arrival.rules)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
         return _refuse_kept(row, event, arrival, objection, facts_of_number(sequence))
-    if further:
-        facts += further
-    elif row.open_runs and isinstance(fact, Transitioned):
-        facts += dependants.facts_for_runs(row, fact)
-    return Decision(facts)
+    if row.open_runs and isinstance(fact, Transitioned):
+        further = change_open_runs(row, fact, rows)
+    if further.facts:
+        facts += further.facts
+    return Decision(facts, writes=further.writes)
 
 
-def _check_number(row: SessionState, envelope: Envelope, arrival: Arrival) -> SequenceCheck:
+def _check_number(row: SessionState, envelope: Envelope, arrival: SessionArrival) -> SequenceCheck:
     at = LogMoment(row.epoch, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     return check_sequence(row.producers, row.forgotten, envelope.producer_id, envelope.producer_seq, at)
 
 
 def _refuse_kept(
-    row: SessionState, event: Event | None, arrival: Arrival, why: Objection, facts: Sequence[SessionFact]
+    row: SessionState, event: Event | None, arrival: SessionArrival, why: Objection, facts: Sequence[SessionFact]
 ) -> Decision:
     """Refuse, and keep the verdict in the row for clients that ask.
 
@@ -316,7 +328,9 @@ def _object_to_payload(event: Event) -> Objection | None:
     return Objection("invalid_value", detail) if detail else None
 
 
-def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arrival: Arrival) -> Objection | None:
+def _object_to_sender(
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival
+) -> Objection | None:
     """Judge who may send the event at all: the processor, the epoch, the owner."""
     envelope, payload = event.envelope, event.payload
     name = envelope.event_type
@@ -338,7 +352,7 @@ def _object_to_sender(rules: SessionRules, row: SessionState, event: Event, arri
     return None
 
 
-def _object_to_other_service(row: SessionState, event: Event, arrival: Arrival) -> Objection | None:
+def _object_to_other_service(row: SessionState, event: Event, arrival: SessionArrival) -> Objection | None:
     """Judge what a service sends that does not own the session."""
     name, service_id = event.envelope.event_type, event.envelope.service_id
     if name in MEMBERSHIP and not is_by_operator(event):
@@ -349,11 +363,11 @@ def _object_to_other_service(row: SessionState, event: Event, arrival: Arrival) 
 
 
 def _judge_in_state(
-    rules: SessionRules, row: SessionState, event: Event, arrival: Arrival
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival
 ) -> SessionFact | Objection | MigrationJudgement:
     """Judge an event of the right sender, epoch and owner by the session's state."""
     event_type = event.envelope.event_type
-    if arrival.run is not None and dependants.outlives_state(row, event, arrival.run):
+    if arrival.run is not None and outlives_state(row, event, arrival.run):
         return RunEventTaken()
     rule = rules.by_event.get((row.state, event_type))
     if rule is not None:

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.stream_processors.core.call.facts import CallBecameUnknown
-from sessionary.stream_processors.core.machine import Remains
-from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
-from sessionary.stream_processors.core.run.transitions import FINISHED, QUOTA_GRANTED
+from sessionary.stream_processors.core.rows import Remains
+from sessionary.stream_processors.core.run.changes import REFUSALS_KEPT, close_run, keep_refusal
+from sessionary.stream_processors.core.run.transitions import QUOTA_GRANTED
 from sessionary.stream_processors.core.session.facts import (
-    AgentKept,
     BeatFenced,
     Buried,
     ClaimRefused,
@@ -37,21 +35,17 @@ from sessionary.stream_processors.core.session.facts import (
     RunOpened,
     SequenceMoved,
     SessionAdmitted,
-    SessionFact,
     SnapshotTaken,
     StateDiffered,
     TakenOver,
     TokensUsed,
     Transitioned,
-    TurnTaken,
     WorkDone,
 )
 from sessionary.stream_processors.core.session.migration import effects as migration_effects
 from sessionary.stream_processors.core.session.migration.ownership import CLEANUPS_KEPT, add_cleanup, change_owner
-from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import next_number
 
-REFUSALS_KEPT: Final = 16
 SessionRow = SessionState | Gravestone
 
 _replace_activity: Final = make_replacer(SessionState, "last_event_at", "last_work_at")
@@ -76,7 +70,6 @@ _replace_entered: Final = make_replacer(
 _replace_phase: Final = make_replacer(SessionState, "phase", "last_event_at", "last_work_at")
 _replace_content: Final = make_replacer(SessionState, "version", "state_json", "phase", "last_event_at", "last_work_at")
 _replace_snapshot: Final = make_replacer(SessionState, "snapshot", "last_event_at", "last_work_at")
-_replace_turns: Final = make_replacer(SessionState, "turns")
 _replace_producers: Final = make_replacer(SessionState, "producers")
 _replace_sender: Final = make_replacer(SessionState, "producers", "owner_heard_at")
 
@@ -208,20 +201,8 @@ def _measure_context(row: SessionState, fact: ContextMeasured) -> SessionState:
     return row._replace(context_bytes=fact.size_bytes, context_exceeded=fact.exceeded)
 
 
-def _keep_row(row: SessionState, fact: RunEventTaken | TaskAdmitted | TokensUsed) -> SessionState:
+def _keep_row(row: SessionState, fact: RunEventTaken | TokensUsed) -> SessionState:
     return row
-
-
-def _take_turn(row: SessionState, fact: TurnTaken) -> SessionState:
-    return _replace_turns(row, fact.turn)
-
-
-def _keep_agent(row: SessionState, fact: AgentKept) -> SessionState:
-    agent, shared_results = fact
-    agents = tuple(agent if known.agent_id == agent.agent_id else known for known in row.agents)
-    if agent not in agents:
-        agents = (*agents, agent)
-    return row._replace(agents=agents, shared_results=shared_results)
 
 
 def _open_run(row: SessionState, fact: RunOpened) -> SessionState:
@@ -229,23 +210,11 @@ def _open_run(row: SessionState, fact: RunOpened) -> SessionState:
 
 
 def _close_run(row: SessionState, fact: RunClosed) -> SessionState:
-    return row._replace(open_runs=tuple(run for run in row.open_runs if run.run_id != fact.run_id))
+    return close_run(row, fact.run_id)
 
 
-def _change_run(row: SessionState, fact: RunChanged) -> SessionState:
-    numbered = next_number(row)
-    return _close_run(numbered, RunClosed(fact.run_id)) if fact.to_state in FINISHED else numbered
-
-
-def _reject_run(row: SessionState, fact: RunRejected) -> SessionState:
-    closed = _close_run(next_number(row), RunClosed(fact.run_id))
-    return _keep_refusal(closed, fact)
-
-
-def _keep_refusal(row: SessionState, fact: RunRejected | ClaimRefused) -> SessionState:
-    # The event that asked lies back; refusals stay in the log's order, so that the oldest go first.
-    refusals = sorted((*row.refusals, fact.refusal), key=lambda refusal: refusal.offset)
-    return row._replace(refusals=tuple(refusals[-REFUSALS_KEPT:]))
+def _keep_claims_refusal(row: SessionState, fact: ClaimRefused) -> SessionState:
+    return keep_refusal(row, fact.refusal)
 
 
 def _admit_session(row: SessionState, fact: SessionAdmitted) -> SessionState:
@@ -255,12 +224,9 @@ def _admit_session(row: SessionState, fact: SessionAdmitted) -> SessionState:
 
 
 _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
-    AgentKept: _keep_agent,
     BeatFenced: _fence_beat,
     Buried: _bury_session,
-    CallBecameUnknown: _number_only,
-    StepTimedOut: _number_only,
-    ClaimRefused: _keep_refusal,
+    ClaimRefused: _keep_claims_refusal,
     CleanupReleased: _release_cleanup,
     ContentUpdated: _update_content,
     ContextExceeded: _number_only,
@@ -276,27 +242,27 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     MigrationMoved: migration_effects.move_migration,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
-    RunChanged: _change_run,
     RunClosed: _close_run,
     RunEventTaken: _keep_row,
     RunOpened: _open_run,
-    RunRejected: _reject_run,
     SequenceMoved: _move_sequence,
     SessionAdmitted: _admit_session,
     SnapshotTaken: _take_snapshot,
     StateDiffered: migration_effects.count_difference,
     TakenOver: _take_over,
-    TaskAdmitted: _keep_row,
     TokensUsed: _keep_row,
     Transitioned: _move_state,
-    TurnTaken: _take_turn,
     WorkDone: _do_work,
 }
 
 
-def apply_fact(row: SessionRow | Remains | None, fact: SessionFact) -> SessionRow | Remains | None:
-    """Return the row after a fact; the same object if the fact changes nothing."""
-    after: SessionRow | Remains | None = _EFFECTS[type(fact)](row, fact)
+def apply_fact(row: SessionRow | Remains | None, fact: Any) -> SessionRow | Remains | None:
+    """Return the row after a fact; the same object if the fact changes nothing.
+
+    `fact` is a `SessionFact`, or says itself what it changes (`ChildFact`).
+    """
+    effect = _EFFECTS.get(type(fact))
+    after: SessionRow | Remains | None = fact.apply(row) if effect is None else effect(row, fact)
     return after
 
 

@@ -1,12 +1,12 @@
 """What can happen to a session: the facts that a decision consists of.
 
 A refusal is a fact too: it is numbered, audited and kept, and changes nothing else of the session.
+What runs and children are for their session, their own facts say (`ChildFact`).
 """
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, final
 
-from sessionary.schemas.parts.agent import SessionAgent
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import SessionState
@@ -25,10 +25,7 @@ from sessionary.schemas.types import (
     SeqRange,
     Snapshot,
 )
-from sessionary.stream_processors.core.call.facts import CallBecameUnknown
-from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
 from sessionary.stream_processors.core.session.transitions import Transition
-from sessionary.stream_processors.core.step.facts import StepTimedOut
 
 
 class Refused(NamedTuple):
@@ -224,23 +221,6 @@ class RunEventTaken(NamedTuple):
     """An event of a detached run was applied outside Active, where it moves no clock."""
 
 
-@final
-class TurnTaken:
-    """A message is this turn of the conversation."""
-
-    __slots__ = ("turn",)
-
-    def __init__(self, turn: int) -> None:
-        self.turn = turn
-
-
-class AgentKept(NamedTuple):
-    """An agent joined the session or made a snapshot; so many results are shared now."""
-
-    agent: SessionAgent
-    shared_results: int
-
-
 class CleanupReleased(NamedTuple):
     """A clean-up was confirmed."""
 
@@ -335,13 +315,6 @@ SessionFact = (
     | RunClosed
     | RunEventTaken
     | TokensUsed
-    | TurnTaken
-    | AgentKept
-    | RunChanged
-    | RunRejected
-    | TaskAdmitted
-    | CallBecameUnknown
-    | StepTimedOut
     | CleanupReleased
     | DataClassified
     | ContextMeasured

@@ -6,7 +6,7 @@ Clean-up actions on a transition are those requested; a confirmation lists them 
 from collections.abc import Callable
 from typing import Any, Final
 
-from sessionary.schemas.events import ResourcesReleased
+from sessionary.schemas.events import ResourcesReleased, RunQueued
 from sessionary.schemas.ids import SessionKey, quota_key
 from sessionary.schemas.records import (
     AuditRecord,
@@ -18,20 +18,18 @@ from sessionary.schemas.records import (
     TaskRequest,
 )
 from sessionary.schemas.types import Envelope
-from sessionary.stream_processors.core.call.facts import CallBecameUnknown
-from sessionary.stream_processors.core.machine import NO_SESSION, Arrival, Remains
+from sessionary.stream_processors.core.judge import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import Emitted, Place, Stream
-from sessionary.stream_processors.core.run.facts import RunChanged, RunRejected, TaskAdmitted
+from sessionary.stream_processors.core.rows import Remains
+from sessionary.stream_processors.core.run.changes import (
+    ClaimMoved,
+    RunChanged,
+    RunRejected,
+    TaskAdmitted,
+    task_request,
+)
 from sessionary.stream_processors.core.session.admission.claims import WAITS, claim_notices, report_admission
 from sessionary.stream_processors.core.session.admission.tokens import report_tokens
-from sessionary.stream_processors.core.session.dependants import (
-    report_admitted_task,
-    report_call,
-    report_opened_run,
-    report_rejected_run,
-    report_run,
-    report_step,
-)
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
@@ -46,13 +44,11 @@ from sessionary.stream_processors.core.session.facts import (
     Refused,
     RunOpened,
     SessionAdmitted,
-    SessionFact,
     TakenOver,
     TokensUsed,
     Transitioned,
 )
 from sessionary.stream_processors.core.session.migration.report import ReportedFact, migration_records
-from sessionary.stream_processors.core.step.facts import StepTimedOut
 from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_time, rejected_record, session_record
 
 
@@ -91,7 +87,7 @@ def _report_transition(
     )
     if fact.due_ms is not None:
         record = at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)
-    elif arrival is not None and arrival.quota is not None:
+    elif arrival is not None and arrival.is_tick:  # a verdict on the session's claim
         record = record._replace(user_id=after.user_id)
     told: list[AuditRecord | CleanupRequest | QuotaNotice] = [record, cleanup] if cleanup else [record]
     return told if row.quota is after.quota else [*told, *claim_notices(row, after)]
@@ -219,13 +215,24 @@ def _report_migration(
     return migration_records(session_record(session, after, arrival, place, "migration"), row, after, fact)
 
 
+def _report_opened_run(
+    session: SessionKey, row: SessionState, after: SessionState, fact: RunOpened, arrival: Arrival, place: Place
+) -> list[TaskRequest]:
+    """Ask for the work of a detached run that was queued; others are their clients' own."""
+    assert arrival.event is not None
+    envelope, queued = arrival.event
+    if fact.asks_quota or not fact.run.detached or not isinstance(queued, RunQueued):
+        return []
+    user_id = after.user_id if envelope.user_id is None else envelope.user_id
+    return [task_request(after, fact.run.run_id, user_id, queued.task_type, queued.input_json, arrival.now_ms)]
+
+
 def _envelope_of(arrival: Arrival) -> Envelope:
     assert arrival.event is not None
     return arrival.event.envelope
 
 
 _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
-    CallBecameUnknown: report_call,
     CleanupReleased: _report_release,
     ContextExceeded: _report_context,
     Created: _report_creation,
@@ -236,17 +243,13 @@ _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     MigrationCompleted: _report_migration,
     MigrationMoved: _report_migration,
     Refused: _report_refusal,
-    RunChanged: report_run,
-    RunOpened: report_opened_run,
-    RunRejected: report_rejected_run,
+    RunOpened: _report_opened_run,
     SessionAdmitted: report_admission,
-    StepTimedOut: report_step,
     TakenOver: _report_take_over,
-    TaskAdmitted: report_admitted_task,
     TokensUsed: report_tokens,
     Transitioned: _report_transition,
 }
-REPORTED_FACTS: Final = frozenset(_REPORTS)
+REPORTED_FACTS: Final = frozenset({*_REPORTS, ClaimMoved, RunChanged, RunRejected, TaskAdmitted})
 _STREAMS: Final[dict[type[Any], Stream]] = {
     AuditRecord: "audit",
     CleanupRequest: "cleanup",
@@ -261,17 +264,25 @@ def report_fact(
     key: bytes,
     row: SessionRow | Remains | None,
     after: SessionRow | Remains | None,
-    fact: SessionFact,
+    fact: Any,
     arrival: Arrival | None,
     place: Place,
 ) -> list[Emitted]:
-    """Return the records of a fact, each with its topic and key."""
+    """Return the records of a fact, each with its topic and key.
+
+    `fact` is a `SessionFact`, or says itself what it leaves (`children.family.ReportedFact`).
+    """
     if arrival is not None:
         session = arrival.session
     else:
         session = NO_SESSION if row is None or isinstance(row, Remains) else SessionKey(row.tenant_id, row.session_id)
     emitted: list[Emitted] = []
-    for record in _REPORTS[type(fact)](session, row, after, fact, arrival, place):
+    report = _REPORTS.get(type(fact))
+    if report is None:
+        records = fact.report(session, row, after, arrival, place)
+    else:
+        records = report(session, row, after, fact, arrival, place)
+    for record in records:
         stream = _STREAMS[type(record)]
         if stream == "quotas":
             emitted.append(Emitted(stream, quota_key(record.tenant_id, record.quota), record))

@@ -11,22 +11,21 @@ rows in memory.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.records import GravestoneChunk, SessionContent, SessionState
 from sessionary.schemas.types import Refusal, Snapshot
-from sessionary.stream_processors.core.machine import Arrival, Remains
+from sessionary.stream_processors.core.judge import Arrival, Objection
+from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
     ContentUpdated,
     Refused,
-    SessionFact,
     SnapshotTaken,
     Transitioned,
 )
-from sessionary.stream_processors.core.session.transitions import Objection
 
 # Facts that bring content; `Created` is checked too.
 CONTENT_FACTS: Final = frozenset({ContentUpdated, SnapshotTaken, Transitioned})
@@ -41,7 +40,7 @@ _NO_SNAPSHOT: Final = Snapshot("", None, 0, "", None, "", "UNKNOWN", "UNKNOWN")
 _DECODER: Final = Decoder()
 
 
-def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arrival: Arrival) -> Objection | None:
+def object_to_size(row: SessionState | None, facts: Sequence[Any], arrival: Arrival) -> Objection | None:
     """Return why an event that brings content makes a row that is too large, or None.
 
     `facts`: all that the event comes to.
@@ -55,7 +54,7 @@ def object_to_size(row: SessionState | None, facts: Sequence[SessionFact], arriv
     return Objection("state_too_large", f"the session's row would have {size} bytes, more than {limit}")
 
 
-def kept_refusal(row: SessionState, facts: Sequence[SessionFact], arrival: Arrival, why: Objection) -> Refusal:
+def kept_refusal(row: SessionState, facts: Sequence[Any], arrival: Arrival, why: Objection) -> Refusal:
     """Return what the row keeps of a refusal.
 
     An event id that the row has no room for is cut; that of an event that cannot be read is ''.
@@ -118,7 +117,7 @@ def _fits_surely(row: SessionState | None, arrival: Arrival) -> bool:
     return sum(len(text) if text.isascii() else len(text) * _BYTES_PER_CHARACTER_MAX for text in texts) <= room
 
 
-def _makes_snapshot(facts: Sequence[SessionFact], arrival: Arrival) -> bool:
+def _makes_snapshot(facts: Sequence[Any], arrival: Arrival) -> bool:
     """Return whether the row gets a snapshot of its own state, which the event does not carry."""
     assert arrival.event is not None
     for fact in facts:
@@ -129,7 +128,7 @@ def _makes_snapshot(facts: Sequence[SessionFact], arrival: Arrival) -> bool:
     return False
 
 
-def _after_facts(row: SessionState | None, facts: Sequence[SessionFact]) -> SessionState:
+def _after_facts(row: SessionState | None, facts: Sequence[Any]) -> SessionState:
     after: SessionRow | Remains | None = row
     for fact in facts:
         after = apply_fact(after, fact)

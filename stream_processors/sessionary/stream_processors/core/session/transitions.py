@@ -36,7 +36,7 @@ from sessionary.schemas.events import (
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ErrorClass, Phase, SessionStateName, Snapshot
 from sessionary.stream_processors.core.clock import format_seconds
-from sessionary.stream_processors.core.machine import Objection
+from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, WORK
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock

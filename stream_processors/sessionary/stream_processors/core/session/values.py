@@ -9,6 +9,7 @@ from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import NUMBER_MAX
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Envelope, RefusalReason, Snapshot
+from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.sequencing import SequenceCheck
 from sessionary.stream_processors.core.session.facts import (
     GapFound,
@@ -20,7 +21,6 @@ from sessionary.stream_processors.core.session.facts import (
 from sessionary.stream_processors.core.session.people.operators import is_by_operator
 from sessionary.stream_processors.core.session.people.questions import asked_question, given_answer
 from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
-from sessionary.stream_processors.core.session.transitions import Objection
 
 # For so long after it was first sent an event may be delivered again: the retention of the events
 # topic, and the age limit of a client's spool. It is a part of the rules.

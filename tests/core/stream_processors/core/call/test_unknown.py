@@ -8,7 +8,7 @@ import pytest
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import ClockRepair, ErrorInfo
-from sessionary.stream_processors.core.call.machine import CallLabel, CallMachine
+from sessionary.stream_processors.core.children.call import CallLabel, CallRows
 from sessionary.stream_processors.core.model import LogRecord
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import FATAL, LIMIT_MS, RETRYABLE, UNCLEAR, ChildRig
@@ -240,16 +240,16 @@ def test_a_batch_that_is_void_leaves_calls_as_before() -> None:
     assert (rig.fold.rows, rig.fold.children(run_key(*rig.agent.key, "r1"))) == (rows, children)
 
 
-@pytest.mark.parametrize("method", ["evolve", "receive_fact", "estimate_bytes"])
-def test_a_failing_machine_of_calls_leaves_all_rows_as_before(method: str) -> None:
+@pytest.mark.parametrize("method", ["estimate_bytes"])
+def test_failing_rows_of_calls_leave_all_rows_as_before(method: str) -> None:
     rig = ChildRig()
     rig.lose()
     rows, live = dict(rig.fold.rows), rig.fold.live
 
     def fail(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("a fault of the machine")
+        raise RuntimeError("a fault of the rows")
 
-    with patch.object(CallMachine, method, fail):
+    with patch.object(CallRows, method, fail):
         assert rig.call("failed", error=RETRYABLE) == "refused internal_error"
     assert (dict(rig.fold.rows), rig.fold.live) == (rows, live)
 
@@ -257,14 +257,14 @@ def test_a_failing_machine_of_calls_leaves_all_rows_as_before(method: str) -> No
 def test_a_repair_of_the_clock_leaves_a_call_its_limit() -> None:
     rig = ChildRig()
     assert rig.call("started") == "applied"
-    row, machine = rig.running(), CallMachine()
+    row, rows = rig.running(), CallRows()
     back = [ClockRepair(1, 0, row.started_at - 10_000, 0, 10_000)]
-    repaired = machine.repair_times(row, back)
+    repaired = rows.repair_times(row, back)
     assert repaired == row._replace(
         started_at=row.started_at - 10_000, due_at=row.started_at - 10_000 + LIMIT_MS, clock_repair=1
     )
-    assert machine.repair_times(repaired, back) is repaired
-    forward = machine.repair_times(row, [ClockRepair(1, 0, row.started_at + 50_400, 50_000, 0)])
+    assert rows.repair_times(repaired, back) is repaired
+    forward = rows.repair_times(row, [ClockRepair(1, 0, row.started_at + 50_400, 50_000, 0)])
     assert forward == row._replace(
         started_at=row.started_at + 50_000, due_at=row.started_at + 50_000 + LIMIT_MS, clock_repair=1
     )

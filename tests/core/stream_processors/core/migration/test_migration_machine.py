@@ -7,9 +7,9 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from sessionary.stream_processors.core.call import judge as call_judge
-from sessionary.stream_processors.core.call.transitions import BY_EVENT
-from sessionary.stream_processors.core.machine import Decision
+from sessionary.stream_processors.core.children import call as calls
+from sessionary.stream_processors.core.children.call import BY_EVENT
+from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.session import decide, effects
 from sessionary.stream_processors.core.session.facts import MigrationCompleted
 from sessionary.stream_processors.core.session.migration import judge
@@ -156,7 +156,7 @@ def audit_no_refusal(patch: pytest.MonkeyPatch) -> None:
 
 def succeed_again(patch: pytest.MonkeyPatch) -> None:
     again = BY_EVENT["running", "tool_call_succeeded"]
-    patch.setattr(call_judge, "BY_EVENT", {**BY_EVENT, ("succeeded", "tool_call_succeeded"): again})
+    patch.setattr(calls, "BY_EVENT", {**BY_EVENT, ("succeeded", "tool_call_succeeded"): again})
 
 
 def stay_in_hold(patch: pytest.MonkeyPatch) -> None:

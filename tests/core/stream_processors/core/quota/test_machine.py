@@ -9,8 +9,8 @@ from sessionary.schemas.records import Position, QuotaNotice, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.judge import LOOK_MS, QuotaJudge
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.quota.machine import LOOK_MS, QuotaMachine, read_quota_arrival
 from tests.core.oracle_rig import DECODER, SETTINGS
 from tests.support.event_factory import TICK
 
@@ -23,9 +23,7 @@ class ClaimsRig:
 
     def __init__(self, limits: TenantLimits) -> None:
         self.limits = limits
-        self.state = PartitionState(
-            0, SETTINGS, DECODER, [QuotaMachine(lambda _: self.limits)], read_arrival=read_quota_arrival
-        )
+        self.state = PartitionState(0, SETTINGS, DECODER, QuotaJudge(lambda _: self.limits))
         self.state.load_position(Position(0, 0, 0, 0, 0, rules=NEWEST_RULES))
         self.state.finish_loading()
         self.at, self.offset = START_MS, 0

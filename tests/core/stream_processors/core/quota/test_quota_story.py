@@ -13,8 +13,8 @@ from sessionary.schemas.records import QuotaNotice, RunState, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.quota.judge import QuotaJudge
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.quota.machine import QuotaMachine, read_quota_arrival
 from sessionary.stream_processors.quotas.verdict_sender import PendingVerdict, pending_verdicts
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS
@@ -59,9 +59,8 @@ class QuotaStory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.partitions = [SessionPartition("a"), SessionPartition("b")]
-        machine = QuotaMachine(lambda _: TenantLimits(LIMIT, "queue"))
-        self.quotas = PartitionState(0, SETTINGS, DECODER, [machine], read_arrival=read_quota_arrival)
-        assert self.quotas.read_arrival is read_quota_arrival
+        judge = QuotaJudge(lambda _: TenantLimits(LIMIT, "queue"))
+        self.quotas = PartitionState(0, SETTINGS, DECODER, judge)
         self.quotas.load_position(self.quotas.position._replace(rules=NEWEST_RULES))
         self.quotas.finish_loading()
         self.log: list[QuotaNotice] = []

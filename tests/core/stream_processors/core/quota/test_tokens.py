@@ -8,8 +8,8 @@ from sessionary.schemas.parts.quota import QuotaClaimState, QuotaStep
 from sessionary.schemas.records import QuotaNotice, TenantQuota
 from sessionary.stream_processors.core.model import ClockSetting, Outcome
 from sessionary.stream_processors.core.quota.claims import take_notice
+from sessionary.stream_processors.core.quota.judge import LOOK_MS
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.quota.machine import LOOK_MS
 from sessionary.stream_processors.quotas.verdict_sender import pending_verdicts
 from tests.core.oracle_rig import SETTINGS
 from tests.core.stream_processors.core.quota.test_machine import START_MS, ClaimsRig

@@ -6,22 +6,23 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.run.machine import RunMachine
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.run.rows import RunRows
+from sessionary.stream_processors.core.session.judge import SessionJudge
+from sessionary.stream_processors.core.session.rows import SessionRows
 from tests.core.stream_processors.core.run.run_rig import RunRig
 
 
 def fail(*_: Any, **__: Any) -> Any:
-    raise RuntimeError("a fault of the machine")
+    raise RuntimeError("a fault of the judge")
 
 
-@pytest.mark.parametrize("method", ["evolve", "receive_fact", "due_ms", "estimate_bytes"])
-def test_a_failing_machine_of_runs_leaves_all_rows_as_before(method: str) -> None:
+@pytest.mark.parametrize("method", ["due_ms", "estimate_bytes"])
+def test_failing_rows_of_runs_leave_all_rows_as_before(method: str) -> None:
     rig = RunRig()
     rig.begin("a1")
     rig.begin("a2")
     rows, live, vanishing = dict(rig.fold.rows), rig.fold.live, rig.fold.vanishing
-    with patch.object(RunMachine, method, fail):
+    with patch.object(RunRows, method, fail):
         assert rig.send(rig.agent, "session_terminated", reason="closed") == "refused internal_error"
     assert rig.fold.rows == rows
     assert (rig.fold.live, rig.fold.vanishing) == (live, vanishing)
@@ -29,12 +30,14 @@ def test_a_failing_machine_of_runs_leaves_all_rows_as_before(method: str) -> Non
     assert [record.source_n for record in rig.audits()] == [0]
 
 
-@pytest.mark.parametrize("method", ["estimate_bytes", "receive_fact"])
-def test_a_failing_machine_of_sessions_leaves_all_rows_as_before(method: str) -> None:
+@pytest.mark.parametrize(
+    ("failing", "method"), [(SessionRows, "estimate_bytes"), (SessionJudge, "evolve"), (SessionJudge, "report")]
+)
+def test_a_failing_judge_of_sessions_leaves_all_rows_as_before(failing: type[Any], method: str) -> None:
     rig = RunRig()
     rig.begin("a1")
     rows = dict(rig.fold.rows)
-    with patch.object(SessionMachine, method, fail):
+    with patch.object(failing, method, fail):
         assert rig.send(rig.agent, "session_terminated", reason="closed") == "refused internal_error"
     assert rig.fold.rows == rows
 

@@ -9,7 +9,7 @@ from sessionary.schemas.records import FinishedRun, QuotaNotice, QuotaVerdict, R
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import ErrorInfo, Limits, Refusal
-from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.core.run.run_rig import RunRig
 

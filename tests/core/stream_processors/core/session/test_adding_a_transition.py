@@ -13,10 +13,11 @@ from sessionary.schemas.events import SessionErrored
 from sessionary.schemas.records import AuditRecord, SessionState
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.committed import PartitionSettings
+from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.clocks import SessionClock
-from sessionary.stream_processors.core.session.machine import SessionMachine
+from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.session.transitions import (
     TRANSITIONS,
     CleanupPlan,
@@ -72,8 +73,8 @@ class PausedSession:
     """A partition whose only session is paused, folded with a table of transitions."""
 
     def __init__(self, transitions: tuple[Transition, ...]) -> None:
-        machines = (SessionMachine(transitions),)
-        self.state = PartitionState(0, PartitionSettings("sessionary.events", 1), Decoder(), machines)
+        judge = SessionJudge(CHILDREN, transitions)
+        self.state = PartitionState(0, PartitionSettings("sessionary.events", 1), Decoder(), judge)
         self.state.finish_loading()
         self.agent = EventFactory()
         self.at_ms, self.offset = START_MS, 0
@@ -204,4 +205,4 @@ def test_the_diagram_and_the_table_draw_it() -> None:
 @pytest.mark.parametrize("transitions", [TRANSITIONS[1:], (*TRANSITIONS, TRANSITIONS[0])])
 def test_a_table_creates_a_session_in_exactly_one_way(transitions: tuple[Transition, ...]) -> None:
     with pytest.raises(ValueError, match="values to unpack"):
-        SessionMachine(transitions)
+        SessionJudge(CHILDREN, transitions)

@@ -9,7 +9,7 @@ from sessionary.schemas.ids import run_key, step_key
 from sessionary.schemas.limits import LIMIT_MAX
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import ClockRepair, ErrorInfo, Limits
-from sessionary.stream_processors.core.step.machine import StepMachine
+from sessionary.stream_processors.core.children.step import StepRows
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import LIMIT_MS, RETRYABLE, ChildRig
 from tests.support.event_factory import TICK
@@ -164,28 +164,27 @@ def test_a_repair_of_the_clock_leaves_an_attempt_its_limit() -> None:
     rig = ChildRig()
     assert rig.step("started", limit_ms=LIMIT_MS) == "applied"
     row: Any = rig.timed_step()
-    machine: Any = StepMachine()
+    rows: Any = StepRows()
     ahead = ClockRepair(1, 9, row.started_at + 50_000, shift_ms=40_000, back_ms=0)
-    moved = machine.repair_times(row, [ahead])
+    moved = rows.repair_times(row, [ahead])
     assert (moved.started_at, moved.due_at) == (row.started_at + 40_000, row.due_at + 40_000)
-    assert machine.repair_times(moved, [ahead]) is moved
+    assert rows.repair_times(moved, [ahead]) is moved
     back = ClockRepair(1, 9, row.started_at - 5_000, shift_ms=0, back_ms=5_000)
-    moved = machine.repair_times(row, [back])
+    moved = rows.repair_times(row, [back])
     assert (moved.started_at, moved.due_at) == (row.started_at - 5_000, row.started_at - 5_000 + LIMIT_MS)
-    ended = machine.fire(row, row.due_at)[0]
-    after = machine.evolve(row, ended)
-    assert machine.repair_times(after, [ahead]) is after
+    (after,) = rows.fire(b"", row, rig.fold.begin(), row.due_at).writes.values()
+    assert rows.repair_times(after, [ahead]) is after
 
 
-@pytest.mark.parametrize("method", ["evolve", "receive_fact", "estimate_bytes"])
-def test_a_failing_machine_of_steps_leaves_all_rows_as_before(method: str) -> None:
+@pytest.mark.parametrize("method", ["estimate_bytes"])
+def test_failing_rows_of_steps_leave_all_rows_as_before(method: str) -> None:
     rig = ChildRig()
     assert rig.step("started", limit_ms=LIMIT_MS) == "applied"
     rows, live = dict(rig.fold.rows), rig.fold.live
 
     def fail(*_: Any, **__: Any) -> Any:
-        raise RuntimeError("a fault of the machine")
+        raise RuntimeError("a fault of the rows")
 
-    with patch.object(StepMachine, method, fail):
+    with patch.object(StepRows, method, fail):
         assert rig.step("failed", error=RETRYABLE) == "refused internal_error"
     assert (dict(rig.fold.rows), rig.fold.live) == (rows, live)

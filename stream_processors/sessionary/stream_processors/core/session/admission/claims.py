@@ -16,9 +16,9 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.parts.quota import QuotaStep, SessionQuota
 from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
 from sessionary.schemas.types import Refusal
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import Place
-from sessionary.stream_processors.core.run.claims import tell_limit
+from sessionary.stream_processors.core.run.changes import tell_limit
 from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, QUOTA_GRANTED
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from sessionary.stream_processors.core.session.facts import ClaimRefused, SessionAdmitted, SessionFact, Transitioned

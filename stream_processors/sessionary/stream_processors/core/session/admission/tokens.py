@@ -13,9 +13,9 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import QuotaNotice, SessionState
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.core.machine import Arrival
+from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import Place
-from sessionary.stream_processors.core.run.claims import QUOTA
+from sessionary.stream_processors.core.run.changes import QUOTA
 from sessionary.stream_processors.core.session.admission.claims import SESSION_QUOTA
 from sessionary.stream_processors.core.session.facts import TokensUsed
 

@@ -15,7 +15,7 @@ from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.clock import format_seconds
-from sessionary.stream_processors.core.machine import Arrival, Objection
+from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import CONTENT
 from sessionary.stream_processors.core.session.facts import (
     AbortReason,

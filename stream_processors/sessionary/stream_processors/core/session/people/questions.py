@@ -9,7 +9,7 @@ from typing import Final
 from sessionary.schemas.events import SessionPaused, SessionResumed
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Answer, Envelope, Question
-from sessionary.stream_processors.core.machine import Objection
+from sessionary.stream_processors.core.judge import Objection
 
 EXPIRED: Final = "expired"
 _APPROVED: Final = "approved"

@@ -12,7 +12,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.schemas.types import Limits, Refusal
 from sessionary.stream_processors.core.session.row_size import estimate_row_bytes
-from sessionary.stream_processors.families import processor_job
+from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, snapshot

@@ -1,0 +1,11 @@
+"""The children of sessions and runs: each family is one module, from its transitions to its rows.
+
+    index          the keys of the rows that vanish with another one, by the key of that
+    step           steps of a run
+    call           reserved tool calls of a run or a session
+    artifact       artifacts of a run or a session
+    message        the turns of a session's conversation
+    agent          a session's agents
+
+What every family has is in `core.family`. A new one is a module here, and one line in `families`.
+"""

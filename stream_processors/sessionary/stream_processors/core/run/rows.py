@@ -1,0 +1,169 @@
+"""Rows of open runs, and of finished ones until they vanish, and the clock of an open run.
+
+An attached run that has started has a limit, which nothing postpones. A detached run, and one that
+waits in a queue, is given up if nothing is heard of it for a day. Times are ms of log time.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from sessionary.schemas.codec import encode_record, record_headers
+from sessionary.schemas.limits import RUN_SILENCE_MS
+from sessionary.schemas.records import FinishedRun, RunContent, RunGravestone, RunState
+from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
+from sessionary.stream_processors.core.clock import format_seconds
+from sessionary.stream_processors.core.family import StoredRows, session_facts
+from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.model import Decision, RowLookup
+from sessionary.stream_processors.core.row_size import content_parts
+from sessionary.stream_processors.core.rows import RowKind
+from sessionary.stream_processors.core.run.changes import ClaimMoved, give_up_run
+from sessionary.stream_processors.core.run.transitions import RunRow
+
+RUN_GRAVESTONE_MS: Final = 1_209_600_000  # 14 days, as a session's gravestone stays
+_CONTENT: Final = content_parts(RunContent)
+
+
+class RunLabel(NamedTuple):
+    """By what runs are counted."""
+
+    state: RunStateName
+    mode: RunMode
+
+
+class RunDeadline(NamedTuple):
+    """When a run's clock is due, and what is said of it then."""
+
+    due_ms: int
+    reason_code: str
+    reason: str
+
+
+def run_deadline(run: RunState, hole_end_ms: int = 0) -> RunDeadline:
+    """Return the deadline of a run.
+
+    Silence is measured from `hole_end_ms` on, if no event could be heard before; 0: there was no
+    such time.
+    """
+    if run.due_at is not None:
+        limit = format_seconds(run.attached_run_ms)
+        return RunDeadline(run.due_at, "attached_limit", f"Attached run failed after {limit}: its limit is over")
+    limit = format_seconds(RUN_SILENCE_MS)
+    return RunDeadline(
+        max(run.last_event_at, hole_end_ms) + RUN_SILENCE_MS,
+        "run_silent",
+        f"Run failed after {limit}: nothing was heard of it",
+    )
+
+
+def run_due_ms(run: RunState, hole_end_ms: int = 0) -> int:
+    """Return when a run's clock is due, as `run_deadline`."""
+    return max(run.last_event_at, hole_end_ms) + RUN_SILENCE_MS if run.due_at is None else run.due_at
+
+
+def attached_since_ms(run: RunState) -> int | None:
+    """Return when an attached run was started or resumed; None for one in a queue or detached."""
+    return None if run.due_at is None else run.due_at - run.attached_run_ms
+
+
+def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
+    """Return a run with its times as they are after repairs of the partition's clock.
+
+    The same object if it includes them all. Of the limit never more than the whole is left.
+    """
+    for number, _, clock_ms, shift_ms, _ in repairs:
+        if number <= run.clock_repair:
+            continue
+        due_at = run.due_at
+        if due_at is not None:
+            due_at = min(due_at + shift_ms, clock_ms + run.attached_run_ms)
+        checkpoint = run.checkpoint
+        if checkpoint is not None:
+            checkpoint = checkpoint._replace(at=min(checkpoint.at + shift_ms, clock_ms))
+        run = run._replace(
+            created_at=min(run.created_at + shift_ms, clock_ms),
+            entered_at=min(run.entered_at + shift_ms, clock_ms),
+            last_event_at=min(run.last_event_at + shift_ms, clock_ms),
+            due_at=due_at,
+            checkpoint=checkpoint,
+            clock_repair=number,
+        )
+    return run
+
+
+def run_end_ms(row: FinishedRun) -> int:
+    """Return when a finished run vanishes but for its gravestone (ms of log time)."""
+    return row.entered_at + row.kept_days * DAY_MS
+
+
+def _bury_run(row: FinishedRun) -> RunGravestone:
+    return RunGravestone(run_end_ms(row) + RUN_GRAVESTONE_MS)
+
+
+def _grave_end_ms(row: RunGravestone) -> int:
+    return row.expires_at
+
+
+def _label_of(row: RunRow) -> RunLabel:
+    return RunLabel(row.state, row.mode)
+
+
+class RunRows(StoredRows):
+    """Rows of runs; their limits are part of the rules."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "run",
+            (
+                RowKind(
+                    RunState,
+                    live=True,
+                    prefixes=record_headers(RunState),
+                    encode=encode_record,
+                    parts=_CONTENT,
+                    label=_label_of,
+                    open_since_ms=attached_since_ms,
+                ),
+                RowKind(
+                    FinishedRun,
+                    live=False,
+                    prefixes=record_headers(FinishedRun),
+                    encode=encode_record,
+                    parts=_CONTENT,
+                    label=_label_of,
+                    remains=_bury_run,
+                ),
+                RowKind(
+                    RunGravestone,
+                    live=False,
+                    prefixes=record_headers(RunGravestone),
+                    encode=encode_record,
+                    expiry_ms=_grave_end_ms,
+                ),
+            ),
+        )
+
+    def due_ms(self, row: RunRow | RunGravestone, hole_end_ms: int = 0) -> int:
+        """Return an open run's deadline, or when what is left of one vanishes (ms of log time)."""
+        if isinstance(row, RunState):
+            return run_due_ms(row, hole_end_ms)
+        return run_end_ms(row) if isinstance(row, FinishedRun) else row.expires_at
+
+    def repair_times(self, row: RunRow | RunGravestone, repairs: Sequence[ClockRepair]) -> RunRow | RunGravestone:
+        """Return a row with its times as they are after repairs of the partition's clock."""
+        return repair_run_times(row, repairs) if isinstance(row, RunState) else row
+
+    def is_only_postponed(self, row: RunRow | RunGravestone, after: RunRow | RunGravestone) -> bool:
+        """Return True if the limit is the same, or if there is none: time only goes forward."""
+        return isinstance(row, RunState) and isinstance(after, RunState) and row.due_at == after.due_at
+
+    def fire(
+        self, key: bytes, row: RunRow | RunGravestone, rows: RowLookup, now_ms: int, hole_end_ms: int = 0
+    ) -> Decision:
+        """Return the failure of a run whose clock is due; its claim to a quota ends in any case."""
+        assert isinstance(row, RunState)
+        due_ms, reason_code, reason = run_deadline(row, hole_end_ms)
+        after, facts = give_up_run(row, now_ms, ErrorInfo("retryable", reason_code, reason), due_ms)
+        released = [fact for fact in facts if isinstance(fact, ClaimMoved)]
+        others = session_facts(rows, row, *(fact for fact in facts if not isinstance(fact, ClaimMoved)))
+        return Decision((*released, *others), writes={key: after})
