@@ -15,15 +15,15 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.stream_processors.core.families import SESSION_JUDGE
-from sessionary.stream_processors.core.gravestones.chunk_index import (
+from sessionary.stream_processors.core.gravestones import (
     DAY_MS,
     HASH_BYTES,
+    ChunkSizes,
     chunk_key,
     end_of_day,
     join_hashes,
     split_hashes,
 )
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, FamilyCodec, PackedRow

@@ -22,7 +22,7 @@ from sessionary.schemas.limits import (
     MESSAGE_CHARACTERS_MAX,
     RESULT_CHARACTERS_MAX,
 )
-from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
+from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ from the admission; `quota_wait` and `quota_silence` run until then.
 _MIGRATIONS = """
 ## Transitions by a migration
 
-From `core/session/migration/transitions.py`. A session in Active, Paused or Timeout may
+From `core/session/migration.py`. A session in Active, Paused or Timeout may
 be offered to another service (`session_migration_offered`, by its owner or an operator). Once the
 target has loaded it (`session_migration_loaded`), an Active session is held; one in Paused or
 Timeout stays there. If the target accepts the version and the hash that the session has

@@ -10,7 +10,7 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent, RulesActivati
 from sessionary.schemas.rules import newest_known
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.gravestones import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.runtime.job import PlainProduced, processor_job

@@ -24,8 +24,7 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones.chunk_index import hash_key, key_hashes, split_hashes
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import ChunkSizes, hash_key, key_hashes, split_hashes
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes

@@ -13,7 +13,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import ChunkSizes
 from sessionary.stream_processors.core.trail import Access, with_accesses
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.auditor import checks

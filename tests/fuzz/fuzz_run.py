@@ -35,14 +35,13 @@ from sessionary.sinks.errors import BadRow
 from sessionary.sinks.runtime.dead_letter_producer import encode_letter
 from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.family import SessionArrival
-from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes, is_chunk_key
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import ChunkSizes, count_hashes, is_chunk_key
 from sessionary.stream_processors.core.model import Decision, LogRecord, Outcome, RowLookup, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT, SessionRow
 from sessionary.stream_processors.core.session.judge import SessionJudge
-from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
+from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
 from sessionary.stream_processors.runtime.job import processor_job

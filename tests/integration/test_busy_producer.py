@@ -8,8 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import Counts, Outcome
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
+from sessionary.stream_processors.core.model import Counts, JudgedRecords, Outcome
 from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction, processor_job
 from sessionary.stream_processors.runtime.transaction import TransactionWriter

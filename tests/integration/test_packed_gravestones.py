@@ -9,7 +9,7 @@ import pytest
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.stream_processors.core.gravestones.chunk_index import is_chunk_key
+from sessionary.stream_processors.core.gravestones import is_chunk_key
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.packed_rows import FamilyCodec

@@ -10,7 +10,7 @@ from sessionary.schemas.ids import parse_key
 from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import ChunkSizes
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, LogRecord, Outcome, SkippedOffsets
 from sessionary.stream_processors.core.overlay import Overlay

@@ -59,7 +59,7 @@ def test_imports_point_one_way() -> None:
 
 
 def test_only_the_table_of_transitions_names_one() -> None:
-    names = ("core/session/transitions.py", "core/session/migration/transitions.py")
+    names = ("core/session/transitions.py", "core/session/migration.py")
     tables = [module for name in names if (module := module_named(f"stream_processors/{name}")) is not None]
     assert all(len(rules.transition_ids(table.tree)) >= least for table, least in zip(tables, (14, 4), strict=True))
     others = [module for module in product_modules() if module.package == "stream_processors" and module not in tables]

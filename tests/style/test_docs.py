@@ -15,7 +15,7 @@ from sessionary.producers import SessionClient
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_options, read_options
 from sessionary.stream_processors.core.quota.limits import TenantLimits
-from sessionary.stream_processors.core.session.migration.transitions import HELD, LET_GO, TAKEN
+from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from sessionary.stream_processors.quotas.limits_file import parse_limits
 from tests.style.project import ROOT, product_modules

@@ -14,7 +14,7 @@ from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import PAYLOADS, SessionActivity
 from sessionary.schemas.limits import DEFAULTS, HEARTBEATS_PER_BUDGET, LIMIT_MAX, RANGES, inactivity_budget_ms
 from sessionary.stream_processors.core.session.clocks import ANSWER, QUOTA_SILENCE, QUOTA_WAIT
-from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
+from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.fold_rig import FoldRig
 from tests.style.project import ROOT

@@ -5,7 +5,7 @@ from typing import Any
 
 from sessionary.schemas.records import Gravestone, GravestoneChunk, RunGravestone
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.gravestones.chunk_index import (
+from sessionary.stream_processors.core.gravestones import (
     end_of_day,
     hash_key,
     is_chunk_key,

@@ -15,12 +15,12 @@ from sessionary.stream_processors.core.model import (
     Counts,
     DueRow,
     DueRows,
+    JudgedRecords,
     LogRecord,
     Outcome,
     RowFate,
 )
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.runtime.job import Job, Transaction
 from sessionary.stream_processors.store.packed_rows import ChangelogRecords, RowSurvey, StoredLookup, nothing_stored
 

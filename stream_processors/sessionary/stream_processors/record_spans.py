@@ -12,8 +12,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import parse_key
 from sessionary.schemas.telemetry import span_names
 from sessionary.schemas.telemetry.trace_context import as_parent, sampled_context
-from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
+from sessionary.stream_processors.core.model import JudgedRecords, LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 
 

@@ -14,7 +14,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.session_document import session_document
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from tests.core.fold_rig import FoldRig
 
 

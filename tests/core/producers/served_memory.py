@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sessionary.producers.testing import InMemoryTransport
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server

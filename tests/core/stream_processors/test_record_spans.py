@@ -5,8 +5,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.telemetry import span_names
 from sessionary.schemas.telemetry.trace_context import format_traceparent
-from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
+from sessionary.stream_processors.core.model import JudgedRecords, LogRecord
 from sessionary.stream_processors.record_spans import RecordSpans
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.recorded.actors import TRACEPARENT

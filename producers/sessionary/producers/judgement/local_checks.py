@@ -39,7 +39,7 @@ NO_BARS: Final[Bars] = MappingProxyType({})
 
 def check_limits(limits: Limits | None) -> Limits:
     """Return the limits that a session asks for. Raises `Invalid` if the judge refuses them."""
-    from sessionary.stream_processors.core.session.limits import resolved
+    from sessionary.stream_processors.core.session.values import resolved
 
     if limits is None:
         return Limits()
@@ -87,7 +87,7 @@ def barred_events(state: str, *, is_owner: bool, is_member: bool = False) -> Bar
         is_member: Whether an agent of the client's service is registered with the session.
     """
     from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
-    from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS, OFFER_STATES
+    from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS, OFFER_STATES
     from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, OWNER_ONLY
 
     bars: dict[type[Payload], Bar] = {}

@@ -9,7 +9,7 @@ for a while.
 from typing import Any
 
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes, RecordOutcome
+from sessionary.stream_processors.core.model import RecentOutcomes, RecordOutcome
 from sessionary.stream_processors.core.sequencing import last_offsets
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 

@@ -3,19 +3,15 @@
     model            the values that pass through: records, places, decisions, outcomes
     rows             a family of rows: their bytes and their clock
     judge            who reads and decides; arrivals, and facts applied to a row
-    family           a family of children: what events, and its judge
+    family           rows that depend on a session; what a family of children is
     families         all of them: a new one is one line
-    row_size         the size of a row, and its content apart
-    clock            a partition's clock: time is in the log
-    timers           which rows are due
+    clock            a partition's clock: time is in the log; which rows are due
     sequencing       sequence numbers and epochs
     trail            audit numbers, audit records and rejected records
     committed        a partition's state after the last acknowledged transaction
-    batch_rows       the rows that a batch touches
     overlay          one batch on top of it
     partition        a partition's state: load, begin, merge
-    recent_outcomes  what became of the last records
-    gravestones/     packed gravestones, in chunks
+    gravestones      packed gravestones, in chunks
     session/         the judge of sessions, and their rows
     run/             runs of sessions
     children/        steps, calls, artifacts, messages and agents, a module each

@@ -3,16 +3,21 @@
 The clock is the running maximum of the records' append times (`LogAppendTime`, ms); no other source
 of time exists. After a hole, a stretch without any record while rows were live, no timer fires for
 a while: clients that were cut off get the time to be heard. A timeout may be late, but never false.
-By rules 2 the clocks of activity also start again at the hole's end, because an agent that could
+The clocks of activity also start again at the hole's end, because an agent that could
 not be heard may have worked.
 
 If a broker's clock leapt, an operator may have a partition's clock repaired. It is set
 to the broker's time, forward or back, and the records that were stamped before that move it no
 more. All times in rows are then read as if the clock had stood still while it went forward, or had
 never been ahead: so no limit ends early by what the clock made of the leap.
+
+`Timers` says which rows are due.
 """
 
-from collections.abc import Sequence
+import heapq
+import math
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from sessionary.schemas.types import ClockRepair
@@ -79,3 +84,112 @@ def believed_from(repairs: Sequence[ClockRepair]) -> int:
 def format_seconds(limit_ms: int) -> str:
     """Return a limit as people read it: 60000 becomes `60s`."""
     return f"{limit_ms / 1000:g}s"
+
+
+DueOf = Callable[[bytes], int | None]
+
+
+class Timers:
+    """Deadlines by row key, ms of log time. Each entry is at its row's deadline or before it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, bytes]] = []
+        self._entries: dict[bytes, int] = {}  # of the keys that are in the heap
+        # The entries that were filled in and have not come up, the earliest last.
+        self._filled_due_ms: array[int] = array("q")
+        self._filled_keys: list[bytes] = []
+
+    def keys(self) -> list[bytes]:
+        """Return the keys of all entries, in any order; one may be there twice."""
+        return [*self._entries, *self._filled_keys]
+
+    def fill(self, due_ms: Sequence[int], keys: Sequence[bytes]) -> None:
+        """Replace all entries by these; each key has the deadline in its place of `due_ms`."""
+        order = sorted(range(len(keys)), key=due_ms.__getitem__, reverse=True)
+        self._filled_due_ms = array("q", [due_ms[place] for place in order])
+        self._filled_keys = [keys[place] for place in order]
+        self._heap, self._entries = [], {}
+
+    def schedule(self, key: bytes, due_ms: int) -> None:
+        """Note a deadline. An entry that comes up earlier stays: it asks the row again."""
+        entry_ms = self._entries.get(key)
+        if entry_ms is None or due_ms < entry_ms:
+            self._entries[key] = due_ms
+            heapq.heappush(self._heap, (due_ms, key))
+
+    def move_earlier(self, by_ms: int) -> None:
+        """Move every entry to an earlier time, because each row may be due by so much earlier."""
+        due_ms = dict(zip(self._filled_keys, self._filled_due_ms, strict=True)) | self._entries
+        self.fill([entry_ms - by_ms for entry_ms in due_ms.values()], list(due_ms))
+
+    def keys_until(self, until_ms: int, keys_max: int) -> list[bytes]:
+        """Return the keys whose entries are at `until_ms` or before, `keys_max` of them at most."""
+        heap, entries = self._heap, self._entries
+        found: list[bytes] = []
+        places = [0]
+        while places and len(found) < keys_max:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= until_ms:
+                due_ms, key = heap[place]
+                if entries.get(key) == due_ms:
+                    found.append(key)
+                places += 2 * place + 1, 2 * place + 2
+        for key, due_ms in zip(reversed(self._filled_keys), reversed(self._filled_due_ms), strict=True):
+            if due_ms > until_ms or len(found) >= keys_max:
+                break
+            if key not in entries:
+                found.append(key)
+        return found
+
+    def may_be_due(self, until_ms: int) -> bool:
+        """Return whether an entry is at `until_ms` or before; if not, no row is due by then."""
+        filled = self._filled_due_ms
+        return (bool(self._heap) and self._heap[0][0] <= until_ms) or (bool(filled) and filled[-1] <= until_ms)
+
+    def next_due(self, due_of: DueOf, until_ms: int) -> tuple[int, bytes] | None:
+        """Return the earliest true deadline at or before `until_ms`, and its key.
+
+        Of rows that are due at the same time, the one with the least key is returned. `due_of`
+        gives a row's deadline as it is now, or None if the row is no longer live.
+        """
+        while self._raise_filled(until_ms, ties=True) and self._heap[0][0] <= until_ms:
+            if self._check_earliest(due_of):
+                return self._heap[0]
+        return None
+
+    def next_due_ms(self, due_of: DueOf) -> int | None:
+        """Return the earliest true deadline of all rows; None if no row has one."""
+        while self._raise_filled(math.inf, ties=False):
+            if self._check_earliest(due_of):
+                return self._heap[0][0]
+        return None
+
+    def _raise_filled(self, until_ms: float, *, ties: bool) -> bool:
+        """Put filled entries into the heap, as long as one of them is before its first entry.
+
+        None is put there that is after `until_ms`. `ties`: also those at the same time as the first
+        entry, which may be many. Returns whether the heap has an entry.
+        """
+        heap, filled = self._heap, self._filled_due_ms
+        while filled and filled[-1] <= until_ms:
+            if heap and (filled[-1] > heap[0][0] or (filled[-1] == heap[0][0] and not ties)):
+                break
+            due_ms, key = filled.pop(), self._filled_keys.pop()
+            if key not in self._entries:
+                self.schedule(key, due_ms)
+        return bool(heap)
+
+    def _check_earliest(self, due_of: DueOf) -> bool:
+        """Return whether the heap's first entry is true; if not, move it to its row's deadline."""
+        due_ms, key = self._heap[0]
+        if self._entries.get(key) == due_ms:
+            true_ms = due_of(key)
+            if true_ms == due_ms:
+                return True
+            del self._entries[key]
+            heapq.heappop(self._heap)
+            if true_ms is not None:
+                self.schedule(key, true_ms)
+        else:
+            heapq.heappop(self._heap)
+        return False

@@ -1,21 +1,131 @@
-"""The committed state of a partition as data: what a batch reads, and what it is merged into."""
+"""The committed state of a partition as data: what a batch reads, and what it is merged into.
+
+Beside rows and position it has what is derived from them: timers, counts, and three indexes, of
+children by their parents, of tasks by their ids, and of packed gravestones.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import Decoder
+from sessionary.schemas.ids import SessionKey, is_task_id, split_child_key, split_run_key
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ClockRepair
-from sessionary.stream_processors.core.children.index import ChildIndex
-from sessionary.stream_processors.core.clock import Clock
-from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, end_of_day
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.clock import Clock, Timers
+from sessionary.stream_processors.core.gravestones import ChunkIndex, ChunkSizes, end_of_day
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import EventLog, RowFate
 from sessionary.stream_processors.core.rows import AnyRows
-from sessionary.stream_processors.core.run.task_index import TaskIndex
-from sessionary.stream_processors.core.timers import Timers
+
+_SUFFIX_BYTES: Final = 17
+
+
+class ChildIndex:
+    """The children of a partition's committed rows, by their parents."""
+
+    def __init__(self) -> None:
+        self._suffixes: dict[bytes, bytearray] = {}
+
+    def add(self, key: bytes) -> None:
+        """Take the key of a child that is not there. Raises `ValueError` for another key."""
+        split = split_child_key(key)
+        if split is None:
+            raise ValueError(f"{key!r} is no key of a child")
+        self.extend(split[0], [split[1]])
+
+    def extend(self, parent: bytes, suffixes: list[bytes]) -> None:
+        """Take what the keys of children that are not there have after their parent's key."""
+        self._suffixes.setdefault(parent, bytearray()).extend(b"".join(map(_pack_suffix, suffixes)))
+
+    def keys_of(self, parent: bytes) -> list[bytes]:
+        """Return the keys of a row's children, in the order in which they were added."""
+        packed = self._suffixes.get(parent, b"")
+        starts = range(0, len(packed), _SUFFIX_BYTES)
+        return [parent + _unpack_suffix(packed[start : start + _SUFFIX_BYTES]) for start in starts]
+
+    def count(self, parent: bytes) -> int:
+        """Return how many children a row has."""
+        return len(self._suffixes.get(parent, b"")) // _SUFFIX_BYTES
+
+    def drop(self, parent: bytes) -> None:
+        """Forget the children of a row."""
+        self._suffixes.pop(parent, None)
+
+
+class ChildChanges:
+    """The children that a batch adds and drops; nothing of the index changes before the merge."""
+
+    def __init__(self, index: ChildIndex) -> None:
+        self._index = index
+        self._added: dict[bytes, list[bytes]] = {}  # what keys have after their parents', which they are under
+        self._dropped: set[bytes] = set()
+
+    def add(self, key: bytes) -> None:
+        """Take the key of a child that is not there. Raises `ValueError` for another key."""
+        split = split_child_key(key)
+        if split is None:
+            raise ValueError(f"{key!r} is no key of a child")
+        self._added.setdefault(split[0], []).append(split[1])
+
+    def keys_of(self, parent: bytes) -> list[bytes]:
+        """Return the keys of a row's children, with those of the batch."""
+        committed = [] if parent in self._dropped else self._index.keys_of(parent)
+        return committed + [parent + suffix for suffix in self._added.get(parent, ())]
+
+    def count(self, parent: bytes) -> int:
+        """Return how many children a row has, with those of the batch."""
+        committed = 0 if parent in self._dropped else self._index.count(parent)
+        return committed + len(self._added.get(parent, ()))
+
+    def drop(self, parent: bytes) -> None:
+        """Forget the children of a row."""
+        self._added.pop(parent, None)
+        self._dropped.add(parent)
+
+    def merge(self) -> None:
+        """Let the index have what the batch did."""
+        for parent in self._dropped:
+            self._index.drop(parent)
+        for parent, suffixes in self._added.items():
+            self._index.extend(parent, suffixes)
+
+
+def _pack_suffix(suffix: bytes) -> bytes:
+    return suffix[1:2] + bytes.fromhex(suffix[2:].decode())
+
+
+def _unpack_suffix(packed: bytes | bytearray) -> bytes:
+    return b"\0%b%b" % (bytes(packed[:1]), packed[1:].hex().encode())
+
+
+class TaskIndex:
+    """The runs of a partition whose ids are those of tasks, by tenant and id."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add_run(self, key: bytes) -> None:
+        """Take the key of a run's row; does nothing if the run is no task."""
+        tenant_id, session_id, run_id = split_run_key(key)
+        if self._sessions.get((tenant_id, run_id)) == session_id:
+            return  # as for each further event of a task
+        if is_task_id(run_id, SessionKey(tenant_id, session_id)):
+            self._sessions[tenant_id, run_id] = session_id
+
+    def drop_run(self, key: bytes) -> None:
+        """Forget the run whose row had this key."""
+        tenant_id, session_id, run_id = split_run_key(key)
+        if self._sessions.get((tenant_id, run_id)) == session_id:
+            del self._sessions[tenant_id, run_id]
+
+    def find_session(self, tenant_id: str, task_id: str) -> SessionKey | None:
+        """Return the session of a tenant's task; None if there is no such task."""
+        session_id = self._sessions.get((tenant_id, task_id))
+        return None if session_id is None else SessionKey(tenant_id, session_id)
 
 
 class PartitionSettings(NamedTuple):

@@ -1,5 +1,8 @@
 """The values that pass through the core: records in, places, and what a transaction writes."""
 
+from array import array
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol, final
@@ -7,7 +10,6 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, final
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import RefusalReason
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 
 POSITION_KEY: Final = b"\x00position"  # of a partition's position record in the changelog
 RECORD_OVERHEAD_BYTES: Final = 100  # what a record weighs beside its key and value
@@ -220,6 +222,64 @@ class Counts(NamedTuple):
     def records(self) -> int:
         """The number of records of the batch."""
         return self.applied + self.duplicate + self.refused + self.fenced_beats + self.ticks
+
+
+RECORDS_KEPT = 8_192  # 16 bytes each
+EVENT_ID_KEPT = 128  # characters; a UUID has 36
+
+
+class JudgedRecords:
+    """The judged records of one batch, in the order of offsets; ticks are left out."""
+
+    __slots__ = ("duplicates", "key_hashes", "offsets", "refusals")
+
+    def __init__(self) -> None:
+        self.offsets = array("q")
+        self.key_hashes = array("q")  # of the records' keys, within this process
+        self.refusals: dict[int, RefusalReason] = {}  # by offset
+        self.duplicates: dict[int, str] = {}  # by offset: the event's id
+
+    def add_duplicate(self, offset: int, event_id: str) -> None:
+        """Add what `duplicates` holds; instead of a long id, '', so that memory is bounded."""
+        self.duplicates[offset] = event_id if len(event_id) <= EVENT_ID_KEPT else ""
+
+
+class RecordOutcome(NamedTuple):
+    """What became of a record. Both are None: it was applied."""
+
+    refusal: RefusalReason | None
+    duplicate_of: str | None  # the id of the event that it repeats; '' if it is too long to be kept
+
+
+class RecentOutcomes:
+    """The outcomes of at least the last 8,192 records that this worker judged."""
+
+    def __init__(self) -> None:
+        self._batches: deque[JudgedRecords] = deque()
+        self._records = 0
+
+    def add_batch(self, judged: JudgedRecords) -> None:
+        """Add a committed batch; the oldest ones go if enough records are left without them."""
+        if not judged.offsets:
+            return
+        self._batches.append(judged)
+        self._records += len(judged.offsets)
+        while self._records - len(self._batches[0].offsets) >= RECORDS_KEPT:
+            self._records -= len(self._batches.popleft().offsets)
+
+    def find(self, offset: int, key: bytes) -> RecordOutcome | None:
+        """Return what became of the record at `offset`; None if that is not kept.
+
+        None too if the record there has another key.
+        """
+        for judged in reversed(self._batches):
+            if offset < judged.offsets[0]:
+                continue
+            n = bisect_left(judged.offsets, offset)
+            if n == len(judged.offsets) or judged.offsets[n] != offset or judged.key_hashes[n] != hash(key):
+                return None
+            return RecordOutcome(judged.refusals.get(offset), judged.duplicates.get(offset))
+        return None
 
 
 class Outcome(NamedTuple):

@@ -18,14 +18,12 @@ from typing import Any
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.children.index import ChildIndex
 from sessionary.stream_processors.core.clock import Clock, stands_at_repair
-from sessionary.stream_processors.core.committed import CommittedState, PartitionSettings
-from sessionary.stream_processors.core.gravestones.chunk_index import ChunkIndex, is_chunk_key
+from sessionary.stream_processors.core.committed import ChildIndex, CommittedState, PartitionSettings, TaskIndex
+from sessionary.stream_processors.core.gravestones import ChunkIndex, is_chunk_key
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import DueRows, RowFate
 from sessionary.stream_processors.core.overlay import Overlay
-from sessionary.stream_processors.core.run.task_index import TaskIndex
 
 
 class PartitionState(CommittedState):

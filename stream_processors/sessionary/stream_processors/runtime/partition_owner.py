@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
-from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import LogRecord, RecentOutcomes
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick

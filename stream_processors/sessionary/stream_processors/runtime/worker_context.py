@@ -13,8 +13,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.core.model import LogRecord, Outcome
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
+from sessionary.stream_processors.core.model import JudgedRecords, LogRecord, Outcome
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung

@@ -24,8 +24,8 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT
-from sessionary.stream_processors.core.session.decide import SessionRules, session_rules
-from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS, OFFER_STATES
+from sessionary.stream_processors.core.session.judge import SessionRules, session_rules
+from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS, OFFER_STATES
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, OWNER_ONLY, TRANSITIONS, Objection
 from tests.core.fold_rig import FoldRig
 from tests.core.producers.judged_memory import JudgedMemory

@@ -24,7 +24,7 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import SessionResumed
 from sessionary.schemas.ids import SessionKey
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 
 IDLE = Limits(idle_ms=120_000, grace_ms=30_000)
 

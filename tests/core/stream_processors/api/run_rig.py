@@ -24,7 +24,7 @@ from sessionary.stream_processors.api.runs.step_pages import StepPages
 from sessionary.stream_processors.api.runs.task_pages import TaskPages
 from sessionary.stream_processors.api.session_questions import SessionQuestions
 from sessionary.stream_processors.api.tokens.token_store import TokenStore
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig

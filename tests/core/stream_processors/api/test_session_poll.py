@@ -13,7 +13,7 @@ from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.records import Gravestone
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.session_poll import SESSIONS_MAX
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.core.trail import Access
 from tests.core.fold_rig import FoldRig
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server

@@ -8,7 +8,7 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.api.verdicts import verdict_document
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.core.sequencing import OFFSETS_KEPT
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 from tests.core.oracle_rig import OracleRig

@@ -3,7 +3,7 @@
 import pytest
 
 from sessionary.schemas.ids import call_key, run_key, step_key
-from sessionary.stream_processors.core.children.index import ChildChanges, ChildIndex
+from sessionary.stream_processors.core.committed import ChildChanges, ChildIndex
 
 RUN, OTHER = run_key("acme", "s", "r1"), run_key("acme", "s", "r2")
 STEP, CALL = step_key(RUN, "a"), call_key(RUN, "k")

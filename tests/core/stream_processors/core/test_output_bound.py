@@ -6,8 +6,7 @@ import pytest
 
 from sessionary.schemas.records import Gravestone
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import DAY_MS, ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS

@@ -4,8 +4,7 @@ import pytest
 
 from sessionary.schemas.records import Gravestone, GravestoneChunk, Position, SessionState
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, end_of_day
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import DAY_MS, ChunkSizes, end_of_day
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, Counts, LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState

@@ -4,8 +4,7 @@ import pytest
 
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.records import Gravestone, GravestoneChunk
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, chunk_key, end_of_day
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import DAY_MS, ChunkSizes, chunk_key, end_of_day
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS

@@ -27,7 +27,7 @@ from sessionary.schemas.records import (
     SessionState,
     ToolCallState,
 )
-from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes
+from sessionary.stream_processors.core.gravestones import count_hashes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState

@@ -1,6 +1,6 @@
 """What is kept of the last records' outcomes, and for how long."""
 
-from sessionary.stream_processors.core.recent_outcomes import (
+from sessionary.stream_processors.core.model import (
     EVENT_ID_KEPT,
     RECORDS_KEPT,
     JudgedRecords,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sessionary.stream_processors.core.timers import Timers
+from sessionary.stream_processors.core.clock import Timers
 
 KEYS = [b"row-%d" % n for n in range(12)]
 

@@ -11,7 +11,7 @@ import pytest
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.gravestones import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import row_size
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS

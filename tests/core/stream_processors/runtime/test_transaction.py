@@ -9,8 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.errors import EncodeError, Unavailable
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import POSITION_KEY, Counts, Outcome
-from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
+from sessionary.stream_processors.core.model import POSITION_KEY, Counts, JudgedRecords, Outcome
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job

@@ -25,7 +25,7 @@ from sessionary.schemas.records import (
     ToolCallState,
 )
 from sessionary.stream_processors.core.clock import NEVER_MS
-from sessionary.stream_processors.core.gravestones.chunk_index import chunk_key
+from sessionary.stream_processors.core.gravestones import chunk_key
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.store import compact_rows
 from sessionary.stream_processors.store.compact_rows import compact_key, compact_row, whole_key, whole_row

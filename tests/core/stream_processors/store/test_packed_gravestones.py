@@ -8,7 +8,7 @@ import pytest
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import SessionKey, derived_id
 from sessionary.schemas.records import Gravestone, GravestoneChunk
-from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
+from sessionary.stream_processors.core.gravestones import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.store.rocks_memory import RocksMemory

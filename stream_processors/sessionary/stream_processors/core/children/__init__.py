@@ -1,6 +1,5 @@
 """The children of sessions and runs: each family is one module, from its transitions to its rows.
 
-    index          the keys of the rows that vanish with another one, by the key of that
     step           steps of a run
     call           reserved tool calls of a run or a session
     artifact       artifacts of a run or a session

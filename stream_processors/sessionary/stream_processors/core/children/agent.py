@@ -16,9 +16,14 @@ from sessionary.schemas.ids import agent_key, valid_name
 from sessionary.schemas.limits import AGENTS_MAX, RESULT_CHARACTERS_MAX
 from sessionary.schemas.records import AgentState, SessionState
 from sessionary.schemas.types import AgentHandover, SessionAgent, SharedResult
-from sessionary.stream_processors.core.family import ChildFamily, Judged, SessionArrival, UnclockedRows
+from sessionary.stream_processors.core.family import (
+    ChildFamily,
+    Judged,
+    SessionArrival,
+    UnclockedRows,
+    object_to_row_size,
+)
 from sessionary.stream_processors.core.judge import Objection
-from sessionary.stream_processors.core.row_size import object_to_row_size
 from sessionary.stream_processors.core.rows import RowKind
 
 AGENT_PAYLOADS: Final = (AgentRegistered, AgentTaskUpdated, ContextSynced)

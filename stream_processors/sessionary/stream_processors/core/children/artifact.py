@@ -32,9 +32,14 @@ from sessionary.schemas.events import (
 from sessionary.schemas.ids import artifact_key
 from sessionary.schemas.records import ArtifactState, SessionState
 from sessionary.schemas.types import ArtifactStateName
-from sessionary.stream_processors.core.family import ChildFamily, Judged, SessionArrival, UnclockedRows
+from sessionary.stream_processors.core.family import (
+    ChildFamily,
+    Judged,
+    SessionArrival,
+    UnclockedRows,
+    object_to_row_size,
+)
 from sessionary.stream_processors.core.judge import Objection
-from sessionary.stream_processors.core.row_size import object_to_row_size
 from sessionary.stream_processors.core.rows import RowKind
 
 ARTIFACT_PAYLOADS: Final = (

@@ -31,12 +31,13 @@ from sessionary.stream_processors.core.family import (
     Judged,
     SessionArrival,
     StoredRows,
+    content_parts,
+    object_to_row_size,
     repair_limit,
     session_facts,
 )
 from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import Decision, Place, RowLookup
-from sessionary.stream_processors.core.row_size import content_parts, object_to_row_size
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.run.changes import leave_call_unresolved, settle_call
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow

@@ -11,9 +11,15 @@ from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import message_key
 from sessionary.schemas.limits import MESSAGE_CHARACTERS_MAX
 from sessionary.schemas.records import MessageContent, MessageState, SessionState
-from sessionary.stream_processors.core.family import ChildFamily, Judged, SessionArrival, UnclockedRows
+from sessionary.stream_processors.core.family import (
+    ChildFamily,
+    Judged,
+    SessionArrival,
+    UnclockedRows,
+    content_parts,
+    object_to_row_size,
+)
 from sessionary.stream_processors.core.judge import Objection
-from sessionary.stream_processors.core.row_size import content_parts, object_to_row_size
 from sessionary.stream_processors.core.rows import RowKind
 
 _replace_turns: Final = make_replacer(SessionState, "turns")

@@ -2,7 +2,6 @@
 
     limits     a tenant's limits, as an operator sets them
     claims     the claims to one quota: requested, admitted in order, taken, released
-    tokens     the tokens that a tenant has used in its window
     judge      all of it as a `Judge`, and its rows
 
 Its log is the topic of quotas; sessions write to it in their own transactions.

@@ -4,7 +4,6 @@
     judge          the judgement of an event that names a run
     changes        what happens to a run: its row afterwards, and what its session hears
     rows           rows of runs, and their clock
-    task_index     which sessions the tasks of a partition belong to
 
 The session's judge asks `judge`, after the session itself has nothing against the event. Begin with
 `transitions`.

@@ -12,10 +12,9 @@ from sessionary.schemas.limits import RUNS_OPEN_MAX
 from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import FinishedRun, RunState, SessionState
 from sessionary.schemas.types import Envelope
-from sessionary.stream_processors.core.family import SessionArrival
+from sessionary.stream_processors.core.family import SessionArrival, object_to_row_size
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS
-from sessionary.stream_processors.core.row_size import object_to_row_size
 from sessionary.stream_processors.core.run.changes import RunFact, begin_run, hear_run, move_run, revive_run
 from sessionary.stream_processors.core.run.transitions import (
     ACCEPTED,

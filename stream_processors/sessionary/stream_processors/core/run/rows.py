@@ -12,10 +12,9 @@ from sessionary.schemas.limits import RUN_SILENCE_MS
 from sessionary.schemas.records import FinishedRun, RunContent, RunGravestone, RunState
 from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
 from sessionary.stream_processors.core.clock import format_seconds
-from sessionary.stream_processors.core.family import StoredRows, session_facts
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.family import StoredRows, content_parts, session_facts
+from sessionary.stream_processors.core.gravestones import DAY_MS
 from sessionary.stream_processors.core.model import Decision, RowLookup
-from sessionary.stream_processors.core.row_size import content_parts
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.run.changes import ClaimMoved, give_up_run
 from sessionary.stream_processors.core.run.transitions import RunRow

@@ -21,7 +21,7 @@ from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import Decision
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.sequencing import fill_gap, hash_producer
-from sessionary.stream_processors.core.session.admission.tokens import used_tokens
+from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     CleanupReleased,
@@ -36,7 +36,7 @@ from sessionary.stream_processors.core.session.facts import (
     TakenOver,
     WorkDone,
 )
-from sessionary.stream_processors.core.session.people.operators import is_by_operator
+from sessionary.stream_processors.core.session.people import is_by_operator
 from sessionary.stream_processors.core.session.transitions import CONTENT_CHANGES, PHASES, WORK
 
 STATE_BYTES_MAX: Final = VALUE_BYTES_MAX

@@ -15,7 +15,7 @@ from sessionary.stream_processors.core.run.changes import ClaimMoved, end_sessio
 from sessionary.stream_processors.core.run.changes import receive_verdict as receive_run_verdict
 from sessionary.stream_processors.core.run.judge import RunJudgement, is_of_detached_run, judge_run, makes_run_open
 from sessionary.stream_processors.core.run.transitions import QUOTA_REQUESTED, RunRow
-from sessionary.stream_processors.core.session.admission.claims import SESSION_QUOTA, receive_verdict
+from sessionary.stream_processors.core.session.admission import SESSION_QUOTA, receive_verdict
 from sessionary.stream_processors.core.session.clocks import INACTIVITY
 from sessionary.stream_processors.core.session.facts import (
     RunClosed,

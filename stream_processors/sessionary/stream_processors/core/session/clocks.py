@@ -11,7 +11,7 @@ from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import ClockName, ClockRepair
 from sessionary.stream_processors.core.clock import NEVER_MS
-from sessionary.stream_processors.core.session.people.questions import EXPIRED
+from sessionary.stream_processors.core.session.people import EXPIRED
 
 
 class SessionClock(NamedTuple):

@@ -42,8 +42,15 @@ from sessionary.stream_processors.core.session.facts import (
     Transitioned,
     WorkDone,
 )
-from sessionary.stream_processors.core.session.migration import effects as migration_effects
-from sessionary.stream_processors.core.session.migration.ownership import CLEANUPS_KEPT, add_cleanup, change_owner
+from sessionary.stream_processors.core.session.migration import (
+    CLEANUPS_KEPT,
+    abort_migration,
+    add_cleanup,
+    change_owner,
+    complete_migration,
+    count_difference,
+    move_migration,
+)
 from sessionary.stream_processors.core.trail import next_number
 
 SessionRow = SessionState | Gravestone
@@ -237,9 +244,9 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     GapFound: _number_only,
     HeartbeatSeen: _see_heartbeat,
     LimitsOverridden: _number_only,
-    MigrationAborted: migration_effects.abort_migration,
-    MigrationCompleted: migration_effects.complete_migration,
-    MigrationMoved: migration_effects.move_migration,
+    MigrationAborted: abort_migration,
+    MigrationCompleted: complete_migration,
+    MigrationMoved: move_migration,
     PhaseMoved: _move_phase,
     Refused: _refuse_event,
     RunClosed: _close_run,
@@ -248,7 +255,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     SequenceMoved: _move_sequence,
     SessionAdmitted: _admit_session,
     SnapshotTaken: _take_snapshot,
-    StateDiffered: migration_effects.count_difference,
+    StateDiffered: count_difference,
     TakenOver: _take_over,
     TokensUsed: _keep_row,
     Transitioned: _move_state,

@@ -1,26 +1,31 @@
 """The session's judge: it decides on every event of a session, its runs and their children.
 
-`transitions` and `accepted` say what may happen, `decide` in which order a record is checked,
-`children` what an event is for runs and children, `facts` what can come of it, `effects` what a
-fact changes, `report` what it leaves in the audit trail.
-
 A record is read in this order; what fails is a `Fault`, which becomes a refusal, so that it is
 numbered, audited and kept like every other one:
 
     key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key
+
+Then it is judged against its session, in a fixed order:
+
+    row ─▶ envelope ─▶ sequence ─▶ payload ─▶ sender ─▶ epoch ─▶ owner ─▶ event in its state
+
+What is refused before the sequence is checked does not move the sender's ledger. What is refused
+later does: otherwise each refusal would look like a gap.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import Decoder, Event
-from sessionary.schemas.codec.value_bounds import find_long_text
+from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.errors import DecodeError, Invalid
-from sessionary.schemas.ids import SessionKey, parse_key
-from sessionary.schemas.records import QuotaVerdict, RulesActivation, Tick
-from sessionary.schemas.types import RuleSet
+from sessionary.schemas.events import SessionCreated
+from sessionary.schemas.ids import SessionKey, parse_key, partition_of
+from sessionary.schemas.records import Gravestone, QuotaVerdict, RulesActivation, SessionState, Tick
+from sessionary.schemas.types import Envelope, ProducerLedger, RuleSet, SessionLimits
+from sessionary.stream_processors.core.children.agent import is_member
 from sessionary.stream_processors.core.family import ChildFamily, SessionArrival
-from sessionary.stream_processors.core.judge import NO_SESSION, Fault
+from sessionary.stream_processors.core.judge import NO_SESSION, Fault, Objection
 from sessionary.stream_processors.core.model import (
     Decision,
     Emitted,
@@ -32,13 +37,374 @@ from sessionary.stream_processors.core.model import (
     Stream,
 )
 from sessionary.stream_processors.core.rows import AnyRows, Remains
+from sessionary.stream_processors.core.run.judge import is_of_detached_run
 from sessionary.stream_processors.core.run.rows import RunRows
-from sessionary.stream_processors.core.session.children import decide_claim, find_named_rows
-from sessionary.stream_processors.core.session.decide import decide_event, session_rules
+from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
+from sessionary.stream_processors.core.sequencing import (
+    LogMoment,
+    SequenceCheck,
+    check_sequence,
+    epoch_refusal,
+    hash_event_id,
+)
+from sessionary.stream_processors.core.session.accepted import decide_replayed, refuse_beat, rule_for, take_over_session
+from sessionary.stream_processors.core.session.admission import used_tokens
+from sessionary.stream_processors.core.session.children import (
+    NOTHING,
+    change_open_runs,
+    decide_claim,
+    find_named_rows,
+    judge_children,
+    outlives_state,
+    with_claim,
+)
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
+from sessionary.stream_processors.core.session.facts import (
+    Created,
+    DataClassified,
+    GapFound,
+    HeartbeatSeen,
+    LimitsOverridden,
+    MigrationMoved,
+    Refused,
+    RunEventTaken,
+    SessionFact,
+    Transitioned,
+    WorkDone,
+)
+from sessionary.stream_processors.core.session.migration import (
+    MIGRATION_EVENTS,
+    MigrationJudgement,
+    facts_of_change,
+    judge_migration,
+    object_to_content,
+    object_to_migration_sender,
+)
+from sessionary.stream_processors.core.session.people import is_by_operator, is_operators_cancellation
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
+from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS, SessionRows
-from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
+from sessionary.stream_processors.core.session.transitions import (
+    ACCEPTED,
+    CONTENT_CHANGES,
+    MEMBERSHIP,
+    OWNER_ONLY,
+    TRANSITIONS,
+    Transition,
+    clock_reasons,
+    processor_only,
+)
+from sessionary.stream_processors.core.session.values import (
+    checked_snapshot,
+    complete_transition,
+    facts_of_number,
+    invalid_envelope,
+    measured_context,
+    object_to_age,
+    object_to_first_snapshot,
+    object_to_number,
+    outside_ranges,
+    resolved,
+)
+
+EventRule = Callable[[SessionState, Any, int], SessionFact | Objection]  # session, payload, log time in ms
+
+DUPLICATE: Final = Decision((), duplicate=True)
+_NO_FACTS: Final[Sequence[Any]] = ()
+
+
+class SessionRules(NamedTuple):
+    """A table of transitions, arranged for judging."""
+
+    creation: Transition  # the one without a source
+    by_event: Mapping[tuple[str, str], EventRule]  # state, event type
+    processor_only: frozenset[str]
+    clock_reasons: Mapping[str, frozenset[str]]
+
+
+def session_rules(transitions: Sequence[Transition]) -> SessionRules:
+    """Arrange a table of transitions. Raises `ValueError` unless exactly one has no source."""
+    (creation,) = (transition for transition in transitions if transition.source is None)
+    by_event: dict[tuple[str, str], EventRule] = {
+        (state, name): rule_for(name) for state, names in ACCEPTED.items() for name in names
+    }
+    for transition in transitions:
+        if transition.source is not None and transition.by != "processor":
+            by_event[transition.source, transition.event_type] = _transition_rule(transition)
+    return SessionRules(creation, by_event, processor_only(transitions), clock_reasons(transitions))
+
+
+def _transition_rule(transition: Transition) -> EventRule:
+    def judge_transition(state: SessionState, payload: Any, now_ms: int) -> SessionFact | Objection:
+        is_foreign = transition.reasons and payload.reason not in transition.reasons
+        if is_foreign and not is_operators_cancellation(payload):
+            allowed = ", ".join(transition.reasons)
+            detail = f"{payload.reason} does not end a session in {transition.source}; {allowed} do"
+            return Objection("invalid_reason", detail)
+        grounds = transition.guard(state, payload, now_ms)
+        if isinstance(grounds, Objection):
+            return grounds
+        return Transitioned(
+            transition,
+            now_ms,
+            grounds.reason_code,
+            grounds.reason,
+            snapshot=grounds.snapshot,
+            error_class=grounds.error_class,
+        )
+
+    return judge_transition
+
+
+def decide_event(
+    rules: SessionRules, row: SessionState | Gravestone | Remains | None, arrival: SessionArrival, rows: RowLookup
+) -> Decision:
+    """Judge a record against the row of its session."""
+    event = arrival.event
+    if arrival.fault is not None:
+        if isinstance(row, SessionState):
+            return _refuse_kept(row, event, arrival, Objection(*arrival.fault), ())
+        return _refuse_unkept(event, *arrival.fault)
+    assert event is not None  # without an event there is a fault
+    if row is None:
+        return _decide_unknown(rules, arrival, event)
+    if not isinstance(row, SessionState):
+        return _refuse_unkept(event, "session_archived", "the session is archived")
+    return _decide_known(rules, row, event, arrival, rows)
+
+
+def _refuse_unkept(event: Event | None, reason: Any, detail: str) -> Decision:
+    """Refuse without a trace in the session but its audit number. Heartbeats are not audited."""
+    audited = event is None or event.envelope.event_type != "heartbeat"
+    return Decision((Refused(reason, detail, None, audited),), refusal=reason)
+
+
+def _decide_unknown(rules: SessionRules, arrival: SessionArrival, event: Event) -> Decision:
+    envelope = event.envelope
+    home = partition_of(arrival.record.key or b"", arrival.log.partitions)
+    if home != arrival.log.partition:
+        detail = f"this key belongs to partition {home}: the producer's partitioner is not murmur2"
+        return _refuse_unkept(event, "wrong_partition", detail)
+    if not isinstance(event.payload, SessionCreated):
+        return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
+    if detail := invalid_envelope(envelope) or find_invalid_value(event):
+        return _refuse_unkept(event, "invalid_value", detail)
+    if too_old := object_to_age(envelope.session_id, arrival.now_ms):
+        return _refuse_unkept(event, *too_old)
+    return _decide_creation(rules.creation, arrival, event, event.payload)
+
+
+def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event, payload: SessionCreated) -> Decision:
+    envelope = event.envelope
+    try:
+        limits = resolved(payload.limits)
+    except Invalid as error:
+        return _refuse_unkept(event, error.reason, error.detail)
+    if wrong := object_to_first_snapshot(payload):
+        return _refuse_unkept(event, *wrong)
+    at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
+    sequence = check_sequence((), (), envelope.producer_id, envelope.producer_seq, at)
+    row = with_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
+    facts: list[SessionFact] = [Created(creation, row)]
+    if sequence.gap is not None:
+        facts.append(GapFound(sequence.gap))
+    if outside := outside_ranges(limits):
+        facts.append(LimitsOverridden("; ".join(outside)))
+    facts += measured_context(row, envelope)
+    if objection := object_to_size(None, facts, arrival):
+        return _refuse_unkept(event, *objection)
+    return Decision(facts)
+
+
+def _new_session(
+    creation: Transition,
+    arrival: SessionArrival,
+    payload: SessionCreated,
+    limits: SessionLimits,
+    producers: Sequence[ProducerLedger],
+) -> SessionState:
+    assert arrival.event is not None
+    session, envelope, now_ms = arrival.session, arrival.event.envelope, arrival.now_ms
+    return SessionState(
+        tenant_id=session.tenant_id,
+        session_id=session.session_id,
+        user_id=envelope.user_id,
+        agent_id=envelope.agent_id,
+        owner_service=envelope.service_id,
+        state=creation.target,
+        phase=creation.phase,
+        epoch=1,
+        version=1,
+        reason_code="created",
+        limits=limits,
+        created_at=now_ms,
+        entered_at=now_ms,
+        last_event_at=now_ms,
+        last_work_at=now_ms,
+        max_due_at=None,
+        released_at=None,
+        recovery_attempts=0,
+        error_class=None,
+        state_schema_version=payload.snapshot.schema_version,
+        state_json=payload.snapshot.state_json,
+        snapshot=payload.snapshot,
+        audit_seq=0,
+        data_classes=tuple(sorted(set(envelope.data_classes))),
+        context_bytes=None,
+        context_exceeded=False,
+        late_epoch=0,
+        parent_session_id=payload.parent_session_id,
+        restored_from_snapshot_id=payload.restored_from_snapshot_id,
+        clock_repair=arrival.clock_repair,
+        producers=producers,
+        holder=envelope.producer_id,
+        owner_heard_at=now_ms,
+    )
+
+
+def _decide_known(
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival, rows: RowLookup
+) -> Decision:
+    envelope = event.envelope
+    is_heartbeat = envelope.event_type == "heartbeat"
+    sequence: SequenceCheck | None = None
+    if detail := invalid_envelope(envelope, row):
+        return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), ())
+    if not is_heartbeat:
+        sequence = _check_number(row, envelope, arrival)
+        if sequence.duplicate:
+            return DUPLICATE
+        if sequence.refusal == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
+            return replayed
+        if sequence.refusal is not None:
+            return _refuse_kept(row, event, arrival, object_to_number(sequence.refusal, envelope), ())
+    judged = (
+        _object_to_payload(event)
+        or _object_to_sender(rules, row, event, arrival)
+        or _judge_in_state(rules, row, event, arrival)
+    )
+    fact, moved = judged if isinstance(judged, MigrationJudgement) else (judged, _NO_FACTS)
+    further = NOTHING
+    if envelope.run_id is not None or arrival.child_key is not None or envelope.event_type in RUN_EVENTS:
+        fact, further = judge_children(row, event, arrival, fact)
+    fact = checked_snapshot(row, fact)
+    if type(fact) is Transitioned:
+        fact = complete_transition(row, event, fact)
+    owner_heard: int | None = None
+    if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
+        owner_heard = arrival.now_ms
+    if isinstance(fact, Objection):
+        return _refuse_kept(row, event, arrival, fact, [*facts_of_number(sequence), *moved])
+    if sequence is None:
+        if type(fact) is HeartbeatSeen:
+            fact.owner_heard_at = owner_heard
+        return Decision((fact,))
+    facts: list[Any] = []
+    if type(fact) is WorkDone and sequence.gap is None and sequence.forgotten is None:
+        fact.producers, fact.owner_heard_at = sequence.producers, owner_heard
+    else:
+        facts += facts_of_number(sequence, owner_heard)
+    if row.migration is not None and not moved:
+        moved = facts_of_change(row, fact, arrival.now_ms)
+    if not envelope.data_classes or envelope.data_classes == row.data_classes:
+        facts.append(fact)  # as of most events, which declare what the session's first one did
+    elif moved or isinstance(fact, (Transitioned, MigrationMoved)):
+        # The transition's own audit record has the tags of the classes that its event declares.
+        facts += (DataClassified(envelope.data_classes), fact)
+    else:
+        facts += (fact, DataClassified(envelope.data_classes))
+    if moved:
+        facts += moved
+    if envelope.context_bytes is not None:
+        facts += measured_context(row, envelope)
+    if arrival.rules.token_quotas:
+        facts += used_tokens(event, arrival.rules)
+    if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
+        return _refuse_kept(row, event, arrival, objection, facts_of_number(sequence))
+    if row.open_runs and isinstance(fact, Transitioned):
+        further = change_open_runs(row, fact, rows)
+    if further.facts:
+        facts += further.facts
+    return Decision(facts, writes=further.writes)
+
+
+def _check_number(row: SessionState, envelope: Envelope, arrival: SessionArrival) -> SequenceCheck:
+    at = LogMoment(row.epoch, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
+    return check_sequence(row.producers, row.forgotten, envelope.producer_id, envelope.producer_seq, at)
+
+
+def _refuse_kept(
+    row: SessionState, event: Event | None, arrival: SessionArrival, why: Objection, facts: Sequence[SessionFact]
+) -> Decision:
+    """Refuse, and keep the verdict in the row for clients that ask.
+
+    Lateness is audited once in an epoch.
+    """
+    reason, detail = why
+    if event is not None and event.envelope.event_type == "heartbeat":
+        return refuse_beat(row, event, why)
+    kept = kept_refusal(row, facts, arrival, why)
+    audited = not (reason == "late" and row.late_epoch == row.epoch)
+    return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
+
+
+def _object_to_payload(event: Event) -> Objection | None:
+    detail = find_invalid_value(event)
+    return Objection("invalid_value", detail) if detail else None
+
+
+def _object_to_sender(
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival
+) -> Objection | None:
+    """Judge who may send the event at all: the processor, the epoch, the owner."""
+    envelope, payload = event.envelope, event.payload
+    name = envelope.event_type
+    if name in rules.processor_only or (
+        name in rules.clock_reasons and getattr(payload, "reason", None) in rules.clock_reasons[name]
+    ):
+        return Objection("processor_only", f"{name} is a processor's to say")
+    reason = epoch_refusal(row.epoch, envelope.epoch, name)
+    if reason is not None and not (reason == "stale_epoch" and is_of_detached_run(event, arrival.run)):
+        return Objection(reason, f"epoch {envelope.epoch}, but the session is at {row.epoch}")
+    if name == "session_created":
+        return Objection("session_exists", "a session of this id exists")
+    if name in MIGRATION_EVENTS:
+        return object_to_migration_sender(row, event)
+    if name in OWNER_ONLY and envelope.service_id != row.owner_service and not is_by_operator(event):
+        return Objection("not_owner", f"{name} is {row.owner_service}'s to say, not {envelope.service_id}'s")
+    if envelope.service_id != row.owner_service:
+        return _object_to_other_service(row, event, arrival)
+    return None
+
+
+def _object_to_other_service(row: SessionState, event: Event, arrival: SessionArrival) -> Objection | None:
+    """Judge what a service sends that does not own the session."""
+    name, service_id = event.envelope.event_type, event.envelope.service_id
+    if name in MEMBERSHIP and not is_by_operator(event):
+        return Objection("not_member", f"its members are {row.owner_service}'s to say, not {service_id}'s")
+    if name in CONTENT_CHANGES and not is_member(row, service_id) and not is_of_detached_run(event, arrival.run):
+        return Objection("not_member", f"the content is {row.owner_service}'s, not {service_id}'s")
+    return None
+
+
+def _judge_in_state(
+    rules: SessionRules, row: SessionState, event: Event, arrival: SessionArrival
+) -> SessionFact | Objection | MigrationJudgement:
+    """Judge an event of the right sender, epoch and owner by the session's state."""
+    event_type = event.envelope.event_type
+    if arrival.run is not None and outlives_state(row, event, arrival.run):
+        return RunEventTaken()
+    rule = rules.by_event.get((row.state, event_type))
+    if rule is not None:
+        if event_type == "session_taken_over":
+            return take_over_session(row, event, arrival)
+        held = None if row.migration is None else object_to_content(row, event_type)
+        return held or rule(row, event.payload, arrival.now_ms)
+    if event_type in MIGRATION_EVENTS:
+        return judge_migration(row, event, arrival)
+    if row.state == "Timeout" and ("Active", event_type) in rules.by_event:
+        return Objection("late", f"{event_type} came after the session timed out; resume it first")
+    return Objection("illegal_transition", f"{event_type} is not possible in {row.state}")
 
 
 class SessionJudge:

@@ -28,8 +28,7 @@ from sessionary.stream_processors.core.run.changes import (
     TaskAdmitted,
     task_request,
 )
-from sessionary.stream_processors.core.session.admission.claims import WAITS, claim_notices, report_admission
-from sessionary.stream_processors.core.session.admission.tokens import report_tokens
+from sessionary.stream_processors.core.session.admission import WAITS, claim_notices, report_admission, report_tokens
 from sessionary.stream_processors.core.session.effects import SessionRow, requested_actions
 from sessionary.stream_processors.core.session.facts import (
     CleanupReleased,
@@ -48,7 +47,7 @@ from sessionary.stream_processors.core.session.facts import (
     TokensUsed,
     Transitioned,
 )
-from sessionary.stream_processors.core.session.migration.report import ReportedFact, migration_records
+from sessionary.stream_processors.core.session.migration import ReportedFact, migration_records
 from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_time, rejected_record, session_record
 
 

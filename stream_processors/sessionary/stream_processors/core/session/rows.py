@@ -15,8 +15,8 @@ from sessionary.stream_processors.core.session.children import change_open_runs
 from sessionary.stream_processors.core.session.clocks import ANSWER, SessionClock, earliest_due, repair_times
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.facts import Buried, SessionFact, Transitioned
-from sessionary.stream_processors.core.session.migration.judge import facts_of_change, facts_of_expiry, open_migration
-from sessionary.stream_processors.core.session.people.questions import expired_answer
+from sessionary.stream_processors.core.session.migration import facts_of_change, facts_of_expiry, open_migration
+from sessionary.stream_processors.core.session.people import expired_answer
 from sessionary.stream_processors.core.session.row_size import (
     estimate_row_bytes,
     is_content_apart,

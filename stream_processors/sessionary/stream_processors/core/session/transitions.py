@@ -40,7 +40,7 @@ from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS, CONTENT, PROCESSOR_EVENTS, WORK
 from sessionary.stream_processors.core.session import clocks
 from sessionary.stream_processors.core.session.clocks import SessionClock
-from sessionary.stream_processors.core.session.people.questions import object_to_answer, resume_reason
+from sessionary.stream_processors.core.session.people import object_to_answer, resume_reason
 
 By = Literal["client", "processor", "either"]
 RECOVERY_ATTEMPTS_MAX = 5

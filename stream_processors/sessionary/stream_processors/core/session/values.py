@@ -1,26 +1,32 @@
-"""Checks of what an event says of itself: names, numbers, lengths, and its snapshot's place."""
+"""Checks of what an event says of itself: names, numbers, lengths, limits and snapshots."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.codec import Event
+from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResumed
 from sessionary.schemas.ids import content_hash, creation_ms, valid_name
-from sessionary.schemas.limits import NUMBER_MAX
+from sessionary.schemas.limits import LIMIT_MAX, NUMBER_MAX, RANGES, with_defaults
 from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, RefusalReason, Snapshot
+from sessionary.schemas.types import Envelope, Limits, RefusalReason, SessionLimits, Snapshot
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.sequencing import SequenceCheck
 from sessionary.stream_processors.core.session.facts import (
+    ContextExceeded,
+    ContextMeasured,
     GapFound,
     SequenceMoved,
     SessionFact,
     SnapshotTaken,
     Transitioned,
 )
-from sessionary.stream_processors.core.session.people.operators import is_by_operator
-from sessionary.stream_processors.core.session.people.questions import asked_question, given_answer
-from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
+from sessionary.stream_processors.core.session.people import (
+    asked_question,
+    committed_snapshot,
+    given_answer,
+    is_by_operator,
+)
 
 # For so long after it was first sent an event may be delivered again: the retention of the events
 # topic, and the age limit of a client's spool. It is a part of the rules.
@@ -156,3 +162,39 @@ def _object_to_hash(snapshot: Snapshot) -> Objection | None:
     if snapshot.content_hash == content_hash(snapshot.state_json):
         return None
     return Objection("hash_mismatch", f"the hash of snapshot {snapshot.snapshot_id} {_WRONG_HASH}")
+
+
+def resolved(limits: Limits) -> SessionLimits:
+    """Return `limits` with defaults filled in. Raises `Invalid("invalid_limits")`."""
+    result = with_defaults(limits)
+    for place, value in enumerate(result):
+        if not 0 < value <= LIMIT_MAX:
+            name = result._fields[place]
+            raise Invalid("invalid_limits", f"{name} is {value}; it must be above 0 and at most {LIMIT_MAX}")
+    outside = outside_ranges(result)
+    if outside and not limits.override:
+        raise Invalid("invalid_limits", f"{'; '.join(outside)}; set override where this is meant")
+    return result
+
+
+def outside_ranges(limits: SessionLimits) -> list[str]:
+    """Return, for people, each limit that lies outside its recommended range."""
+    return [
+        f"{name} {value} is outside {low} to {high}"
+        for name, (low, high) in RANGES.items()
+        if not low <= (value := getattr(limits, name)) <= high
+    ]
+
+
+def measured_context(row: SessionState, envelope: Envelope) -> list[SessionFact]:
+    """Return the facts of an event's context size. Above the limit it is audited once."""
+    size, limit = envelope.context_bytes, row.limits.context_limit_bytes
+    if size is None:
+        return []
+    exceeded = size > limit
+    facts: list[SessionFact] = []
+    if exceeded and not row.context_exceeded:
+        facts.append(ContextExceeded(size, limit))
+    if (size, exceeded) != (row.context_bytes, row.context_exceeded):
+        facts.append(ContextMeasured(size, exceeded))
+    return facts

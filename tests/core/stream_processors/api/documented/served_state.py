@@ -12,7 +12,7 @@ from typing import Any
 from sessionary.schemas.ids import derived_id, new_task_id, partition_of
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ErrorInfo
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.readers.commit_news import CommitNews, RowWatch
 from tests.core.oracle_rig import SETTINGS, OracleRig

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from aiohttp import ClientResponse
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.recent_outcomes import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, Server

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sessionary.schemas.records import GravestoneChunk
 from sessionary.stream_processors.core.clock import NEVER_MS
-from sessionary.stream_processors.core.gravestones.chunk_index import (
+from sessionary.stream_processors.core.gravestones import (
     CHUNK_PREFIX,
     DAY_MS,
     HASH_BYTES,

@@ -3,24 +3,22 @@
 import heapq
 
 from sessionary.schemas.records import GravestoneChunk
-from sessionary.stream_processors.core.gravestones.chunk_index import (
+from sessionary.stream_processors.core.gravestones import (
     DAY_MS,
+    ROUNDS_MAX,
+    Changes,
     ChunkIndex,
+    ChunkSizes,
+    Waiting,
     chunk_key,
     count_hashes,
     end_of_day,
     hash_key,
     is_chunk_key,
     join_hashes,
-    split_hashes,
-)
-from sessionary.stream_processors.core.gravestones.packing import (
-    ROUNDS_MAX,
-    Changes,
-    ChunkSizes,
-    Waiting,
     merge_chunks,
     pack_gravestones,
+    split_hashes,
 )
 
 SIZES = ChunkSizes(chunk_keys=10, chunks_merged=4)

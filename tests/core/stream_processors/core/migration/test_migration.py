@@ -11,7 +11,7 @@ from sessionary.schemas.ids import content_hash
 from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import MigrationRequest, Position
 from sessionary.schemas.types import Limits
-from sessionary.stream_processors.core.session.migration.judge import open_migration
+from sessionary.stream_processors.core.session.migration import open_migration
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory
 

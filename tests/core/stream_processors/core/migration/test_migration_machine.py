@@ -10,10 +10,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from sessionary.stream_processors.core.children import call as calls
 from sessionary.stream_processors.core.children.call import BY_EVENT
 from sessionary.stream_processors.core.model import Decision
-from sessionary.stream_processors.core.session import decide, effects
+from sessionary.stream_processors.core.session import effects
+from sessionary.stream_processors.core.session import judge as decide
+from sessionary.stream_processors.core.session import migration as judge
 from sessionary.stream_processors.core.session.facts import MigrationCompleted
-from sessionary.stream_processors.core.session.migration import judge
-from sessionary.stream_processors.core.session.migration.transitions import LET_GO
+from sessionary.stream_processors.core.session.migration import LET_GO
 from tests.core.stream_processors.core.migration.migration_machine import MigrationMachine
 from tests.core.stream_processors.core.migration.protocol_account import (
     AUDITS,

@@ -7,7 +7,7 @@ from sessionary.schemas.limits import RUN_SILENCE_MS
 from sessionary.schemas.records import FinishedRun, RunGravestone, RunState
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import ClockRepair, ErrorInfo, Limits
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS
+from sessionary.stream_processors.core.gravestones import DAY_MS
 from sessionary.stream_processors.core.run.rows import RUN_GRAVESTONE_MS, repair_run_times, run_deadline, run_due_ms
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.run.run_rig import RunRig

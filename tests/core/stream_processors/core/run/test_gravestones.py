@@ -4,7 +4,7 @@ from typing import Any
 
 from sessionary.schemas.ids import SessionKey, new_task_id, run_key, task_key
 from sessionary.schemas.records import GravestoneChunk, RunGravestone
-from sessionary.stream_processors.core.gravestones.chunk_index import DAY_MS, HASH_BYTES
+from sessionary.stream_processors.core.gravestones import DAY_MS, HASH_BYTES
 from sessionary.stream_processors.core.run.rows import RUN_GRAVESTONE_MS
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig

@@ -8,7 +8,7 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.stream_processors.core.children.artifact import ARTIFACT_TRANSITIONS
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
-from sessionary.stream_processors.core.session.migration.transitions import OFFER_STATES
+from sessionary.stream_processors.core.session.migration import OFFER_STATES
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory

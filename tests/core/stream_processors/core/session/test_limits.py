@@ -10,8 +10,8 @@ from sessionary.schemas.limits import DEFAULTS, LIMIT_MAX, RANGES, inactivity_bu
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.session.accepted import STATE_BYTES_MAX, rule_for
 from sessionary.stream_processors.core.session.facts import ContentUpdated
-from sessionary.stream_processors.core.session.limits import resolved
 from sessionary.stream_processors.core.session.transitions import Objection
+from sessionary.stream_processors.core.session.values import resolved
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 

@@ -7,8 +7,7 @@ import pytest
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.types import Answer, Limits
-from sessionary.stream_processors.core.session.people.operators import is_by_operator
-from sessionary.stream_processors.core.session.people.snapshots import committed_snapshot
+from sessionary.stream_processors.core.session.people import committed_snapshot, is_by_operator
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory, payload_of, snapshot
 

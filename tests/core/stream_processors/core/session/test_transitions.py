@@ -8,7 +8,7 @@ from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.limits import DEFAULTS, LIMIT_MAX, RANGES
 from sessionary.schemas.types import Phase, SessionStateName
 from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT, PRODUCERS_MAX, RANGES_MAX, epoch_refusal
-from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
+from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     COMPLETIONS,

@@ -1,7 +1,16 @@
-"""What an event, the end of an offer, or another change of the session is for its migration."""
+"""The migration of a session to another service: its steps, and what each changes and leaves.
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+    offered ──(the target has loaded it)──▶ prepared ──(the target has the same state)──▶ completed
+       │                                       │
+       └───────────────▶ aborted ◀─────────────┘   time is over, called off, three other states
+
+A session that was Active is held while it is prepared. One in Paused or Timeout stays there until
+its new owner takes it: a Paused one then is as before, one in Timeout is resumed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import (
@@ -10,13 +19,15 @@ from sessionary.schemas.events import (
     SessionMigrationLoaded,
     SessionMigrationOffered,
 )
-from sessionary.schemas.ids import content_hash, valid_name
+from sessionary.schemas.ids import content_hash, derived_id, valid_name
 from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
 from sessionary.schemas.parts.migration import Migration
-from sessionary.schemas.records import SessionState
+from sessionary.schemas.records import AuditRecord, CleanupRequest, MigrationRequest, SessionState
+from sessionary.schemas.types import Cleanup, SessionStateName
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import CONTENT
+from sessionary.stream_processors.core.session.clocks import continue_duration, stop_duration
 from sessionary.stream_processors.core.session.facts import (
     AbortReason,
     MigrationAborted,
@@ -27,16 +38,168 @@ from sessionary.stream_processors.core.session.facts import (
     TakenOver,
     Transitioned,
 )
-from sessionary.stream_processors.core.session.migration.transitions import (
-    CLEANUP_REASON,
-    HELD,
-    LET_GO,
-    MISMATCHES_MAX,
-    OFFER_STATES,
-    TAKEN,
+from sessionary.stream_processors.core.session.people import is_by_operator
+from sessionary.stream_processors.core.session.transitions import Transition, object_to_duration
+from sessionary.stream_processors.core.trail import at_due_time, next_number
+
+MISMATCHES_MAX: Final = 3
+CLEANUP_REASON: Final = "migrated"
+# What the former owner is asked to release; the session itself goes on elsewhere.
+CLEANUP_ACTIONS: Final = ("memory_cleanup", "close_connection", "release_context")
+OFFER_STATES: Final[frozenset[SessionStateName]] = frozenset({"Active", "Paused", "Timeout"})
+MIGRATION_EVENTS: Final = frozenset(
+    {
+        "session_migration_offered",
+        "session_migration_loaded",
+        "session_migration_accepted",
+        "session_migration_completed",
+        "session_migration_aborted",
+    }
 )
-from sessionary.stream_processors.core.session.people.operators import is_by_operator
-from sessionary.stream_processors.core.session.transitions import object_to_duration
+
+
+def _forget_release(state: SessionState, now_ms: int) -> SessionState:
+    return state._replace(released_at=None)
+
+
+# The fact that completes a migration has raised the epoch already; one that is aborted raises none.
+HELD: Final = Transition("T04", "Active", "session_migration_loaded", "Paused", None, "processor", effect=stop_duration)
+LET_GO: Final = Transition(
+    "T05", "Paused", "session_migration_aborted", "Active", "processing", "processor", effect=continue_duration
+)
+TAKEN: Final[Mapping[SessionStateName, Transition]] = MappingProxyType(
+    {
+        "Active": Transition(
+            "T05",
+            "Paused",
+            "session_migration_accepted",
+            "Active",
+            "processing",
+            "processor",
+            effect=continue_duration,
+        ),
+        "Timeout": Transition(
+            "T07",
+            "Timeout",
+            "session_migration_accepted",
+            "Active",
+            "processing",
+            "processor",
+            effect=_forget_release,
+        ),
+    }
+)
+"""By the session's state before it was prepared; a session that was Paused makes no transition."""
+
+
+CLEANUPS_KEPT = 8
+
+
+def change_owner(row: SessionState, service_id: str, agent_id: str, producer_id: str, at_ms: int) -> SessionState:
+    """Return the row as its next epoch begins: owned by a service, held by one of its clients.
+
+    That client is a sign of life at `at_ms` (log time), so the clocks of activity begin again.
+    """
+    return row._replace(
+        epoch=row.epoch + 1,
+        owner_service=service_id,
+        agent_id=agent_id,
+        holder=producer_id,
+        holder_epoch=row.epoch + 1,
+        owner_heard_at=at_ms,
+        last_event_at=at_ms,
+        last_work_at=at_ms,
+    )
+
+
+def add_cleanup(row: SessionState, at_ms: int) -> SessionState:
+    """Return the row with one more clean-up; its id follows from the row's last audit number."""
+    cleanup = Cleanup(derived_id(row.tenant_id, row.session_id, row.audit_seq), at_ms, released=False)
+    return row._replace(cleanups=(*row.cleanups, cleanup)[-CLEANUPS_KEPT:])
+
+
+def move_migration(row: SessionState, fact: MigrationMoved) -> SessionState:
+    """Enter a step of the migration. It is no sign of the agent's life: it restarts no clock."""
+    return next_number(row._replace(migration=fact.migration))
+
+
+def count_difference(row: SessionState, fact: StateDiffered) -> SessionState:
+    """Count that the target had another state."""
+    return row._replace(migration=fact.migration)
+
+
+def complete_migration(row: SessionState, fact: MigrationCompleted) -> SessionState:
+    """Let the target own the session, and the sender hold it; the former owner is to clean up."""
+    target = fact.migration.target_service
+    owned = change_owner(row, target, fact.agent_id, fact.producer_id, fact.at_ms)
+    completed = next_number(owned._replace(migration=fact.migration._replace(step="completed")))
+    return add_cleanup(completed, fact.at_ms)
+
+
+def abort_migration(row: SessionState, fact: MigrationAborted) -> SessionState:
+    """End the migration; the row says why until there is another one."""
+    ended = fact.migration._replace(step="aborted", reason_code=fact.reason_code)
+    return next_number(row._replace(migration=ended))
+
+
+ReportedFact = MigrationMoved | MigrationCompleted | MigrationAborted
+
+
+def migration_records(
+    record: AuditRecord, row: SessionState, after: SessionState, fact: ReportedFact
+) -> list[AuditRecord | CleanupRequest | MigrationRequest]:
+    """Return the records of a fact. `record` has what all audit records of the session have."""
+    migration = fact.migration
+    record = record._replace(
+        migration_id=migration.migration_id,
+        from_service=row.owner_service,
+        to_service=migration.target_service,
+        user_id=after.user_id if record.event_id is None else record.user_id,
+    )
+    if isinstance(fact, MigrationMoved):
+        told = _told(record, migration.step, migration.step, fact.reason)
+        return [told, _migration_request(after, fact)]
+    if isinstance(fact, MigrationAborted):
+        told = _told(record, "aborted", fact.reason_code, fact.reason)
+        return [told if fact.due_ms is None else at_due_time(told, fact.due_ms, fact.at_ms)]
+    reason = f"{migration.target_service} owns the session, after {row.owner_service}"
+    cleanup = CleanupRequest(
+        cleanup_id=after.cleanups[-1].cleanup_id,
+        tenant_id=after.tenant_id,
+        session_id=after.session_id,
+        service_id=row.owner_service,
+        epoch=row.epoch,
+        reason_code=CLEANUP_REASON,
+        reason=reason,
+        actions=CLEANUP_ACTIONS,
+        requested_at=fact.at_ms * 1000,
+        context_bytes=after.context_bytes,
+    )
+    told = _told(record, "completed", CLEANUP_REASON, reason)
+    return [told._replace(cleanup_id=cleanup.cleanup_id, cleanup_actions=cleanup.actions), cleanup]
+
+
+def _told(record: AuditRecord, step: str, reason_code: str, reason: str) -> AuditRecord:
+    event_type = f"session_migration_{step}"
+    return record._replace(event_type=event_type, migration_step=step, reason_code=reason_code, reason=reason)
+
+
+def _migration_request(after: SessionState, fact: MigrationMoved) -> MigrationRequest:
+    migration = fact.migration
+    return MigrationRequest(
+        migration_id=migration.migration_id,
+        tenant_id=after.tenant_id,
+        session_id=after.session_id,
+        service_id=migration.target_service,
+        from_service=after.owner_service,
+        step=migration.step,
+        user_id=after.user_id,
+        epoch=after.epoch,
+        version=after.version,
+        data_classes=after.data_classes,
+        expires_at=migration.expires_at * 1000,
+        requested_at=fact.at_ms * 1000,
+    )
 
 
 class MigrationJudgement(NamedTuple):

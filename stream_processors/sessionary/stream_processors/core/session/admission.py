@@ -1,4 +1,4 @@
-"""The claim of a session to a slot of its tenant's quota: what moves it, and who is told.
+"""The quotas of a session's tenant: its claim to a slot, and the tokens that its events use.
 
     created ─▶ requested ─▶ waits in Idle: it cannot start
     verdict of the quotas, if that claim is open ─▶ admitted (taken), or ended by T03 (released)
@@ -7,22 +7,35 @@
 A session holds its slot as long as it is live: while it is Active or may become so again. In
 Terminated it never works again, and waits only to be archived. Its detached runs may outlive it,
 but these have a quota of their own. So the transition to Terminated releases the claim.
+
+Each quota for which the tenant's runs or sessions ask hears of the tokens that an event used: its
+claims wait while the tokens of a window are used up. It hears in the transaction of the event, once
+and at once: so an account lags by no more than what is under way, and a session's row keeps none of
+it.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
+from sessionary.schemas.codec import Event
+from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.parts.quota import QuotaStep, SessionQuota
+from sessionary.schemas.parts.quota import QuotaName, QuotaStep, SessionQuota
 from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
-from sessionary.schemas.types import Refusal
+from sessionary.schemas.types import Refusal, RuleSet
 from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import Place
-from sessionary.stream_processors.core.run.changes import tell_limit
+from sessionary.stream_processors.core.run.changes import QUOTA, tell_limit
 from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, QUOTA_GRANTED
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
-from sessionary.stream_processors.core.session.facts import ClaimRefused, SessionAdmitted, SessionFact, Transitioned
-from sessionary.stream_processors.core.session.migration.judge import facts_of_change
+from sessionary.stream_processors.core.session.facts import (
+    ClaimRefused,
+    SessionAdmitted,
+    SessionFact,
+    TokensUsed,
+    Transitioned,
+)
+from sessionary.stream_processors.core.session.migration import facts_of_change
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
 from sessionary.stream_processors.core.trail import session_record
 
@@ -69,3 +82,24 @@ def report_admission(
     record = session_record(session, after, arrival, place, "quota")
     told = record._replace(event_type=ADMITTED_TYPE, reason_code=QUOTA_GRANTED, reason=_ADMITTED)
     return [told._replace(user_id=after.user_id), *claim_notices(row, after)]
+
+
+def used_tokens(event: Event, rules: RuleSet) -> Sequence[TokensUsed]:
+    """Return which tokens an event used that applies; nothing without any."""
+    usage = event.payload
+    if not isinstance(usage, UsageRecorded):
+        return ()
+    tokens = usage.tokens_in + usage.tokens_out
+    return (TokensUsed(tokens, _asked_quotas(rules)),) if tokens else ()
+
+
+def _asked_quotas(rules: RuleSet) -> Sequence[QuotaName]:
+    of_runs: Sequence[QuotaName] = (QUOTA,) if rules.quotas else ()
+    return (*of_runs, SESSION_QUOTA) if rules.session_quotas else of_runs
+
+
+def report_tokens(
+    session: SessionKey, row: SessionState, after: SessionState, fact: TokensUsed, arrival: Arrival, place: Place
+) -> list[QuotaNotice]:
+    """Tell each quota how many tokens were used, and by which record."""
+    return [QuotaNotice(quota, "used", *session, "", place.offset, fact.tokens) for quota in fact.quotas]

@@ -1,15 +1,35 @@
-"""A question that a session waits with in Paused: what may end it, and the answer that is kept.
+"""What people do with sessions: events of operators, questions, and the pause that waits for them.
 
-A question ends approved, refused or expired: by an operator's answer, or by its clock. It ends
-without an answer only with its session.
+Operators' events are those that the control API sends for a principal. A question ends approved,
+refused or expired: by an operator's answer, or by its clock. It ends without an answer only with
+its session.
 """
 
-from typing import Final
+from typing import Any, Final
 
+from sessionary.schemas.codec import Event
 from sessionary.schemas.events import SessionPaused, SessionResumed
+from sessionary.schemas.ids import content_hash, derived_id
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import Answer, Envelope, Question
+from sessionary.schemas.types import Answer, Envelope, Question, Snapshot
 from sessionary.stream_processors.core.judge import Objection
+
+# What an operator may do to sessions of other services. The name of the principal is the actor.
+OPERATOR_EVENTS: Final = frozenset({"session_paused", "session_resumed", "session_terminated"})
+
+
+def is_by_operator(event: Event) -> bool:
+    """Return whether the control API sent an event for a principal with the role operator.
+
+    Who may write to the events topic can claim it, as he can claim to be any service.
+    """
+    return getattr(event.payload, "as_operator", False) is True
+
+
+def is_operators_cancellation(payload: Any) -> bool:
+    """Return whether an operator calls a session off: that ends it also in state Error."""
+    return getattr(payload, "as_operator", False) is True and payload.reason == "cancelled"
+
 
 EXPIRED: Final = "expired"
 _APPROVED: Final = "approved"
@@ -57,3 +77,28 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 def expired_answer(question: Question) -> Answer:
     """Return the answer to a question without one in time: it is refused."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
+
+
+def committed_snapshot(row: SessionState) -> Snapshot:
+    """Return a snapshot of a session's committed state: its head, or one that follows the head.
+
+    Head and version decide the id, so that a replay, and a second call, give the same one.
+    """
+    head = row.snapshot
+    is_committed = (head.state_json, head.schema_version, head.encoding) == (
+        row.state_json,
+        row.state_schema_version,
+        "full",
+    )
+    if is_committed:
+        return head
+    return Snapshot(
+        derived_id(row.tenant_id, row.session_id, "snapshot", head.snapshot_id, row.version),
+        parent_snapshot_id=head.snapshot_id,
+        schema_version=row.state_schema_version,
+        state_json=row.state_json,
+        context=head.context,
+        content_hash=content_hash(row.state_json),
+        encoding="full",
+        compression="none",
+    )
