@@ -13,8 +13,7 @@ from sessionary.stream_processors.core.gravestones.chunk_index import is_chunk_k
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.packed_rows import MachineRows
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
+from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
 from tests.integration.test_changelog_loss import LossBench, changelog
 from tests.integration.test_processor_partition import WAIT_S
 from tests.support.machines import MACHINES

@@ -18,8 +18,7 @@ from sessionary.schemas.types import Limits
 from sessionary.stream_processors.families import all_machines
 from sessionary.stream_processors.metrics import HELP
 from sessionary.stream_processors.store.packed_rows import MachineRows
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import RocksStore
+from sessionary.stream_processors.store.stores import RocksMemory, RocksStore
 from tests.integration.processor_load import (
     HOLE_MS,
     Agent,

@@ -16,9 +16,8 @@ ACROSS_TENANTS = {
     "sessionary/infra/cli/commands/rejected.py": "operators replay a record by its place",
     "sessionary/infra/cli/commands/sessions/timeline.py": "picks a session for a demonstration",
     "sessionary/infra/demo/queries.py": "reads the demo's own sessions by their ids",
-    "sessionary/infra/governance/artifact_sweep.py": "tenants share a body that has the same hash",
+    "sessionary/infra/cli/commands/operators/artifacts.py": "tenants share a body that has the same hash",
     "sessionary/infra/kpi/key_figures.py": "figures of the whole pipeline, for operators",
-    "sessionary/infra/kpi/overdue_artifacts.py": "a number for operators",
     "sessionary/infra/migration_demo/queries.py": "counts faults of all rows, for the demo's operator",
     "sessionary/infra/workflow_demo/report.py": "reads the demo's own session by its id",
 }

@@ -136,7 +136,7 @@ if TYPE_CHECKING:
     from sessionary.producers.agents.async_agent import AsyncAgent
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
-    from sessionary.producers.async_client_parts import AsyncOnMigrated
+    from sessionary.producers.async_client_parts import AsyncOnMigrated, current_session
     from sessionary.producers.following.async_follower import AsyncSessionFollower
     from sessionary.producers.session.async_opening import AsyncStep
     from sessionary.producers.session.async_session import (
@@ -147,7 +147,6 @@ if TYPE_CHECKING:
         AsyncSessionMigration,
         AsyncSessionRecords,
     )
-    from sessionary.producers.session.current import current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
 # Most clients need none of them, or they need asyncio or pydantic, which take long to load.
@@ -166,7 +165,7 @@ _LOADED_AT_USE = {
     "AsyncStep": "session.async_opening",
     "DeliveryPolicy": "settings",
     "ProducerSettings": "settings",
-    "current_session": "session.current",
+    "current_session": "async_client_parts",
 }
 
 

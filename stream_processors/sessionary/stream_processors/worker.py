@@ -38,8 +38,7 @@ from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.measures.open_transactions import OpenTransactionWatch, join_ends
-from sessionary.stream_processors.measures.row_census import count_rows
-from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
+from sessionary.stream_processors.measures.worker_gauges import WorkerGauges, count_rows
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor

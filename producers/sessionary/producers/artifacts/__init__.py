@@ -4,16 +4,14 @@
     stores          bodies in a local folder, or at any URL that fsspec knows
     library         saves and loads artifacts, and reports them in a session
     stream          an artifact that is written in chunks, and continued after a crash
-    continuation    the prompt with which a model continues a long text
 
 Bodies never pass through Kafka: events have an artifact's id, type, address, size and hash.
 """
 
 from sessionary.producers.artifacts.artifact import Artifact, ArtifactReference
-from sessionary.producers.artifacts.continuation import continuation_prompt
 from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.artifacts.stores import ArtifactStore, FolderStore, FsspecStore, open_store
-from sessionary.producers.artifacts.stream import ArtifactStream
+from sessionary.producers.artifacts.stream import ArtifactStream, continuation_prompt
 
 __all__ = [
     "Artifact",

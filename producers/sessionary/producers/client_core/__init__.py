@@ -4,8 +4,6 @@
     core           what a process has once; its parts in a fork; clients of other tenants
     sessions       makes sessions, attaches to those that exist, follows and reads any
     task_reads     the questions about tasks
-    task_answers   the answers to them
-    library_place  the library of artifacts, by the place that a user names
 
 The part of `AsyncSessionClient` that is written by hand is in `async_client_parts`.
 """

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from sessionary.producers.client_core.core import ClientCore
-from sessionary.producers.client_core.library_place import open_library
 from sessionary.producers.context.thread_inheritance import inherit_in_threads
 from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.judgement.notices import Callbacks
@@ -11,11 +10,26 @@ from sessionary.producers.ports import Ports
 from sessionary.schemas.fast_replace import speed_up
 from sessionary.schemas.ids import checked_name
 
-if TYPE_CHECKING:  # pydantic takes long to load
+if TYPE_CHECKING:
     from pathlib import Path
 
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.settings import ProducerSettings
+
+
+# The client's library of artifacts, by the place that a user names.
+
+
+def open_library(place: "ArtifactLibrary | Path | str | None") -> "ArtifactLibrary | None":
+    """Return the library at a place, or the given one; None without a place.
+
+    Raises `SettingsError` if the extra `artifacts` is missing, or fsspec does not know the URL.
+    """
+    if place is None:
+        return None
+    from sessionary.producers.artifacts.library import ArtifactLibrary  # most clients have none
+
+    return place if isinstance(place, ArtifactLibrary) else ArtifactLibrary(place)
 
 
 def open_client(

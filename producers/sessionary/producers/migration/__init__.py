@@ -4,5 +4,4 @@ In the order in which a session passes:
 
     acceptor         answers the requests for one service: loads sessions, and accepts them
     hand_over        calls the program's function with a session that has arrived
-    async_hand_over  lets an event loop await it
 """

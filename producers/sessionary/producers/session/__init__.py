@@ -5,7 +5,6 @@ In the order in which one reads them:
     session         `Session`: all public verbs, each a line, in one class and five groups
     async_session   `AsyncSession`, made of that text by `generation.async_faces`
     async_opening   the part of `AsyncSession` that is written by hand
-    current         the session whose block the current code runs in
     view            the local view: state, epoch, version, content; under one lock
     core            the core: view, heartbeats, how events are sent and answers adopted
     opening         how a core is made, and an existing session opened

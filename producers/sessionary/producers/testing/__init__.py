@@ -11,7 +11,6 @@ The modules:
 
     clients          clients whose outside is in memory
     memory           that outside: what was sent, its verdicts, the clock
-    memory_core      the inside of it, which its ports share
     memory_runs      its runs, steps and tool calls, as the control API tells them
     memory_requests  what services are asked for: clean-ups and migrations
     memory_follows   the streams of its followed sessions
@@ -19,8 +18,6 @@ The modules:
     judged_log       the events in the order of the log, with their verdicts; imported lazily
     quotas           the quotas of a memory's tenants; imported lazily
     judge            the processor's rules over partitions in memory; imported lazily
-    fake_heartbeats  the heartbeats of a client's sessions on that clock
-    fake_polls       when clients ask about their sessions on that clock
     judged_event     an event and its verdict
 """
 

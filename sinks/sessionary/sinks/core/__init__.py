@@ -6,7 +6,6 @@ It imports neither Kafka's nor ClickHouse's client.
     intent          when a partition's records become a block, and which offsets are committed
     block_due       when a block is due; idle records alone wait longer
     idle_records    records that may wait: ticks, heartbeats, what they make
-    record_lists    what is asked of many records at once
     retry_pause     how long a sink pauses after a fault
     rows/           Kafka records to rows, one module per table
     payload_json    an event's payload as JSON

@@ -1,23 +1,113 @@
 """The gauges that are read when a worker's metrics are. On the event loop; nothing blocks."""
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Final, cast
 
 from sessionary.stream_processors.core.call.machine import CallLabel
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.run.machine import RunLabel
 from sessionary.stream_processors.core.run.transitions import FINISHED, OPEN
-from sessionary.stream_processors.measures.log_lag import LogLag
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.ticker import Ticker
-from sessionary.stream_processors.store.full_disk import free_bytes
 from sessionary.stream_processors.store.packed_rows import LAYERS
-from sessionary.stream_processors.store.stores import PartitionStores
+from sessionary.stream_processors.store.stores import PartitionStores, free_bytes
+
+# How far partitions are behind their logs, by the ends of the logs that were asked for; pure.
+
+
+class LogLag:
+    """The ends of the logs of owned partitions, and how far these were folded.
+
+    `folded` is always by partition: the offset below which nothing is left to fold. Times are in ms
+    of the wall clock.
+    """
+
+    def __init__(self) -> None:
+        self._log_ends: dict[int, int] = {}
+        self._folded: dict[int, int] = {}
+        self._level_ms: dict[int, float] = {}  # when a partition was last known to be at its log's end
+
+    def observe(
+        self, owned: Collection[int], folded: Mapping[int, int], log_ends: Mapping[int, int], asked_ms: float
+    ) -> None:
+        """Take the ends of the logs, by an answer to a question at `asked_ms`.
+
+        `folded` was read after the answer. Partitions that are no longer owned are forgotten.
+        """
+        self._log_ends |= log_ends
+        self._folded |= folded
+        for partition, end in log_ends.items():
+            if folded.get(partition, -1) >= end:
+                self._level_ms[partition] = asked_ms
+        for known in (self._log_ends, self._folded, self._level_ms):
+            for partition in known.keys() - set(owned):
+                del known[partition]
+
+    def lag_records(self, folded: Mapping[int, int]) -> dict[int, int]:
+        """Return the offsets between `folded` and the log's end.
+
+        A partition that is not in `folded` is halted, or is opened again: it is where it was last.
+        One of which that or its log's end is not known is left out.
+        """
+        known = self._folded | dict(folded)
+        return {number: max(0, end - known[number]) for number, end in self._log_ends.items() if number in known}
+
+    def lag_seconds(
+        self,
+        folded: Mapping[int, int],
+        waiting_ms: Mapping[int, int],
+        clocks_ms: Mapping[int, int],
+        now_ms: float,
+    ) -> dict[int, float]:
+        """Return how long ago the first record behind `folded` was appended; 0 without one.
+
+        `waiting_ms`: when that was, of those that are fetched. Otherwise it was not before the
+        partition's clock, nor before the partition was last level with its log.
+        """
+        found: dict[int, float] = {}
+        for number, records in self.lag_records(folded).items():
+            since_ms: float | None = waiting_ms.get(number)
+            if since_ms is None:
+                since_ms = max(clocks_ms.get(number, 0), self._level_ms.get(number, 0)) or now_ms
+            found[number] = max(0.0, now_ms - since_ms) / 1_000 if records else 0.0
+        return found
+
+
+# Counts the rows of partitions that have opened, a few at a time on the event loop.
+#
+# A row is decoded to be counted, which takes some 10 µs, so that a partition does not wait for it
+# when it opens. 10,000 rows are counted within two seconds.
+
+
+_SLICE_S = 0.002  # of counting, between two pauses
+_PAUSE_S = 0.02
+_IDLE_S = 0.5  # between two looks if all rows are counted
+_ROWS = 16  # between two readings of the clock
+
+
+def count_for_a_slice(states: Iterable[PartitionState]) -> bool:
+    """Count rows for 2 ms at most; return whether all of them are counted then."""
+    ends_s = time.perf_counter() + _SLICE_S
+    for state in states:
+        while not state.tally.is_complete:
+            if time.perf_counter() > ends_s:
+                return False
+            state.tally.count_waiting(state.peek_row, _ROWS)
+    return True
+
+
+async def count_rows(states: Callable[[], Iterable[PartitionState]]) -> None:
+    """Count the rows of the states of open partitions, for ever. `states` returns them."""
+    while True:
+        await asyncio.sleep(_IDLE_S if count_for_a_slice(states()) else _PAUSE_S)
+
 
 # The states of sessions that have a row; of archived ones a gravestone remains.
 STATES: Final = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated")

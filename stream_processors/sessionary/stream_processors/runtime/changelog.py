@@ -32,8 +32,7 @@ from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import require_roomy_topics
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, ChangelogRecords, RowCodec
-from sessionary.stream_processors.store.saved_position import SavedPosition, is_usable
-from sessionary.stream_processors.store.stores import Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store, is_usable
 
 _log = role_logger(__name__)
 # What a fetch brings, and the next one while its records are loaded: more is memory that stays.

@@ -32,8 +32,7 @@ from sessionary.stream_processors.runtime.open_batch import LookupReport, OpenBa
 from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
-from sessionary.stream_processors.store.saved_position import SavedPosition
-from sessionary.stream_processors.store.stores import Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 _log = role_logger(__name__)
 _SEEK_PAUSE_S = 1.0

@@ -22,8 +22,7 @@ from sessionary.stream_processors.runtime.fetching.pending_records import FetchC
 from sessionary.stream_processors.runtime.job import Job
 from sessionary.stream_processors.runtime.transaction import BatchLimits, CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.saved_position import SavedPosition
-from sessionary.stream_processors.store.stores import Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 # Traces a committed batch: partition, records, what was judged, and from when to when (µs).
 TraceBatch = Callable[[int, Sequence[LogRecord], JudgedRecords, int, int], None]

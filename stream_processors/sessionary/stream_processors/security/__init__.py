@@ -2,7 +2,6 @@
 
     member_credentials    the group member's TLS and SASL, from the settings of librdkafka
     bearer_tokens         tokens of SASL mechanism OAUTHBEARER for the group's member
-    api_certificates      TLS of the control API's server
 
 librdkafka secures every other connection to Kafka by itself.
 """

@@ -374,7 +374,7 @@ def test_the_verbs_of_asyncio() -> None:
 def test_the_functions_of_a_module() -> None:
     assert functions_of(__name__) == {"model_training": train_model}
     with pytest.raises(Invalid, match="marked with @task"):
-        functions_of("sessionary.producers.client_core.task_answers")
+        functions_of("sessionary.producers.client_core.task_reads")
 
 
 def test_a_client_remembers_a_bounded_number_of_places() -> None:

@@ -1,6 +1,7 @@
 """A worker's gauges, read from the owners of its partitions; without a broker."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from itertools import count
@@ -12,14 +13,17 @@ import pytest
 from sessionary.schemas.ids import partition_of
 from sessionary.stream_processors.core.call.machine import CallLabel
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.run.machine import RunLabel
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.measures import row_census
-from sessionary.stream_processors.measures.row_census import count_for_a_slice
-from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
+from sessionary.stream_processors.measures import worker_gauges
+from sessionary.stream_processors.measures.worker_gauges import LogLag, WorkerGauges, count_for_a_slice, count_rows
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.fetching.pending_records import FollowingRecords
 from sessionary.stream_processors.runtime.log_probe import LogProbe
+from tests.core.fold_rig import FoldRig
+from tests.core.oracle_rig import START_MS
+from tests.core.store_rig import JOB, StoreRig
 from tests.core.stream_processors.runtime.owner_doubles import FakeRecovery, OwnerBench, RecordingWriter
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.metrics_page import read_series
@@ -148,7 +152,7 @@ def test_lag_does_not_count_markers_and_is_there_before_the_record_is_folded(rec
 def test_sessions_and_their_bytes_are_counted_and_what_is_overdue(
     recovery: FakeRecovery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_census, "_SLICE_S", 60.0)
+    monkeypatch.setattr(worker_gauges, "_SLICE_S", 60.0)
 
     async def story(rig: Rig) -> None:
         recovery.gate.release(100)
@@ -261,3 +265,101 @@ def test_runs_and_calls_are_counted_by_state_and_are_no_gravestones(recovery: Fa
         assert sum(value for name, value in found.items() if name.startswith("sessions{")) == 0
 
     run(story)
+
+
+NOW_MS = 1_795_219_200_000
+
+
+def test_a_lag_is_the_offsets_between_what_is_folded_and_the_log_s_end() -> None:
+    lag = LogLag()
+    assert lag.lag_records({0: 5}) == {}, "its log's end is not known yet"
+    lag.observe([0, 1, 2], {0: 5, 1: 9}, {0: 8, 1: 9, 2: 4}, NOW_MS)
+    assert lag.lag_records({0: 5, 1: 9}) == {0: 3, 1: 0}
+    assert lag.lag_records({0: 8, 1: 12}) == {0: 0, 1: 0}, "what was folded since"
+    assert lag.lag_records({1: 9}) == {0: 3, 1: 0}, "a halted partition that is opened again is where it was"
+    lag.observe([0, 1, 2], {1: 9}, {1: 11}, NOW_MS)
+    assert lag.lag_records({1: 9}) == {0: 3, 1: 2}, "the end that did not answer is as before"
+
+
+def test_a_partition_that_left_is_forgotten_with_its_next_observation() -> None:
+    lag = LogLag()
+    lag.observe([0, 1], {0: 5, 1: 5}, {0: 8, 1: 8}, NOW_MS)
+    lag.observe([1], {1: 6}, {1: 8}, NOW_MS)
+    assert lag.lag_records({1: 6}) == {1: 2}
+    lag.observe([0, 1], {1: 6}, {0: 8, 1: 8}, NOW_MS)
+    assert lag.lag_records({1: 6}) == {1: 2}, "where it is now is not known"
+
+
+def test_a_lag_in_seconds_begins_with_the_first_record_that_waits() -> None:
+    lag = LogLag()
+    lag.observe([0, 1, 2, 3, 4], {0: 5, 1: 8, 2: 5, 3: 5, 4: 5}, dict.fromkeys(range(5), 8), NOW_MS - 1_000)
+    lag.observe([0, 1, 2, 3, 4], {0: 5, 1: 8, 2: 5, 3: 5, 4: 5}, {1: 9}, NOW_MS)
+    found = lag.lag_seconds(
+        {0: 5, 1: 8, 2: 8, 3: 5, 4: 5},
+        {0: NOW_MS - 7_000},
+        {0: NOW_MS - 90_000, 1: NOW_MS - 90_000, 2: NOW_MS - 90_000, 3: NOW_MS - 3_000, 4: 0},
+        NOW_MS,
+    )
+    assert found == {
+        0: 7.0,  # it was fetched
+        1: 1.0,  # not fetched, but the partition was level with its log a second ago
+        2: 0.0,
+        3: 3.0,  # appended after the last record that was folded
+        4: 0.0,  # nothing is known of it
+    }
+    assert lag.lag_seconds({0: 5}, {0: NOW_MS + 5}, {}, NOW_MS)[0] == 0.0, "the broker's clock may be ahead"
+
+
+SESSIONS = 40
+
+
+def loaded_state(sessions: int) -> PartitionState:
+    """Return a state as it is after a recovery."""
+    rig = FoldRig()
+    for number in range(sessions):
+        rig.start(EventFactory(f"s{number}"))
+    state = JOB.new_state(0)
+    for key, row in rig.fold.rows.items():
+        state.load(key, row)
+    state.finish_loading()
+    return state
+
+
+def test_a_slice_ends_in_time_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = [loaded_state(20), loaded_state(3)]
+    monkeypatch.setattr(worker_gauges, "_SLICE_S", -1.0)
+    assert not count_for_a_slice(states)
+    monkeypatch.setattr(worker_gauges, "_SLICE_S", 60.0)
+    assert [state.tally.is_complete for state in states] == [False, False]
+    assert count_for_a_slice(states)
+    assert [+state.tally.counts for state in states] == [{("Active", False): 20}, {("Active", False): 3}]
+    assert count_for_a_slice([])
+
+
+def test_what_is_counted_takes_no_memory_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the rows stays decoded, nor does the room that their keys had."""
+    rig = StoreRig()
+    for number in range(SESSIONS):
+        agent = EventFactory(f"s{number}")
+        rig.fold_records([LogRecord(number, START_MS, agent.key.encoded(), agent.event_bytes("session_created"))])
+    rig.recover_from(rig.store, [])
+    monkeypatch.setattr(worker_gauges, "_SLICE_S", 60.0)
+    waiting_bytes = sys.getsizeof(rig.state.tally._waiting)
+    assert count_for_a_slice([rig.state])
+    assert sum(rig.state.tally.counts.values()) == SESSIONS
+    assert rig.store.rows._recent == {}
+    assert sys.getsizeof(rig.state.tally._waiting) == sys.getsizeof(set()) < waiting_bytes
+
+
+def test_the_rows_of_a_partition_that_opens_later_are_counted_too() -> None:
+    async def story() -> None:
+        states: list[PartitionState] = []
+        counting = asyncio.create_task(count_rows(lambda: states))
+        await asyncio.sleep(0)
+        states.append(loaded_state(2))
+        async with asyncio.timeout(60):
+            while not states[0].tally.is_complete:
+                await asyncio.sleep(0.01)
+        counting.cancel()
+
+    asyncio.run(story())

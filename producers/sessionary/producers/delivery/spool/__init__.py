@@ -3,7 +3,6 @@
 From the transport down to the bytes:
 
     transport   appends each event to the spool, sends it, replays what a dead process left
-    frame_record  the record to be sent of a frame
     spool       the queue of this process's events, and that of dead processes
     orphans     finds, locks and reads what dead processes left
     frame_queue  segments in order, with a read cursor

@@ -2,8 +2,6 @@
 
     partitions        partitions' states, a new start for a halted one, decisions
     rules             the rules in force, and newer ones' activation
-    quota_workers     how many workers of the role quotas run
-    worker_facts      what a worker tells of itself: release, clock, disk
     people            people step in: pause, resume, cancel; answers to questions
     migrations        people let sessions change their service: migrations, claims
     session_events    an event of a person: sent, judged, answered

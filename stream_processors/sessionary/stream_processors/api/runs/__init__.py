@@ -6,7 +6,6 @@
     artifact_pages    the artifacts of a run, or of a session
     execution_page    a session's open runs with their steps and tool calls, in short
     task_pages        one task: a run that is asked for by its id alone
-    children          rows that belong to a run or a session
     openapi           the pages' part of the OpenAPI document
 
 All but tasks are questions about one session: `session_questions` says who may ask, and which

@@ -14,7 +14,7 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.ids import artifact_key
 from sessionary.schemas.records import ArtifactState
 from sessionary.stream_processors.api.problems import json_response
-from sessionary.stream_processors.api.runs.children import read_children, require_parent
+from sessionary.stream_processors.api.runs.run_pages import read_children, require_parent
 from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document
 
 

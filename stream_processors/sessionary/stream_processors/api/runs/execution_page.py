@@ -11,8 +11,7 @@ from sessionary.schemas.ids import call_key, run_key, step_key
 from sessionary.schemas.records import EndedToolCall, RunState, StepState, TimedStep, ToolCallState
 from sessionary.stream_processors.api.problems import json_response
 from sessionary.stream_processors.api.runs.call_pages import call_head
-from sessionary.stream_processors.api.runs.children import read_children
-from sessionary.stream_processors.api.runs.run_pages import RUN_CONTENTS, run_document
+from sessionary.stream_processors.api.runs.run_pages import RUN_CONTENTS, read_children, run_document
 from sessionary.stream_processors.api.runs.step_pages import step_head
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,

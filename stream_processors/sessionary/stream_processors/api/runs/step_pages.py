@@ -13,8 +13,7 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.ids import step_key
 from sessionary.schemas.records import StepState, TimedStep
 from sessionary.stream_processors.api.problems import Problem, json_response
-from sessionary.stream_processors.api.runs.children import read_children
-from sessionary.stream_processors.api.runs.run_pages import require_run
+from sessionary.stream_processors.api.runs.run_pages import read_children, require_run
 from sessionary.stream_processors.api.session_questions import SessionQuestions, log_document
 from sessionary.stream_processors.core.step.transitions import StepRow, state_of
 

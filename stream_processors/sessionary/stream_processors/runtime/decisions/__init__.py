@@ -4,7 +4,6 @@
     skipped_records     reads the records that are skipped
     truncated_log       fills a log that was cut, and finds what has the offsets of folded records
     broker_time         asks the broker for the time that a clock is set to
-    own_repair          sets a clock without an operator, once the broker's is right again
 
 Each decision leaves an audit record in the transaction that carries it out.
 """

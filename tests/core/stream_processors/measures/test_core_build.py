@@ -4,7 +4,7 @@ import sysconfig
 
 import pytest
 
-from sessionary.stream_processors.measures.interpreter_build import interpreter_build
+from sessionary.stream_processors.measures.core_build import interpreter_build
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessionary.infra.local.clickhouse.page_requests import page_refusal
+from sessionary.infra.local.clickhouse.http_server import page_refusal
 
 
 @pytest.mark.parametrize(
