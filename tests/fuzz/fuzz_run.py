@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
@@ -23,16 +22,12 @@ from sessionary.schemas.records import (
     StepState,
 )
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import RefusalReason
-from sessionary.sinks.core.rows.audit import audit_row
-from sessionary.sinks.core.rows.batches import batch_row
-from sessionary.sinks.core.rows.dead_letters import dead_letter_row
+from sessionary.schemas.types import QuotaName, RefusalReason
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
-from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.rejected import rejected_row
-from sessionary.sinks.core.rows.shared import RowBuilder
+from sessionary.sinks.core.rows.outputs import audit_row, batch_row, dead_letter_row, rejected_row
+from sessionary.sinks.core.rows.shared import RawRecord, RowBuilder
 from sessionary.sinks.errors import BadRow
-from sessionary.sinks.runtime.dead_letter_producer import encode_letter
+from sessionary.sinks.runtime.block_writer import encode_letter
 from sessionary.stream_processors.core.gravestones.chunk_index import count_hashes, is_chunk_key
 from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.machine import Arrival, Decision, Remains

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted

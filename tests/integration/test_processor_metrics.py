@@ -9,9 +9,8 @@ from confluent_kafka import Producer
 
 from sessionary.infra.local.ports import free_port, free_ports
 from sessionary.schemas.events import SessionActivity
-from sessionary.schemas.events.run import RunStarted
+from sessionary.schemas.events.run import RunStarted, ToolCallStarted
 from sessionary.schemas.events.session import SessionCreated, SessionStartFailed
-from sessionary.schemas.events.tool import ToolCallStarted
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits

@@ -16,10 +16,8 @@ PURE: dict[str, frozenset[str]] = {
     "schemas/headers.py": frozenset(),
     "schemas/limits.py": frozenset(),
     "schemas/ids.py": frozenset({"secrets", "uuid"}),  # a new session id is random
-    "schemas/records/control.py": frozenset(),
     "schemas/records/outputs.py": frozenset(),
-    "schemas/records/run.py": frozenset(),
-    "schemas/records/session.py": frozenset(),
+    "schemas/records/rows.py": frozenset(),
     "schemas/retention.py": frozenset(),
     "schemas/topics.py": frozenset(),
     "schemas/types.py": frozenset(),

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from sessionary.sinks.clickhouse.schema_files import shipped_schema
+from sessionary.sinks.clickhouse.migrate import shipped_schema
 from tests.style.project import ROOT, Module, product_modules
 
 # What reads the rows of all tenants, and why it may.

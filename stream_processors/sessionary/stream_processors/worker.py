@@ -18,9 +18,8 @@ from typing import cast
 
 from aiokafka.errors import KafkaError
 
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
-from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient, LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
 from sessionary.stream_processors.api.operators.event_sender import EventSender

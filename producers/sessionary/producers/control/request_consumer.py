@@ -24,10 +24,8 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
-from sessionary.schemas.kafka.clients import close_in_background
-from sessionary.schemas.kafka.log_ends import LogEndClient
-from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
+from sessionary.schemas.kafka.clients import AdminConnection, close_in_background, take_answer
+from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, LogEndClient, StuckConsumerDetector
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 
 _REQUESTS_PER_POLL = 200

@@ -31,7 +31,7 @@ from operator import itemgetter, lt
 from typing import Final, NamedTuple
 
 from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_block_due
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 
 # What is asked of many records at once; pure.
 #

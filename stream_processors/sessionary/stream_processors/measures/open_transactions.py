@@ -8,7 +8,7 @@ writes events in transactions, so what is open for seconds is a foreign producer
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.metrics import Metrics
 

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.kafka.clients import discard_producer
-from sessionary.schemas.parts.quota import QuotaClaim, QuotaName
 from sessionary.schemas.records import QuotaVerdict, TenantQuota
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
+from sessionary.schemas.types import QuotaClaim, QuotaName
 from sessionary.stream_processors.core.model import Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.claims import UNHEARD, verdict_on

@@ -20,8 +20,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers, read_each_headers
-from sessionary.schemas.kafka.clients import close_in_background
-from sessionary.schemas.kafka.unreadable_batches import describe_unreadable_batch, is_unreadable_batch
+from sessionary.schemas.kafka.clients import close_in_background, describe_unreadable_batch, is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY, DueRows

@@ -16,8 +16,8 @@ from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import SINGLE_OBJECT, encode_record
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.kafka import admin_connection
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka import clients
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import CleanupRequest
 from tests.support.fake_kafka import FakeConsumer
 
@@ -259,7 +259,7 @@ def test_the_client_that_asked_for_log_ends_is_freed_by_the_reader_s_own_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To free one waits for librdkafka's threads, which may wait for the address of a name."""
-    monkeypatch.setattr(admin_connection, "AdminClient", FakeAdminClient)
+    monkeypatch.setattr(clients, "AdminClient", FakeAdminClient)
     monkeypatch.setattr(FakeAdminClient, "freed_in", [])
     read_and_forget()
     gc.collect()

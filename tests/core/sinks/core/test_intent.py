@@ -15,7 +15,7 @@ from sessionary.sinks.core.intent import (
     record_sizes,
     share_block,
 )
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 
 LIMITS = BlockLimits(rows=3, bytes=100, seconds=1.0)
 

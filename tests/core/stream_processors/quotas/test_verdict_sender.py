@@ -9,8 +9,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import quota_key
-from sessionary.schemas.parts.quota import QuotaStep
 from sessionary.schemas.records import QuotaNotice, QuotaVerdict
+from sessionary.schemas.types import QuotaStep
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits

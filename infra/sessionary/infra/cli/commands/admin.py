@@ -89,8 +89,7 @@ def migrate_command(data: DataOption = None, as_json: JsonOption = False) -> Non
     and setting that it changed. You can run it again at any time: it changes nothing if the
     database is up to date. It refuses a database that a newer release has migrated.
     """
-    from sessionary.sinks.clickhouse.migrate import apply_migrations
-    from sessionary.sinks.clickhouse.retention import apply_retention
+    from sessionary.sinks.clickhouse.migrate import apply_migrations, apply_retention
     from sessionary.sinks.settings import RetentionSettings
 
     settings = RetentionSettings.from_env(stack_environment(data))

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from aiohttp.web import Request, Response
 from confluent_kafka import KafkaError, KafkaException
 
-from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
+from sessionary.schemas.kafka.clients import AdminConnection, take_answer
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import known_rules, newest_known

@@ -2,9 +2,8 @@
 
 from typing import NamedTuple, final
 
-from sessionary.schemas.parts.quota import QuotaStep, RunQuota
 from sessionary.schemas.records import QuotaVerdict, RunState
-from sessionary.schemas.types import ErrorInfo, Refusal, RunStateName
+from sessionary.schemas.types import ErrorInfo, QuotaStep, Refusal, RunQuota, RunStateName
 from sessionary.stream_processors.core.run.transitions import RunChange
 
 

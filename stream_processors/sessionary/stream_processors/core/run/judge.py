@@ -8,9 +8,8 @@ from typing import Final, final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.limits import RUNS_OPEN_MAX
-from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import RunState, SessionState
-from sessionary.schemas.types import Envelope
+from sessionary.schemas.types import Envelope, RunQuota
 from sessionary.stream_processors.core.dependants.row_size import object_to_row_size
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.model import COMPLETIONS

@@ -6,9 +6,6 @@ A refusal is a fact too: it is numbered, audited and kept, and changes nothing e
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, final
 
-from sessionary.schemas.parts.agent import SessionAgent
-from sessionary.schemas.parts.migration import Migration
-from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
     Answer,
@@ -16,13 +13,16 @@ from sessionary.schemas.types import (
     ErrorClass,
     FencedBeats,
     ForgottenProducer,
+    Migration,
     OpenRun,
     Phase,
     ProducerLedger,
     Question,
+    QuotaName,
     Refusal,
     RefusalReason,
     SeqRange,
+    SessionAgent,
     Snapshot,
 )
 from sessionary.stream_processors.core.call.facts import CallBecameUnknown

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
+from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.stream_processors.core.model import RECORD_OVERHEAD_BYTES, LogRecord
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.runtime.changelog import reader_of

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, Message
 
 from sessionary.schemas.headers import header_pairs, read_headers
-from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch, is_unreadable_batch
+from sessionary.schemas.kafka.clients import HELP, describe_unreadable_batch, is_unreadable_batch
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.parts.quota import QuotaStep, SessionQuota
 from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
-from sessionary.schemas.types import Refusal
+from sessionary.schemas.types import QuotaStep, Refusal, SessionQuota
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.run.claims import tell_limit

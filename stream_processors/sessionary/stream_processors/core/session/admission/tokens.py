@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import QuotaNotice, SessionState
-from sessionary.schemas.types import RuleSet
+from sessionary.schemas.types import QuotaName, RuleSet
 from sessionary.stream_processors.core.machine import Arrival
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.run.claims import QUOTA

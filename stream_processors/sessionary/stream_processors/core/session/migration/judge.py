@@ -12,8 +12,8 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import content_hash, valid_name
 from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
-from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
+from sessionary.schemas.types import Migration
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.machine import Arrival, Objection
 from sessionary.stream_processors.core.model import CONTENT

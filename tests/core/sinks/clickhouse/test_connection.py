@@ -1,7 +1,7 @@
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError, ProgrammingError
 
-from sessionary.sinks.clickhouse.error_classes import classify_error
+from sessionary.sinks.clickhouse.connection import classify_error
 from sessionary.sinks.errors import OperatorError, Transient
 
 

@@ -6,9 +6,8 @@ import clickhouse_connect
 import pytest
 
 from sessionary.schemas.errors import SettingsError
-from sessionary.sinks.integrity import end_report
-from sessionary.sinks.integrity.end_report import EndReport
-from sessionary.sinks.integrity.landed_ends import LandedEnd
+from sessionary.sinks.integrity import landed_ends
+from sessionary.sinks.integrity.landed_ends import EndReport, LandedEnd
 from sessionary.sinks.settings import SinkSettings
 from tests.support.certificates import CertificateAuthority
 from tests.support.waiting import wait_until
@@ -34,9 +33,9 @@ def test_a_report_goes_on_once_the_authorities_file_is_back(tmp_path: Path, monk
         reads.append(kind)
         return [LandedEnd(3, 5, 0, 7, 4)]
 
-    monkeypatch.setattr(end_report, "EVERY_S", 0.01)
-    monkeypatch.setattr(end_report, "ask_topic_id", lambda *_: "an-id")
-    monkeypatch.setattr(end_report, "read_landed_ends", read_ends)
+    monkeypatch.setattr(landed_ends, "EVERY_S", 0.01)
+    monkeypatch.setattr(landed_ends, "ask_topic_id", lambda *_: "an-id")
+    monkeypatch.setattr(landed_ends, "read_landed_ends", read_ends)
     monkeypatch.setattr(clickhouse_connect, "get_client", lambda **_: client)
     authority = CertificateAuthority(tmp_path)
     away = authority.file.rename(tmp_path / "away.pem")

@@ -3,11 +3,11 @@
 import pytest
 from opentelemetry.trace import StatusCode
 
-from sessionary.schemas.telemetry import span_names
+from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.trace_context import format_traceparent
-from sessionary.sinks.block_spans import LINKS_MAX, TracedBlocks
+from sessionary.sinks.app import LINKS_MAX, TracedBlocks
 from sessionary.sinks.core.intent import RecordBlock
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.settings import SinkSettings
@@ -80,7 +80,7 @@ def test_a_block_of_one_trace_is_a_part_of_it(spans: SpanRig, traced: TracedBloc
     assert span.parent is not None
     assert format_traceparent(span.parent) == senders[0]
     assert [format_traceparent(link.context) for link in span.links] == senders
-    assert dict(span.attributes or {})[span_names.MESSAGING_BATCH_MESSAGE_COUNT] == 3
+    assert dict(span.attributes or {})[role_traces.MESSAGING_BATCH_MESSAGE_COUNT] == 3
 
 
 def test_a_block_of_several_traces_begins_its_own_and_links_to_a_bounded_number(
