@@ -30,7 +30,7 @@ _RECIPE = re.compile(r"^    kafka-acls --add (.+)$", re.MULTILINE)
 _RESOURCES = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}
 
 _TASKS = """
-from sessionary.producers.tasks.functions import task
+from sessionary.producers.tasks.worker import task
 
 @task("double")
 def double(ctx, given):

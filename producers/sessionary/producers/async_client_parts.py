@@ -7,6 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
+from sessionary.producers.async_follower import AsyncSessionFollower
 from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore, over_core
 from sessionary.producers.client_core.sessions import (
@@ -18,8 +19,7 @@ from sessionary.producers.client_core.sessions import (
 )
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.scope import active_session
-from sessionary.producers.following.async_follower import AsyncSessionFollower
-from sessionary.producers.migration.hand_over import HandOver
+from sessionary.producers.migrations import HandOver
 from sessionary.producers.ports import OnError
 from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async
 from sessionary.producers.session.async_session import AsyncSession

@@ -27,11 +27,10 @@ from sessionary.producers.errors import (
     SessionaryError,
     SettingsError,
 )
-from sessionary.producers.following.follower import SessionFollower
+from sessionary.producers.follower import SessionFollower
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.migration.acceptor import MigrationAcceptor
-from sessionary.producers.migration.hand_over import HandOver
+from sessionary.producers.migrations import HandOver, MigrationAcceptor
 from sessionary.producers.ports import (
     CleanupConsumer,
     Control,
@@ -41,13 +40,12 @@ from sessionary.producers.ports import (
     OnError,
     Ports,
 )
-from sessionary.producers.process.guards import guard_callback
-from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
+from sessionary.producers.process.guards import bind_to_process, exit_on_sigterm, guard_callback, keep_forever
 from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session.core import SessionCore, SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats, IsAlive
-from sessionary.producers.session.opening import new_core
 from sessionary.producers.session.pending_verdict import VerdictFollower
+from sessionary.producers.session.polled import new_core
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id
 from sessionary.schemas.types import DataClass
 

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sessionary.producers.delivery.kafka_producer import KafkaProducer
-from sessionary.producers.delivery.stall_watch import StallWatch
+from sessionary.producers.delivery.kafka_producer import KafkaProducer, StallWatch
 from sessionary.producers.errors import ClientClosed, QueueFull, SettingsError
 from sessionary.producers.ports import Backlog, Counters, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings

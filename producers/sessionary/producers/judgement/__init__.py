@@ -4,6 +4,5 @@ In the order in which an event passes:
 
     local_checks     what is certain to be refused, by the judge's own rules
     notices          tells the user's callbacks what was found
-    sent_events      one session's events that may not be judged yet
     session_watch    asks the control API about all sessions of a client, on a thread of its own
 """

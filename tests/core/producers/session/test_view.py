@@ -1,5 +1,6 @@
 """The lock of a session, and its copy in a forked child."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -7,6 +8,14 @@ import sys
 from typing import Any
 
 import pytest
+
+from sessionary.producers.testing import memory_client
+from sessionary.schemas.events import (
+    SessionCreated,
+    SessionPaused,
+    SessionResumed,
+    SessionTerminated,
+)
 
 # A program with its own interpreter: from Python 3.12 on a fork beside threads is a warning.
 _FORKED = """
@@ -81,3 +90,28 @@ def test_in_a_forked_child_each_verb_of_a_parents_session_says_so_and_waits_for_
     told: dict[str, Any] = dict(json.loads(line) for line in done.stdout.splitlines() if line)
     assert len(told) == 13
     assert {name: why for name, why in told.items() if "before the fork" not in why} == {}
+
+
+def test_snapshots_form_a_chain_and_hash_canonical_json() -> None:
+    client, memory = memory_client()
+    with client, client.session(user_id="u", state={"b": 1, "a": "ö"}) as s:
+        s.pause()
+        s.resume()
+    created, paused, ended = (
+        event.payload.snapshot
+        for event in memory.events()
+        if isinstance(event.payload, SessionCreated | SessionPaused | SessionTerminated)
+    )
+    assert created is not None
+    assert paused is not None
+    assert ended is not None
+    assert [created.parent_snapshot_id, paused.parent_snapshot_id, ended.parent_snapshot_id] == [
+        None,
+        created.snapshot_id,
+        paused.snapshot_id,
+    ]
+    assert created.state_json == '{"a":"ö","b":1}'
+    assert created.content_hash == hashlib.sha256(created.state_json.encode()).hexdigest()
+    assert len(created.snapshot_id) == len("snap_") + 12
+    resumed = next(event.payload for event in memory.events() if isinstance(event.payload, SessionResumed))
+    assert resumed.snapshot_id == paused.snapshot_id

@@ -18,10 +18,8 @@ from sessionary.producers import (
 )
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
 from sessionary.producers.session.runs import Runs
-from sessionary.producers.tasks.attempt import TaskAttempt, TaskTimes
-from sessionary.producers.tasks.context import TaskContext
-from sessionary.producers.tasks.functions import TaskFunction, functions_of, task
-from sessionary.producers.tasks.sender import TaskSender
+from sessionary.producers.tasks.context import TaskContext, TaskSender
+from sessionary.producers.tasks.worker import TaskAttempt, TaskFunction, TaskTimes, functions_of, task
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import (
     CheckpointSaved,

@@ -157,9 +157,7 @@ def task_worker_command(
 ) -> None:
     """Carry out the long tasks of a tenant's service until SIGTERM or Ctrl-C."""
     from sessionary.producers.client import SessionClient
-    from sessionary.producers.tasks.attempt import TaskTimes
-    from sessionary.producers.tasks.functions import functions_of
-    from sessionary.producers.tasks.worker import TaskWorker
+    from sessionary.producers.tasks.worker import TaskTimes, TaskWorker, functions_of
     from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 
     pages = TaskPagesSettings.from_env()

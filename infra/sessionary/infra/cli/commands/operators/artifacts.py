@@ -12,8 +12,8 @@ from sessionary.infra.cli.progress import Progress
 from sessionary.infra.cli.tables import show_object
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment
+from sessionary.producers.artifacts.library import body_name, deleted_name, stream_folder
 from sessionary.producers.artifacts.stores import ArtifactStore
-from sessionary.producers.artifacts.stream import body_name, deleted_name, stream_folder
 from sessionary.producers.errors import ArtifactMissing
 from sessionary.schemas.errors import SettingsError
 

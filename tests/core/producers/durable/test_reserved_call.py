@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessionary.producers.durable.retry import CallRate, Retry
+from sessionary.producers.durable.reserved_call import CallRate, Retry
 
 
 def test_waits_double_up_to_the_longest() -> None:

@@ -10,8 +10,8 @@ import threading
 from types import TracebackType
 from typing import Literal, Self
 
-from sessionary.producers.following.follower import SessionFollower
-from sessionary.producers.session_ports import SessionView
+from sessionary.producers.follower import SessionFollower
+from sessionary.producers.run_ports import SessionView
 
 
 class AsyncSessionFollower:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.producers.delivery.spool import frames
-from sessionary.producers.delivery.spool.frames import HEAD_BYTES, Frame
+from sessionary.producers.delivery.spool import segment
+from sessionary.producers.delivery.spool.segment import HEAD_BYTES, Frame
 from tests.core.producers.delivery.spool.spools import (
     drain_all,
     frame,
@@ -135,4 +135,4 @@ def test_a_frame_that_is_damaged_while_its_process_lives_is_known(tmp_path: Path
 
 def test_a_frame_comes_back_as_it_was_written() -> None:
     one = Frame(1 << 40, b"k\xff", "00-trace", b"\0" * 100)
-    assert frames.read_frame(frames.encode_frame(7, one), 0) == (frames.FRAME_HEAD.size + 12 + 2 + 8 + 100, one)
+    assert segment.read_frame(segment.encode_frame(7, one), 0) == (segment.FRAME_HEAD.size + 12 + 2 + 8 + 100, one)

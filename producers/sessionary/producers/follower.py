@@ -10,8 +10,7 @@ from types import TracebackType
 from typing import Final, Literal, Self
 
 from sessionary.producers.errors import ClientClosed, SessionaryError, SessionLost, Unavailable
-from sessionary.producers.run_ports import LogPosition
-from sessionary.producers.session_ports import FollowedState, Follows, SessionView, StateStream
+from sessionary.producers.run_ports import FollowedState, Follows, LogPosition, SessionView, StateStream
 
 _BACK_OFF_S: Final = 0.1
 _BACK_OFF_S_MAX: Final = 2.0

@@ -8,7 +8,7 @@ from http.client import IncompleteRead, RemoteDisconnected
 
 import pytest
 
-from sessionary.producers.context.failure_class import is_retryable
+from sessionary.producers.context.error_info import is_retryable
 from sessionary.producers.durable.errors import ToolCallInProgress
 from sessionary.producers.errors import Unavailable
 

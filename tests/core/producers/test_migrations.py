@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessionary.producers import Session, SessionClient, Unavailable
-from sessionary.producers.control.request_backlog import RequestBacklog
+from sessionary.producers.control.request_consumer import RequestBacklog
 from sessionary.producers.errors import QueueFull
-from sessionary.producers.migration.acceptor import MigrationAcceptor
-from sessionary.producers.migration.hand_over import hand_over_in_place
+from sessionary.producers.migrations import MigrationAcceptor, hand_over_in_place
 from sessionary.producers.ports import Receipt, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.testing import InMemoryTransport, memory_client
@@ -259,7 +258,7 @@ def test_a_request_that_waits_is_answered_once_however_often_it_is_delivered(mon
 
 
 def test_what_waits_has_a_limit_which_offers_do_not_take_from_held_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessionary.producers.migration.acceptor._WAITING_MAX", 2)
+    monkeypatch.setattr("sessionary.producers.migrations._WAITING_MAX", 2)
     rig = Rig()
     gated = Gated(rig, monkeypatch, concurrency=1)
     prepared = rig.prepare(rig.acceptor())
