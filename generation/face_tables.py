@@ -96,7 +96,8 @@ CLIENT: Final = Face(
         "watch_task": "iterate",
     },
     {
-        r"^ *from sessionary\.producers\.(follower|session\.(async_)?session|migrations(?= import OnMigrated)) .*\n": "",
+        r"^ *from sessionary\.producers\.(follower|session\.(async_)?session) .*\n": "",
+        r"(?<=import CONCURRENCY), OnMigrated\b": "",
         r"^class SessionClient:": "class SessionClient(AsyncClientBlock):",
         r"str \| Session \| AsyncSession": "str | Session | Async_Session",
         r"\b(Session|SessionClient|SessionFollower|OnMigrated)\b": r"Async\1",

@@ -26,8 +26,7 @@ from sessionary.stream_processors.core.gravestones.packing import ChunkSizes
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.session.machine import GRAVESTONE_MS
 from sessionary.stream_processors.families import all_machines
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow
-from sessionary.stream_processors.store.row_sum import sum_rows
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, MachineRows, PackedRow, sum_rows
 
 _ROWS = MachineRows(all_machines())
 

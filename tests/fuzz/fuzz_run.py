@@ -38,8 +38,8 @@ from sessionary.stream_processors.core.session.machine import SessionMachine
 from sessionary.stream_processors.core.session.migration.transitions import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
 from sessionary.stream_processors.families import all_machines
-from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
 from sessionary.stream_processors.runtime.job import machines_job
+from sessionary.stream_processors.runtime.pending_records import LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from tests.core.oracle_rig import START_MS

@@ -18,7 +18,7 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.decisions.pending_decision import TruncationAcceptance
+from sessionary.stream_processors.runtime.decisions import TruncationAcceptance
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.watchdog import TruncationWatchdog

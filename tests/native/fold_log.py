@@ -16,8 +16,8 @@ from pathlib import Path
 from sessionary.schemas.codec import framing
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
+from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.families import processor_job
-from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.fold_rig import FoldRig
 

@@ -22,8 +22,8 @@ from sessionary.stream_processors.runtime.assignment import (
     find_own_repair,
     waits_for_repair,
 )
-from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
-from sessionary.stream_processors.runtime.fetching.fetched_records import group_by_partition
+from sessionary.stream_processors.runtime.decisions import BrokerTime
+from sessionary.stream_processors.runtime.pending_records import group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import START_MS, OracleRig
 from tests.simulation.adapter import LogRecord, Outcome, PartitionSettings, opened

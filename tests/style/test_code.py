@@ -28,7 +28,7 @@ PURE: dict[str, frozenset[str]] = {
     "schemas/codec/mapping.py": frozenset(),
     "schemas/events/payloads.py": frozenset(),
     "stream_processors/access.py": frozenset(),
-    "stream_processors/api/tokens/authentication.py": frozenset(),
+    "stream_processors/api/tokens.py": frozenset(),
     "infra/alerts/alert.py": frozenset(),
     "infra/alerts/delivery_alerts.py": frozenset(),
     "infra/alerts/lag_alerts.py": frozenset(),

@@ -31,7 +31,7 @@ from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
-from sessionary.producers.migrations import CONCURRENCY, AsyncOnMigrated
+from sessionary.producers.migrations import CONCURRENCY
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
 from sessionary.producers.process.guards import log_error
 from sessionary.producers.run_ports import MessageView

@@ -10,7 +10,7 @@ from yarl import URL
 
 from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.stream_processors.runtime.faust_transport import FAUST_LOG, Assignor
-from sessionary.stream_processors.security.member_credentials import member_credentials
+from sessionary.stream_processors.security import member_credentials
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
 

@@ -11,8 +11,7 @@ from sessionary.schemas.telemetry.log_fields import key_fields
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.decisions.broker_time import CLOCKS_APART_S_MAX, BrokerTime, read_broker_time
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision
+from sessionary.stream_processors.runtime.decisions import CLOCKS_APART_S_MAX, BrokerTime, Decision, read_broker_time
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores

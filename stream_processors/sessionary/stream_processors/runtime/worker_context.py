@@ -18,8 +18,8 @@ from sessionary.stream_processors.core.recent_outcomes import JudgedRecords
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
-from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl
 from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.runtime.pending_records import FetchControl
 from sessionary.stream_processors.runtime.transaction import BatchLimits, CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.stores import SavedPosition, Store

@@ -36,8 +36,7 @@ from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.packed_rows import RowCodec, RowSurvey
-from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
+from sessionary.stream_processors.store.packed_rows import RowCodec, RowSum, RowSurvey, sum_rows
 from sessionary.stream_processors.store.shelves import MemoryShelf, RocksShelf
 
 # The memory that the RocksDB databases of a process share.

@@ -16,8 +16,7 @@ from sessionary.stream_processors.families import processor_job
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime.assignment import Assignment, find_own_repair, waits_for_repair, with_way_out
-from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision
+from sessionary.stream_processors.runtime.decisions import BrokerTime, Decision
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings

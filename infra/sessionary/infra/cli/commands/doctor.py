@@ -47,7 +47,7 @@ from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
-from sessionary.stream_processors.measures.core_build import core_build, interpreter_build
+from sessionary.stream_processors.core_build import core_build, interpreter_build
 
 # Asks the sinks of a local stack for their pages: whether they are ready, and what blocks them.
 

@@ -124,8 +124,8 @@ def quotas_command() -> None:
     `--session-quotas` sessions.
     """
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
-    from sessionary.stream_processors.quotas.job import run_quotas
     from sessionary.stream_processors.quotas.settings import QuotaSettings
+    from sessionary.stream_processors.quotas.verdict_sender import run_quotas
 
     settings = QuotaSettings.from_env()
     configure_role_logs("quotas", settings.instance)

@@ -27,9 +27,9 @@ from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
+from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost
-from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.rules_change import RulesRequest, is_in_force, last_decided
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner

@@ -22,7 +22,7 @@ from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.sinks.metrics import Readiness, serve_pages
-from sessionary.stream_processors.measures.core_build import core_build, interpreter_build
+from sessionary.stream_processors.core_build import core_build, interpreter_build
 from tests.core.infra.fake_control_api import HALTED, FakeControlApi, partition, serve_fake_api
 
 
