@@ -15,7 +15,7 @@ from benchmarks.bench import Bench, parse_options
 from benchmarks.machine import machine_facts
 from benchmarks.measurements import MEASUREMENTS, Measurement
 from benchmarks.results import Result, print_results, write_results
-from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.core_build import core_build
 
 _WIDTH = 120
 

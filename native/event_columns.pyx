@@ -11,9 +11,9 @@ from libc.string cimport memset
 
 from sessionary.schemas.headers import CONTENT_TYPE, TYPE_PREFIX, iso_second, keep_unreadable
 from sessionary.schemas.retention import PERSONAL_US
-from sessionary.sinks.core.column_times import NEVER_S, REPORTED_MAX_US, TIME_MAX_US
+from sessionary.sinks.core.rows.shared import NEVER_S, REPORTED_MAX_US, TIME_MAX_US
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 
 cdef extern from *:
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL

@@ -11,7 +11,7 @@ from sessionary.schemas.codec.formats import SINGLE_OBJECT, format_by_name
 from sessionary.schemas.events import EVENT_TYPES
 from sessionary.schemas.retention import retention_of
 from sessionary.schemas.types import Envelope
-from sessionary.sinks.core.rows.figures import FIGURE_COLUMNS, figure_places
+from sessionary.sinks.core.rows.history import FIGURE_COLUMNS, figure_places
 from sessionary.sinks.core.rows.history import class_of_row
 
 # The types that the columns must have; a table with others is left to the Python.

@@ -22,9 +22,7 @@ _SCHEMAS: Final = Path("schemas/sessionary/schemas")
 _BESIDE_THE_RULES: Final = (
     _SCHEMAS / "ids.py",
     _PROCESSOR / "store/cached_rows.py",
-    _PROCESSOR / "store/compact_rows.py",
     _PROCESSOR / "store/packed_rows.py",
-    _PROCESSOR / "store/row_sum.py",
     _PROCESSOR / "store/shelves.py",
 )
 # What handles each record or row around the rules: Cython compiles it as it is.
@@ -34,8 +32,7 @@ PLAIN_MODULES: Final = (
     _SCHEMAS / "codec/value_bounds.py",
     _SCHEMAS / "limits.py",
     _SCHEMAS / "retention.py",
-    _PROCESSOR / "runtime/fetching/fetched_records.py",
-    _PROCESSOR / "runtime/fetching/pending_records.py",
+    _PROCESSOR / "runtime/pending_records.py",
     _PROCESSOR / "runtime/job.py",
     _PROCESSOR / "runtime/open_batch.py",
     _PROCESSOR / "runtime/transaction.py",

@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _leave_out_interpreted(config: pytest.Config) -> None:
     # Imported after the checks: what is missing or stale would fail here, and not say why.
-    from sessionary.stream_processors.measures.core_build import core_build
+    from sessionary.stream_processors.core_build import core_build
 
     config.pluginmanager.register(Interpreted(core_build()))
 

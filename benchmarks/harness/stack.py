@@ -29,8 +29,8 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.topics import apply_topics
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEndClient
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.support.pipelines import environment, remove_pipeline
 

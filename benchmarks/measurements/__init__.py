@@ -40,7 +40,7 @@ are judged by the build of the core, have a second file for the pure one.
 
 from typing import NamedTuple
 
-from sessionary.stream_processors.measures.core_build import CoreBuild
+from sessionary.stream_processors.core_build import CoreBuild
 
 _PURE = "_pure"
 

@@ -41,7 +41,7 @@ def main(bootstrap_servers: str, folder: str, events: str, seed: str) -> int:
 def _core() -> str:
     """Return which core runs: native or python. A tree that cannot tell has the Python only."""
     try:
-        from sessionary.stream_processors.measures.core_build import core_build
+        from sessionary.stream_processors.core_build import core_build
     except ImportError:
         return "python"
     return core_build()

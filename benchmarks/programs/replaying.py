@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.workload.events import Workload, agent_runs
 from sessionary.producers import ProducerSettings
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 

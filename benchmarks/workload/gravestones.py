@@ -26,8 +26,7 @@ from sessionary.stream_processors.core.gravestones import (
 )
 from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, FamilyCodec, PackedRow
-from sessionary.stream_processors.store.row_sum import sum_rows
+from sessionary.stream_processors.store.packed_rows import DUE_HEADER, FamilyCodec, PackedRow, sum_rows
 
 _ROWS = FamilyCodec(SESSION_JUDGE.families)
 

@@ -26,8 +26,13 @@ from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.schemas.types import ProducerLedger, SessionLimits
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY
-from sessionary.stream_processors.store.packed_rows import DUE_HEADER, FamilyCodec, PackedRow, nothing_stored
-from sessionary.stream_processors.store.row_sum import RowSum
+from sessionary.stream_processors.store.packed_rows import (
+    DUE_HEADER,
+    FamilyCodec,
+    PackedRow,
+    RowSum,
+    nothing_stored,
+)
 
 FAR_MS = 30 * 86_400_000
 _LIMITS = SessionLimits(**dict.fromkeys(SessionLimits._fields, FAR_MS))._replace(context_limit_bytes=200_000_000)

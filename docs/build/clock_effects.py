@@ -6,7 +6,7 @@ from functools import cache
 from typing import NamedTuple
 
 from sessionary.producers import Limits, Session
-from sessionary.producers.session.state_json import full_snapshot
+from sessionary.producers.session.view import full_snapshot
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import (
     Payload,

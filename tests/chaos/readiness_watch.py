@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEndClient
-from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEndClient, LogProgress, StalledPartition
 from tests.chaos.commit_watch import CommitWatch
 from tests.chaos.schedule import PROCESSORS, SINK_TOPICS
 from tests.chaos.stack import PARTITIONS, PREFIX, ChaosStack

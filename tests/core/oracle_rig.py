@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
@@ -22,7 +21,7 @@ from sessionary.schemas.records import (
     TimedStep,
     ToolCallState,
 )
-from sessionary.schemas.types import AnnouncedRules
+from sessionary.schemas.types import AnnouncedRules, Migration
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.gravestones import ChunkSizes, hash_key, key_hashes, split_hashes
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets

@@ -14,8 +14,7 @@ from sessionary.stream_processors.runtime.changelog import seal_with
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER
-from sessionary.stream_processors.store.saved_position import SavedPosition
-from sessionary.stream_processors.store.stores import MemoryStore, Store
+from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition, Store
 
 SETTINGS = ProcessorSettings(partitions=1)
 JOB = processor_job(SETTINGS)

@@ -1,8 +1,7 @@
 """Columns that a native build makes of events' bytes, compared with those made of rows."""
 
 from sessionary.sinks.core.rows.event_columns import find_encoder
-from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.shared import TableRow
+from sessionary.sinks.core.rows.shared import RawRecord, TableRow
 from tests.core.sinks.samples import history_block
 
 _ROWS = 200  # compared at a time

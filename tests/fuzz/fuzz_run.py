@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
@@ -23,16 +22,12 @@ from sessionary.schemas.records import (
     StepState,
 )
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import RefusalReason
-from sessionary.sinks.core.rows.audit import audit_row
-from sessionary.sinks.core.rows.batches import batch_row
-from sessionary.sinks.core.rows.dead_letters import dead_letter_row
+from sessionary.schemas.types import QuotaName, RefusalReason
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
-from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.rejected import rejected_row
-from sessionary.sinks.core.rows.shared import RowBuilder
+from sessionary.sinks.core.rows.outputs import audit_row, batch_row, dead_letter_row, rejected_row
+from sessionary.sinks.core.rows.shared import RawRecord, RowBuilder
 from sessionary.sinks.errors import BadRow
-from sessionary.sinks.runtime.dead_letter_producer import encode_letter
+from sessionary.sinks.runtime.block_writer import encode_letter
 from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.family import SessionArrival
 from sessionary.stream_processors.core.gravestones import ChunkSizes, count_hashes, is_chunk_key
@@ -43,8 +38,8 @@ from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT, Ses
 from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
-from sessionary.stream_processors.runtime.fetching.fetched_records import LazyRecord
 from sessionary.stream_processors.runtime.job import processor_job
+from sessionary.stream_processors.runtime.pending_records import LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from tests.core.oracle_rig import START_MS

@@ -14,9 +14,8 @@ from confluent_kafka import Message
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import SessionKey, content_hash, partition_of, run_key
-from sessionary.schemas.parts.quota import QuotaName, RunQuota, SessionQuota
 from sessionary.schemas.records import QuotaVerdict, RunState, SessionState
-from sessionary.schemas.types import ErrorInfo, Snapshot
+from sessionary.schemas.types import ErrorInfo, QuotaName, RunQuota, SessionQuota, Snapshot
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from tests.core.oracle_rig import START_MS
 from tests.core.people_moves import draw_actor, draw_operator_event, draw_question

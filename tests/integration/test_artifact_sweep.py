@@ -10,9 +10,9 @@ import pytest
 from pydantic import ValidationError
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.cli.commands.operators.artifacts import ArtifactSweep, SweepReport
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.governance.artifact_sweep import ArtifactSweep, SweepReport
-from sessionary.infra.kpi.overdue_artifacts import ask_overdue_artifacts
+from sessionary.infra.kpi.key_figures import ask_overdue_artifacts
 from sessionary.producers.artifacts import Artifact, ArtifactLibrary, FolderStore
 from sessionary.producers.errors import ArtifactDeleted, ArtifactMissing
 from sessionary.schemas.events import ArtifactSoftDeleted, Payload

@@ -8,8 +8,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from sessionary.producers.control import request_consumer
-from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
-from sessionary.producers.control.request_consumer import KafkaRequestConsumer
+from sessionary.producers.control.request_consumer import KafkaRequestConsumer, RequestConsumer, open_consumer
 from sessionary.producers.errors import UnreadableRequest
 from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, Session, SessionClient
-from sessionary.producers.delivery import kafka_producer, stall_watch
+from sessionary.producers.delivery import kafka_producer
 from sessionary.producers.delivery.direct_transport import DirectTransport
 from sessionary.producers.delivery.spool.transport import SpoolTransport
 from sessionary.producers.testing import memory_client
@@ -186,7 +186,7 @@ def notice_stalls_soon(monkeypatch: pytest.MonkeyPatch, *first: dict[str, str]) 
 
     `first`: further settings of the first producers.
     """
-    monkeypatch.setattr(stall_watch, "_STALL_S", 2.0)
+    monkeypatch.setattr(kafka_producer, "_STALL_S", 2.0)
     config, left = kafka_producer.producer_config, iter(first)
     monkeypatch.setattr(
         kafka_producer,

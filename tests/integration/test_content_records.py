@@ -15,8 +15,7 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, FamilyCodec
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import RocksStore, Store
+from sessionary.stream_processors.store.stores import RocksMemory, RocksStore, Store
 from tests.integration.processor_load import Agent, Sender
 from tests.integration.test_changelog_loss import LossBench, append_to_changelog, changelog
 from tests.integration.test_processor_partition import WAIT_S, new_store

@@ -11,8 +11,8 @@ from sessionary.schemas.events import RunStarted
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
-from sessionary.sinks.clickhouse.schema_files import Migration, Schema, order_views, shipped_migrations, shipped_schema
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.clickhouse.migrate import Migration, Schema, order_views, shipped_migrations, shipped_schema
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings

@@ -13,7 +13,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import inserter as inserter_module
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.intent import Intent, RecordBlock, share_block
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime import block_writer

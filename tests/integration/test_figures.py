@@ -19,8 +19,8 @@ from sessionary.schemas.events import (
 from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass, ErrorInfo
-from sessionary.sinks.clickhouse.retention import apply_retention
-from sessionary.sinks.core.rows.figures import FIGURE_COLUMNS
+from sessionary.sinks.clickhouse.migrate import apply_retention
+from sessionary.sinks.core.rows.history import FIGURE_COLUMNS
 from sessionary.sinks.settings import RetentionSettings
 from tests.integration.test_aged_runs import KEPT_OF_RUNS
 from tests.support.aged_rows import AgedRows

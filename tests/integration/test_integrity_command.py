@@ -13,7 +13,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.sinks.integrity import end_report
+from sessionary.sinks.integrity import landed_ends
 from sessionary.sinks.integrity.landed_ends import find_end_faults
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import produce_records, rows_equal, settings_for, sink_in_thread
@@ -97,7 +97,7 @@ def test_v_integrity_knows_where_the_sinks_stand(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing follows the losses, and the view asks no Kafka: the running sink has told it."""
-    monkeypatch.setattr(end_report, "EVERY_S", 0.5)
+    monkeypatch.setattr(landed_ends, "EVERY_S", 0.5)
     make_tables(clickhouse)
     settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
 

@@ -9,8 +9,8 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.inserter import TableInserter
-from sessionary.sinks.core.rows.dead_letters import dead_letter_row
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.outputs import dead_letter_row
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
 from tests.support.losses import delete_rows

@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.kpi.disk_space import ask_disk_space
 from sessionary.infra.kpi.integrity import KNOWN_FAULTS, ask_integrity
-from sessionary.infra.kpi.key_figures import LATE_S, KeyFigures, Quantiles, ask_key_figures
-from sessionary.infra.kpi.tenant_bytes import ask_tenant_bytes_max
+from sessionary.infra.kpi.key_figures import (
+    LATE_S,
+    KeyFigures,
+    Quantiles,
+    ask_disk_space,
+    ask_key_figures,
+    ask_tenant_bytes_max,
+)
 from sessionary.infra.lag.exporter import run_exporter
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.ports import free_port

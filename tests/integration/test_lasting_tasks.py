@@ -23,7 +23,7 @@ STEPS = 10
 TASKS = """
 import time
 from pathlib import Path
-from sessionary.producers.tasks.functions import task
+from sessionary.producers.tasks.worker import task
 
 @task("model_training")
 def train(ctx, given):

@@ -12,13 +12,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.decisions.pending_decision import TruncationAcceptance
+from sessionary.stream_processors.runtime.decisions import TruncationAcceptance
 from sessionary.stream_processors.runtime.log_probe import probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.watchdog import TruncationWatchdog

@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 TASKS = """
 import os, time
 from pathlib import Path
-from sessionary.producers.tasks.functions import task
+from sessionary.producers.tasks.worker import task
 
 @task("model_training")
 def train(ctx, given):

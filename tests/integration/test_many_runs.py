@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sessionary.producers.artifacts import ArtifactLibrary
-from sessionary.producers.artifacts.artifact import ArtifactReference
+from sessionary.producers.artifacts.library import ArtifactReference
 from sessionary.schemas.ids import SessionKey, run_key
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig

@@ -7,7 +7,7 @@ import pytest
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse import migrate
-from sessionary.sinks.clickhouse.schema_files import shipped_schema
+from sessionary.sinks.clickhouse.migrate import shipped_schema
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, run_sql
 from tests.support.view_columns import RECORDING, read_columns

@@ -11,7 +11,7 @@ from sessionary.schemas.topics import EVENT_BYTES_MAX
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.runtime.kafka_client import consumer_config
 from sessionary.sinks.settings import SinkSettings
-from sessionary.stream_processors.runtime.fetching.fetcher import fetcher_config
+from sessionary.stream_processors.runtime.fetcher import fetcher_config
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.support.pipelines import new_pipeline, remove_pipeline
 

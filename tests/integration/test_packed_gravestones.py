@@ -13,8 +13,7 @@ from sessionary.stream_processors.core.gravestones import is_chunk_key
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
+from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
 from tests.integration.test_changelog_loss import LossBench, changelog
 from tests.integration.test_processor_partition import WAIT_S
 from tests.support.judges import JUDGE

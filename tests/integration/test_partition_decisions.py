@@ -17,9 +17,8 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.decisions import pending_decision, skipped_records
-from sessionary.stream_processors.runtime.decisions.pending_decision import Decision, GapAcceptance, RecordSkip
-from sessionary.stream_processors.runtime.decisions.skipped_records import SkippedRecords
+from sessionary.stream_processors.runtime import decisions
+from sessionary.stream_processors.runtime.decisions import Decision, GapAcceptance, RecordSkip, SkippedRecords
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from tests.integration.processor_load import (
@@ -111,7 +110,7 @@ def test_a_record_in_the_middle_of_a_batch_is_skipped_and_all_others_are_folded(
 
 def read_without_epochs(*asked: Any) -> SkippedRecords:
     """Return skipped records as a broker hands them out that stores no leader epochs."""
-    read = skipped_records.read_records(*asked)
+    read = decisions.read_records(*asked)
     return read._replace(records=[LogRecord(*record[:4]) for record in read.records])
 
 
@@ -157,7 +156,7 @@ def test_what_lies_beyond_the_log_s_end_or_without_an_epoch_ahead_of_the_clock_i
     async def story() -> None:
         with monkeypatch.context() as slow:
             slow.setattr(time, "time", lambda: bench.log[0].timestamp_ms / 1_000 - 50)
-            slow.setattr(pending_decision, "read_records", read_without_epochs)
+            slow.setattr(decisions, "read_records", read_without_epochs)
             assert "ahead of this worker's clock" in await refused(0, 39)
         assert "the log ends at 40" in await refused(39, 90)
         await bench.close()

@@ -17,7 +17,7 @@ from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime import partition_owner
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
+from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner

@@ -9,17 +9,15 @@ from confluent_kafka import Producer
 
 from sessionary.infra.local.ports import free_port, free_ports
 from sessionary.schemas.events import SessionActivity
-from sessionary.schemas.events.run import RunStarted
+from sessionary.schemas.events.run import RunStarted, ToolCallStarted
 from sessionary.schemas.events.session import SessionCreated, SessionStartFailed
-from sessionary.schemas.events.tool import ToolCallStarted
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.metrics import HELP
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import RocksStore
+from sessionary.stream_processors.store.stores import RocksMemory, RocksStore
 from tests.integration.processor_load import (
     HOLE_MS,
     Agent,

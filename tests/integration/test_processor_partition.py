@@ -26,9 +26,9 @@ from sessionary.stream_processors.runtime import assignment as assignment_module
 from sessionary.stream_processors.runtime import partition_owner, worker_context
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
-from sessionary.stream_processors.runtime.fetching.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.runtime.job import PlainProduced, processor_job
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
+from sessionary.stream_processors.runtime.pending_records import PENDING_BYTES_MAX
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings

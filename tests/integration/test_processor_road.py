@@ -16,7 +16,7 @@ from sessionary.schemas.events.session import SessionActivity, SessionTerminated
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
-from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.core_build import core_build
 from tests.integration.processor_load import (
     Agent,
     BackgroundLoad,

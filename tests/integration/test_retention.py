@@ -9,7 +9,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged, Tick
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import DataClass
-from sessionary.sinks.clickhouse.retention import apply_retention
+from sessionary.sinks.clickhouse.migrate import apply_retention
 from sessionary.sinks.settings import RetentionSettings
 from tests.support.aged_rows import AgedRows
 from tests.support.clickhouse_rows import insert_block

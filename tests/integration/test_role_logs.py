@@ -24,7 +24,7 @@ SECRET = "s3cret-of-a-payload"
 WRONG_TOKEN = "s3cret-token-unknown"
 # A task that fails with what it was given.
 TASKS = """
-from sessionary.producers.tasks.functions import task
+from sessionary.producers.tasks.worker import task
 
 @task("broken")
 def fail(ctx, given):

@@ -15,8 +15,8 @@ from xml.sax.saxutils import escape
 import pytest
 
 from sessionary.infra.cli.app import run
+from sessionary.infra.cli.commands.admin import tenant_policies, tenant_rights
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.governance.row_policies import tenant_policies, tenant_rights
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import ArtifactCreated, CheckpointSaved, MessageAppended, StepStarted

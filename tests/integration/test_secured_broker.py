@@ -15,7 +15,7 @@ from sessionary.infra.local.ports import free_port
 from sessionary.producers import ProducerSettings, Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.stream_processors.api.operators.quota_workers import count_quota_workers
+from sessionary.stream_processors.api.operators.rules import count_quota_workers
 from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN
 from tests.style.project import ROOT
 from tests.support.certificates import CertificateAuthority
@@ -30,7 +30,7 @@ _RECIPE = re.compile(r"^    kafka-acls --add (.+)$", re.MULTILINE)
 _RESOURCES = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}
 
 _TASKS = """
-from sessionary.producers.tasks.functions import task
+from sessionary.producers.tasks.worker import task
 
 @task("double")
 def double(ctx, given):

@@ -7,8 +7,7 @@ from contextlib import closing
 from confluent_kafka import Consumer, TopicPartition
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.topic_ids import ask_topic_id
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.records import Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.core.intent import Intent, Piece, parse_metadata

@@ -14,7 +14,7 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
-from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
+from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.ticker import Ticker
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.support.mock_cluster import mock_cluster

@@ -5,8 +5,7 @@ from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.topics import apply_topics
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.topic_ids import ask_topic_id
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers, rows_equal, settings_for, sink_in_thread

@@ -4,8 +4,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.topic_ids import ask_topic_id
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.core.intent import Intent
 from sessionary.sinks.metrics import HELP

@@ -12,14 +12,13 @@ from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.topic_ids import ask_topic_id
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.schemas.records import BatchAcknowledged, RejectedEvent, Tick
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.clickhouse import migrate
 from sessionary.sinks.clickhouse.inserter import TableInserter
 from sessionary.sinks.core.intent import Intent
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.errors import OperatorError
 from sessionary.sinks.settings import SinkSettings

@@ -12,7 +12,7 @@ from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchReco
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.types import RuleSet
 from sessionary.sinks.clickhouse.inserter import TableInserter
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers

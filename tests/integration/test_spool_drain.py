@@ -8,7 +8,7 @@ import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.producers import ProducerSettings
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import Event

@@ -16,7 +16,7 @@ from pathlib import Path
 from sessionary.schemas.codec import framing
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.fold_rig import FoldRig

@@ -33,7 +33,7 @@ from native.tree import (
     place_extensions,
     remove_extensions,
 )
-from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.core_build import core_build
 from tests.style.project import ROOT, pyproject
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")

@@ -63,7 +63,7 @@ def main(build: str, *log: str) -> int:
     """Print what is found; return the exit code."""
     found = describe_client()  # first, so that nothing else is loaded
     from sessionary.schemas import ids
-    from sessionary.stream_processors.measures.core_build import core_build
+    from sessionary.stream_processors.core_build import core_build
 
     found |= {"core": core_build(), "ids": Path(f"{ids.__file__}").suffix, "python": sys.version.split()[0]}
     if log:

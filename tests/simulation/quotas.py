@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, get_args
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import partition_of, quota_key
-from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import QuotaNotice, RulesActivation, RunState, SessionState, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import QuotaName
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.judge import QuotaJudge
 from sessionary.stream_processors.core.quota.limits import TenantLimits

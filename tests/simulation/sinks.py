@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sessionary.sinks.core.block_due import BlockLimits
 from sessionary.sinks.core.intent import PartitionPlan
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from tests.simulation.broker import Fenced
 
 if TYPE_CHECKING:

@@ -16,10 +16,14 @@ from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.assignment import HALT_RETRY_S, HALT_RETRY_S_MAX
-from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
-from sessionary.stream_processors.runtime.decisions.own_repair import find_own_repair, waits_for_repair
-from sessionary.stream_processors.runtime.fetching.fetched_records import group_by_partition
+from sessionary.stream_processors.runtime.assignment import (
+    HALT_RETRY_S,
+    HALT_RETRY_S_MAX,
+    find_own_repair,
+    waits_for_repair,
+)
+from sessionary.stream_processors.runtime.decisions import BrokerTime
+from sessionary.stream_processors.runtime.pending_records import group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import START_MS, OracleRig
 from tests.simulation.adapter import LogRecord, Outcome, PartitionSettings, opened

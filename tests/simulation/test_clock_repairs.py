@@ -17,8 +17,7 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.core.model import ClockSetting
-from sessionary.stream_processors.runtime.assignment import HALT_RETRY_S
-from sessionary.stream_processors.runtime.decisions.own_repair import PRINCIPAL
+from sessionary.stream_processors.runtime.assignment import HALT_RETRY_S, PRINCIPAL
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.auditor.decoding import LogEntry, decisions_of
 from tests.auditor.oracle import find_differences, replay_log

@@ -9,7 +9,7 @@ import pytest
 from sessionary.schemas.types import RefusalReason
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.facts import AbortReason
-from sessionary.stream_processors.measures.core_build import core_build
+from sessionary.stream_processors.core_build import core_build
 from tests.simulation.checks import find_faults
 from tests.simulation.migrations import MOVE_STAGES
 from tests.simulation.runner import Failure, check_schedule, run_schedule

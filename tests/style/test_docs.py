@@ -17,7 +17,7 @@ from sessionary.schemas.settings.librdkafka_options import OPTION_PREFIX, check_
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.session.migration import HELD, LET_GO, TAKEN
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
-from sessionary.stream_processors.quotas.limits_file import parse_limits
+from sessionary.stream_processors.quotas.settings import parse_limits
 from tests.style.project import ROOT, product_modules
 
 BEGIN, END = "<!-- state diagram: begin -->", "<!-- state diagram: end -->"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.inserter import TableInserter
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
 

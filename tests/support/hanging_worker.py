@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sessionary.stream_processors.measures import hang_watch
+from sessionary.stream_processors import process
 from sessionary.stream_processors.process import run_processor
 from sessionary.stream_processors.runtime.faust_transport import MemberConsumer, MemberTransport
-from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
+from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.ticker import Ticker
 from sessionary.stream_processors.settings import ProcessorSettings
 
@@ -50,5 +50,5 @@ if __name__ == "__main__":
         LateConsumer.held, MemberTransport.Consumer = file, LateConsumer
     else:
         Fetcher._run_once = hang_if_exists(file, Fetcher._run_once)  # type: ignore[method-assign]
-    hang_watch.HUNG_S = 5.0  # type: ignore[misc]
+    process.HUNG_S = 5.0  # type: ignore[misc]
     run_processor(ProcessorSettings.from_env())

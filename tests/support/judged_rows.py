@@ -8,7 +8,7 @@ from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.sinks.clickhouse.inserter import TableInserter
-from sessionary.sinks.core.rows.raw_record import NO_HEADERS, RawRecord
+from sessionary.sinks.core.rows.shared import NO_HEADERS, RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
 from tests.support.aged_rows import AgedRows

@@ -21,8 +21,8 @@ from benchmarks.measurements.keyed_count.job import make_topics, remove_topics
 from benchmarks.measurements.streams_full_job.java_program import StreamsProgram, StreamsRun
 from benchmarks.workload.events import Workload
 from benchmarks.workload.live_sessions import preload_engines
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEndClient
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEndClient
 from sessionary.schemas.settings import KafkaSettings
 
 OURS = "ours"

@@ -10,7 +10,6 @@
     story/               the story of one session, in words and as a picture
     lag/                 how far consumer groups are behind: samples, rules, the exporter
     kpi/                 key figures, integrity and disks, for the exporter
-    governance/          how long artifacts are kept, and what a tenant may read in ClickHouse
     alerts/              alert rules for Prometheus, printed from tables
     topics               creates and configures the Kafka topics
     disk_room            how much room a disk has, and how much a stack needs
@@ -19,7 +18,6 @@
     control_api_client   a small client of the control API's operators' pages, for commands
     outward_calls        finds what a query would reach out of the database for
     worker_findings      what is wrong with the processors, by what they say
-    sink_pages           whether the sinks of a local stack are well, by their pages
     tenants              the tenants of the local stack and the demo
     settings             settings of the commands themselves
 

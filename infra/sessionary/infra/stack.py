@@ -133,7 +133,7 @@ def _find_limits(known: Mapping[str, str], given: Path | None) -> Path | None:
     path = given or (Path(former) if former else None)
     if path is None:
         return None
-    from sessionary.stream_processors.quotas.limits_file import LimitsFile  # few stacks have one
+    from sessionary.stream_processors.quotas.settings import LimitsFile  # few stacks have one
 
     try:
         LimitsFile(path)

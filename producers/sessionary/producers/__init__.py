@@ -7,18 +7,14 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     async_client    `AsyncSessionClient`: the same for asyncio
     async_client_parts  the part of it that is written by hand
     client_core/    what both clients are made of: opening, end, forks, tenants, tasks
-    following/      sessions that a client follows: their states as they are committed
     agents/         the agents that share one session
     session/        one session: its verbs, its heartbeats, waiting for verdicts
     judgement/      what the processor decides: checks before, and news afterwards
     delivery/       from a payload to an acknowledged record in Kafka
-    migration/      sessions that move to another service
     control/        the control API, and requests for clean-ups, tasks and migrations
     tasks/          workers of long tasks, and what their functions are given
     ports           the protocols of what the client needs of the outside
-    session_ports   the same for reading and following sessions
-    run_ports       the same for runs, what belongs to them, and conversations
-    request_ports   records and receipts; what the reader of a service's requests says of itself
+    run_ports       the same for reading and following sessions and runs
     kafka_ports     these by Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
     context/        the current session, marks, decorators, several tenants
@@ -30,13 +26,16 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     otel_metrics    the same for OpenTelemetry, if it is installed
     settings        `SESSIONARY_*` variables
     errors          what the client raises
+    follower      sessions that a client follows: their states as they are committed
+    async_follower  the same for asyncio
+    migrations    sessions that move to another service: what the target does
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from sessionary.producers.agents.agent import Agent, AgentView
-from sessionary.producers.agents.errors import TaskDone, VersionConflict
+from sessionary.producers.agents.work import TaskDone, VersionConflict
 from sessionary.producers.client import SessionClient
 from sessionary.producers.context.marks import BlockMarks, Marks
 from sessionary.producers.context.model_call import ModelCall
@@ -52,9 +51,8 @@ from sessionary.producers.durable.errors import (
     ToolCallInProgress,
     ToolCallUnresolved,
 )
-from sessionary.producers.durable.reserved_call import TookEffect
+from sessionary.producers.durable.reserved_call import Retry, TookEffect
 from sessionary.producers.durable.resume_plan import ResumePlan
-from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.durable.tool import current_tool_key, tool
 from sessionary.producers.errors import (
@@ -85,9 +83,9 @@ from sessionary.producers.errors import (
     UnreadableRequest,
     VerdictPending,
 )
-from sessionary.producers.following.follower import SessionFollower
+from sessionary.producers.follower import SessionFollower
 from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut, SessionGoesOn
-from sessionary.producers.migration.hand_over import OnMigrated
+from sessionary.producers.migrations import OnMigrated
 from sessionary.producers.ports import (
     AgentMember,
     Backlog,
@@ -102,10 +100,9 @@ from sessionary.producers.ports import (
     Verdict,
 )
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, HandoverView, MessageView
-from sessionary.producers.session.errors import MigrationAborted
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.lifecycle import Step
-from sessionary.producers.session.migration import MigrationResult
+from sessionary.producers.session.migration import MigrationAborted, MigrationResult
 from sessionary.producers.session.session import (
     Session,
     SessionAgents,
@@ -136,8 +133,8 @@ if TYPE_CHECKING:
     from sessionary.producers.agents.async_agent import AsyncAgent
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.async_client import AsyncSessionClient
-    from sessionary.producers.async_client_parts import AsyncOnMigrated
-    from sessionary.producers.following.async_follower import AsyncSessionFollower
+    from sessionary.producers.async_client_parts import AsyncOnMigrated, current_session
+    from sessionary.producers.async_follower import AsyncSessionFollower
     from sessionary.producers.session.async_opening import AsyncStep
     from sessionary.producers.session.async_session import (
         AsyncSession,
@@ -147,7 +144,6 @@ if TYPE_CHECKING:
         AsyncSessionMigration,
         AsyncSessionRecords,
     )
-    from sessionary.producers.session.current import current_session
     from sessionary.producers.settings import DeliveryPolicy, ProducerSettings
 
 # Most clients need none of them, or they need asyncio or pydantic, which take long to load.
@@ -162,11 +158,11 @@ _LOADED_AT_USE = {
     "AsyncSessionMigration": "session.async_session",
     "AsyncSessionRecords": "session.async_session",
     "AsyncSessionClient": "async_client",
-    "AsyncSessionFollower": "following.async_follower",
+    "AsyncSessionFollower": "async_follower",
     "AsyncStep": "session.async_opening",
     "DeliveryPolicy": "settings",
     "ProducerSettings": "settings",
-    "current_session": "session.current",
+    "current_session": "async_client_parts",
 }
 
 

@@ -19,21 +19,21 @@ from sessionary.producers.async_client_parts import (
     start_core_async,
     take_migrations_async,
 )
+from sessionary.producers.async_follower import AsyncSessionFollower
 from sessionary.producers.client_core.core import ClientCore, over_core
-from sessionary.producers.client_core.opening import open_client
 from sessionary.producers.client_core.sessions import (
     NewSession,
+    open_client,
     read_conversation,
 )
 from sessionary.producers.client_core.task_reads import TaskReads
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.following.async_follower import AsyncSessionFollower
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
-from sessionary.producers.migration.acceptor import CONCURRENCY
+from sessionary.producers.migrations import CONCURRENCY
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
-from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.process.guards import log_error
 from sessionary.producers.run_ports import MessageView
 from sessionary.producers.session.async_opening import AsyncStep
 from sessionary.producers.session.async_session import AsyncSession

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
+from sessionary.producers.async_follower import AsyncSessionFollower
 from sessionary.producers.client import SessionClient
 from sessionary.producers.client_core.core import ClientCore, over_core
 from sessionary.producers.client_core.sessions import (
@@ -16,15 +18,48 @@ from sessionary.producers.client_core.sessions import (
     follow_session,
 )
 from sessionary.producers.context.marks import Marks, envelope_fields
-from sessionary.producers.following.async_follower import AsyncSessionFollower
-from sessionary.producers.migration.async_hand_over import hand_over_to_loop
+from sessionary.producers.context.scope import active_session
+from sessionary.producers.migrations import HandOver
+from sessionary.producers.ports import OnError
 from sessionary.producers.session.async_opening import AsyncStep, Opening, open_core, run_session_flow_async
 from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
+from sessionary.producers.session.session import Session
 
 if TYPE_CHECKING:
     pass
+
+
+# What lets an event loop await the program's function with a session that has arrived.
+
+
+def hand_over_to_loop(function: Callable[[SessionCore], Awaitable[object]], on_error: OnError) -> HandOver:
+    """Return what lets the running event loop await `function`.
+
+    Raises `RuntimeError` without one.
+    """
+    loop = asyncio.get_running_loop()
+
+    async def call(core: SessionCore) -> None:
+        await function(core)
+
+    def hand_over(core: SessionCore, done: Callable[[], None]) -> None:
+        def end(future: "Future[None]") -> None:
+            done()
+            if not future.cancelled() and isinstance(error := future.exception(), Exception):
+                on_error(error)
+
+        work = call(core)
+        try:
+            asyncio.run_coroutine_threadsafe(work, loop).add_done_callback(end)
+        except RuntimeError as error:  # the loop is closed
+            work.close()
+            done()
+            on_error(error)
+
+    return hand_over
+
 
 T = TypeVar("T")
 AsyncOnMigrated = Callable[[AsyncSession], Awaitable[object]]
@@ -111,3 +146,16 @@ async def iterate_off_loop(items: Iterator[T]) -> AsyncIterator[T]:
     """Yield what an iterator yields, for which it waits in a thread."""
     while (found := await asyncio.to_thread(next, items, None)) is not None:
         yield found
+
+
+# The session whose block the current code runs in.
+
+
+def current_session() -> Session | AsyncSession | None:
+    """Return the session whose `with` block the current code runs in; None outside any.
+
+    Tasks, and threads and calls of thread pools that begin in the block, inherit it; those that
+    live longer no longer see it once the block was left. In another process it is None.
+    """
+    found = active_session()
+    return found if isinstance(found, Session | AsyncSession) else None

@@ -10,12 +10,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
 from sessionary.producers.client_core.core import ClientCore, over_core
-from sessionary.producers.client_core.opening import open_client
 from sessionary.producers.client_core.sessions import (
     NewSession,
     attach_core,
     create_core,
     follow_session,
+    open_client,
     read_conversation,
     start_core,
 )
@@ -23,12 +23,11 @@ from sessionary.producers.client_core.task_reads import TaskReads
 from sessionary.producers.context.marks import Marks
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.following.follower import SessionFollower
+from sessionary.producers.follower import SessionFollower
 from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
-from sessionary.producers.migration.acceptor import CONCURRENCY
-from sessionary.producers.migration.hand_over import OnMigrated, take_migrations
+from sessionary.producers.migrations import CONCURRENCY, OnMigrated, take_migrations
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
-from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.process.guards import log_error
 from sessionary.producers.run_ports import MessageView
 from sessionary.producers.session.conversation import LAST_DEFAULT
 from sessionary.producers.session.heartbeat import BeatsWith

@@ -1,9 +1,8 @@
 """The contract that all roles share. It imports no other package of ours, and opens no
 connection unless it is asked to.
 
-    types         the envelope, enums and small records that several schemas share
+    types         types that several schemas share: small records, the envelope
     enums         the enums themselves
-    parts/        small records of one subject each, which `types` has too
     events/       the payload of each event, which clients send
     records       the records that processors write
     codec/        events and records to bytes, and back

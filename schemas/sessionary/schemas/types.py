@@ -15,8 +15,12 @@ from sessionary.schemas.enums import (
     Compression,
     DataClass,
     ErrorClass,
+    MigrationStep,
     PauseKind,
     Phase,
+    QuotaClaimState,
+    QuotaName,
+    QuotaStep,
     RefusalReason,
     RunMode,
     RunStateName,
@@ -28,14 +32,275 @@ from sessionary.schemas.enums import (
     ToolCallStateName,
     ToolOutcome,
 )
-from sessionary.schemas.parts.agent import AgentHandover, SessionAgent, SharedResult
-from sessionary.schemas.parts.fencing import FencedBeats
-from sessionary.schemas.parts.migration import Migration, MigrationStep
-from sessionary.schemas.parts.partition import ClockRepair, PartitionDecision
-from sessionary.schemas.parts.question import Answer, Question
-from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState, QuotaName, QuotaStep, RunQuota, SessionQuota
-from sessionary.schemas.parts.rules import AnnouncedRules, RuleSet
-from sessionary.schemas.parts.run import Checkpoint, OpenRun
+
+
+class SessionAgent(NamedTuple):
+    """An agent of a session, as the session's row has it."""
+
+    agent_id: str
+    role: str
+    service_id: str  # A member of the session by that
+    snapshot_id: str  # The last one of the agent's state
+
+
+class SharedResult(NamedTuple):
+    """A result that an agent shares with the other agents of its session."""
+
+    key: str
+    task: str
+    number: int  # From 1, in the order in which the session's agents shared
+    at: int  # Log time, ms
+    result_json: str | None = None
+    artifact_id: str | None = None
+
+
+class AgentHandover(NamedTuple):
+    """What an agent got from another one of its session."""
+
+    from_agent_id: str
+    from_snapshot_id: str  # The giver's snapshot
+    sync_type: str
+    at: int  # Log time, ms
+
+
+class FencedBeats(NamedTuple):
+    """Whose heartbeats were refused because their epoch is over.
+
+    Attributes:
+        epoch: The session's at the time.
+        id_hashes: Of the producers of which one such heartbeat was rejected in this epoch, at most
+            16: the first 8 bytes of SHA-256 of the id, big-endian and signed.
+    """
+
+    epoch: int
+    id_hashes: Sequence[int]
+
+
+class Migration(NamedTuple):
+    """A session's last migration to another service.
+
+    Attributes:
+        migration_id: UUID, chosen by the sender of the offer.
+        target_service: The service that is to own the session.
+        step: `offered`, `prepared` once the target has loaded the session, and then how it ended.
+        offered_at: When it was offered; log time in ms.
+        ttl_ms: Aborted after so long.
+        from_state: The session's state before it was prepared.
+        mismatches: How often the target accepted another state than the session's.
+        reason_code: Why it was aborted; else empty.
+    """
+
+    migration_id: str
+    target_service: str
+    step: MigrationStep
+    offered_at: int
+    ttl_ms: int
+    from_state: SessionStateName
+    mismatches: int = 0
+    reason_code: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither completed nor aborted."""
+        return self.step in ("offered", "prepared")
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the target has loaded the session, and proves that it has the same state."""
+        return self.step == "prepared"
+
+    @property
+    def holds_session(self) -> bool:
+        """Whether the session is Paused for it alone: it was Active before."""
+        return self.is_prepared and self.from_state == "Active"
+
+    @property
+    def expires_at(self) -> int:
+        """When it is aborted, ms of log time."""
+        return self.offered_at + self.ttl_ms
+
+
+class ClockRepair(NamedTuple):
+    """A repair of a partition's clock: an operator had it set to the broker's time.
+
+    Attributes:
+        number: From 1, by partition.
+        until_offset: Records below it do not move the clock: the repair is later than they.
+        clock_ms: What the clock was set to.
+        shift_ms: How far it was set forward; the times of older rows move with it.
+        back_ms: How far it was set back; later times of older rows become clock_ms.
+    """
+
+    number: int
+    until_offset: int
+    clock_ms: int
+    shift_ms: int
+    back_ms: int
+
+
+class PartitionDecision(NamedTuple):
+    """A decision about a partition: an operator's, or the processor's own."""
+
+    event_type: str  # of the decision's audit record
+    at_offset: int  # where the partition was: its audit record has the same source_offset
+    first_offset: int | None  # that it is about; None if it is about none
+    last_offset: int | None
+    clock_ms: int  # the partition's clock after it
+    principal: str
+
+
+class Question(NamedTuple):
+    """A question that a session waits with, in state Paused.
+
+    Attributes:
+        question_id: Id of the event that asked.
+        text: The question, for people.
+        answer_ms: For so long it may be answered, from the pause on. Then it is refused.
+    """
+
+    question_id: str
+    text: str
+    answer_ms: int
+
+
+class Answer(NamedTuple):
+    """How a session's last question ended.
+
+    Attributes:
+        question_id: The question's.
+        approved: False if it was refused, or not answered in time.
+        reason_code: `approved`, `refused` or `expired`.
+        by: The principal who answered; empty if it expired.
+        text: What he said, for people.
+    """
+
+    question_id: str
+    approved: bool
+    reason_code: str
+    by: str
+    text: str | None = None
+
+
+class RunQuota(NamedTuple):
+    """A run's claim to a slot of its tenant's quota.
+
+    Attributes:
+        offset: Of the event that asked; with session and run it names the claim.
+        event_type: Type of that event: what the grant lets happen.
+        event_id: Its id.
+        granted: Whether the run has the slot; else it waits.
+    """
+
+    offset: int
+    event_type: str
+    event_id: str
+    granted: bool
+
+
+class SessionQuota(NamedTuple):
+    """A session's claim to a slot of its tenant's quota.
+
+    Attributes:
+        offset: Of the event that created the session, which names the claim with it.
+        event_id: Its id.
+        granted: Whether the session has the slot; else it waits.
+    """
+
+    offset: int
+    event_id: str
+    granted: bool
+
+
+class QuotaClaim(NamedTuple):
+    """A claim to a tenant's quota that has not ended."""
+
+    session_id: str
+    run_id: str  # Empty if the session itself asked
+    offset: int  # Of the event that asked, in its session's partition
+    state: QuotaClaimState
+
+
+class RuleSet(NamedTuple):
+    """The rules that a partition is judged by.
+
+    Attributes:
+        version: From 1; each version is described in ARCHITECTURE.md.
+        row_bytes_max: A row's key and value; what would make it larger is refused.
+        finished_run_days: For so long a run that begins by these rules can be read after its end.
+        output_bytes_max: An audit record, or a request to a service; what is longer is cut.
+        rejected_bytes_max: A rejected record, in the same way.
+        quotas: Whether runs that begin ask for their tenant's quota.
+        session_quotas: Whether sessions that are created ask for their tenant's quota.
+        resume_ms: For so long after it failed a run may be resumed.
+        token_quotas: Whether the quotas that are asked for hear of the tokens that are used.
+    """
+
+    version: int
+    row_bytes_max: int
+    finished_run_days: int
+    output_bytes_max: int
+    rejected_bytes_max: int
+    quotas: bool = False
+    session_quotas: bool = False
+    resume_ms: int = 86_400_000
+    token_quotas: bool = False
+
+
+class AnnouncedRules(NamedTuple):
+    """Rules that begin with the partition's next record of `RulesActivation`.
+
+    Attributes:
+        from_offset: Where the partition was at the announcement; they begin there or later.
+        principal: Who activated them.
+    """
+
+    version: int
+    row_bytes_max: int
+    finished_run_days: int
+    output_bytes_max: int
+    rejected_bytes_max: int
+    quotas: bool
+    session_quotas: bool
+    resume_ms: int
+    token_quotas: bool
+    from_offset: int
+    principal: str
+
+    @property
+    def rules(self) -> RuleSet:
+        """What begins."""
+        return RuleSet._make(self[: len(RuleSet._fields)])
+
+
+class Checkpoint(NamedTuple):
+    """The last checkpoint of a run: how far it got. What it holds is in its event.
+
+    Attributes:
+        checkpoint_id: Its id.
+        operation: What the run was doing.
+        at: When it was saved, ms of log time.
+        kind: What the run has reached, if it is one of the usual points.
+        stage: The operation's stage.
+        processed_count: Items done.
+        last_item_id: The last of them.
+        bytes_written: Bytes written.
+    """
+
+    checkpoint_id: str
+    operation: str
+    at: int
+    kind: CheckpointKind | None = None
+    stage: str | None = None
+    processed_count: int | None = None
+    last_item_id: str | None = None
+    bytes_written: int | None = None
+
+
+class OpenRun(NamedTuple):
+    """A run of a session that has not finished."""
+
+    run_id: str
+    detached: bool
 
 
 class ErrorInfo(NamedTuple):

@@ -8,7 +8,6 @@ Each row is stored exactly once in effect. A sink is a plain Kafka consumer.
     core/         what to write and when: rows, blocks, the intent protocol; pure
     clickhouse/   connections, migrations, the Native format, inserts
     integrity/    whether ClickHouse has what Kafka had
-    block_spans   the spans of blocks that hold records of sampled traces
     metrics       Prometheus metrics and their endpoint
     memory        allocator settings for large blocks
     errors        the errors of a sink, by what it does about them

@@ -11,9 +11,7 @@ In the order in which a record passes:
     core/        the rules, pure: partitions, clocks and timers, verdicts, the audit trail
     store/       where rows live between transactions
     api/         the control API: committed state, health and operators' commands, over HTTP
-    security/    TLS and SASL of the group's member, TLS of the control API
     streams/     Faust agents of users in the same worker, and the table of sessions for them
-    measures/    what a worker knows of itself, for its metrics, its health and its end if it hangs
     settings     a worker's settings, from `SESSIONARY_*`
     access       who may call the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics
@@ -21,4 +19,7 @@ In the order in which a record passes:
     rules_change    how a partition comes to other rules
     record_spans    the spans of judged records, after their commit
     quotas/      the role quotas: a worker of the same kind, which admits runs
+    security      what a worker's clients and its member prove themselves with
+    core_build    which core runs, Python or compiled, and how the interpreter was built
+    worker_gauges  the gauges of a worker: lag, rows, memory, open transactions
 """

@@ -1,5 +1,6 @@
 """Makes the Faust app of a worker: its settings, in Faust's terms."""
 
+import ssl
 from typing import Any
 
 import faust
@@ -7,11 +8,34 @@ from faust.tables.manager import TableManager
 from faust.tables.recovery import Recovery
 from yarl import URL
 
+from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.stream_processors.runtime.faust_transport import FAUST_LOG, Assignor
-from sessionary.stream_processors.security.api_certificates import serving_context
-from sessionary.stream_processors.security.member_credentials import member_credentials
+from sessionary.stream_processors.security import member_credentials
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.streams.stream_transport import AgentSupervisor, LocalStream
+
+# TLS of the control API's server.
+
+
+def serving_context(settings: ProcessorSettings) -> ssl.SSLContext | None:
+    """Return the context of the control API's server; None for plain HTTP. Reads files.
+
+    Raises `SettingsError` that names the variable.
+    """
+    certificate, key = settings.api_tls_certificate, settings.api_tls_key
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, _refuse_password)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"SESSIONARY_API_TLS_CERTIFICATE, SESSIONARY_API_TLS_KEY: {cause_text(error)}") from None
+    return context
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted; give one that is not, readable by the worker alone")
+
 
 _NEVER_S = 1e9
 _REBALANCE_S = 10.0

@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.telemetry import span_names
+from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.trace_context import as_parent, sampled_context
 from sessionary.stream_processors.core.model import JudgedRecords, LogRecord
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -43,25 +43,29 @@ class RecordSpans:
         offset = record.offset
         refusal = judged.refusals.get(offset)
         span = self._tracer.start_span(
-            f"{span_names.PROCESS} {self._topic}",
+            f"{role_traces.PROCESS} {self._topic}",
             context=as_parent(sender),
             kind=SpanKind.CONSUMER,
             start_time=times[0] * 1_000,
             attributes={
-                span_names.MESSAGING_SYSTEM: "kafka",
-                span_names.MESSAGING_OPERATION_NAME: span_names.PROCESS,
-                span_names.MESSAGING_OPERATION_TYPE: "process",
-                span_names.MESSAGING_DESTINATION_NAME: self._topic,
-                span_names.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
-                span_names.MESSAGING_CONSUMER_GROUP_NAME: self._group,
-                span_names.MESSAGING_KAFKA_OFFSET: offset,
-                span_names.OUTCOME: "refused" if refusal else "duplicate" if offset in judged.duplicates else "applied",
+                role_traces.MESSAGING_SYSTEM: "kafka",
+                role_traces.MESSAGING_OPERATION_NAME: role_traces.PROCESS,
+                role_traces.MESSAGING_OPERATION_TYPE: "process",
+                role_traces.MESSAGING_DESTINATION_NAME: self._topic,
+                role_traces.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
+                role_traces.MESSAGING_CONSUMER_GROUP_NAME: self._group,
+                role_traces.MESSAGING_KAFKA_OFFSET: offset,
+                role_traces.OUTCOME: "refused"
+                if refusal
+                else "duplicate"
+                if offset in judged.duplicates
+                else "applied",
                 **_session_attributes(record.key),
             },
         )
         if refusal is not None:
-            span.set_attribute(span_names.REFUSAL_REASON, refusal)
-            span.set_attribute(span_names.ERROR_TYPE, refusal)
+            span.set_attribute(role_traces.REFUSAL_REASON, refusal)
+            span.set_attribute(role_traces.ERROR_TYPE, refusal)
             span.set_status(Status(StatusCode.ERROR))
         span.end(times[1] * 1_000)
 
@@ -71,4 +75,4 @@ def _session_attributes(key: bytes | None) -> dict[str, str]:
         tenant_id, session_id = parse_key(key)
     except Invalid:
         return {}
-    return {span_names.TENANT_ID: tenant_id, span_names.CONVERSATION_ID: session_id}
+    return {role_traces.TENANT_ID: tenant_id, role_traces.CONVERSATION_ID: session_id}

@@ -18,32 +18,30 @@ from typing import cast
 
 from aiokafka.errors import KafkaError
 
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.log_ends import LogEnd, LogEndClient
-from sessionary.schemas.kafka.log_progress import LogProgress, StalledPartition
+from sessionary.schemas.kafka.clients import AdminConnection
+from sessionary.schemas.kafka.log_progress import LogEnd, LogEndClient, LogProgress, StalledPartition
 from sessionary.schemas.telemetry.role_logs import end_hung_process, role_logger
 from sessionary.schemas.telemetry.role_traces import role_tracer
-from sessionary.stream_processors.api.operators.event_sender import EventSender
-from sessionary.stream_processors.api.operators.migrations import MigrationPages
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
-from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
-from sessionary.stream_processors.api.operators.session_events import SessionEvents
+from sessionary.stream_processors.api.operators.session_events import (
+    EventSender,
+    MigrationPages,
+    PeoplePages,
+    SessionEvents,
+)
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
+from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost, ProcessorFailed
 from sessionary.stream_processors.faust_app import make_faust_app
-from sessionary.stream_processors.measures.core_build import core_build
-from sessionary.stream_processors.measures.open_transactions import OpenTransactionWatch, join_ends
-from sessionary.stream_processors.measures.row_census import count_rows
-from sessionary.stream_processors.measures.worker_gauges import WorkerGauges
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.executor import UnboundedExecutor
 from sessionary.stream_processors.runtime.faust_transport import Assignor, FaustGroup, MemberConsumer, MemberTransport
-from sessionary.stream_processors.runtime.fetching.fetcher import Fetcher
+from sessionary.stream_processors.runtime.fetcher import Fetcher
 from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.runtime.log_probe import LogProbe, probe_log
 from sessionary.stream_processors.runtime.ticker import Ticker, look_pause_s
@@ -54,6 +52,12 @@ from sessionary.stream_processors.store.stores import PartitionStores, temporary
 from sessionary.stream_processors.streams.agents import check_agent_topics, load_agents
 from sessionary.stream_processors.streams.sessions_table import SessionsTable
 from sessionary.stream_processors.streams.stream_transport import StreamTransport
+from sessionary.stream_processors.worker_gauges import (
+    OpenTransactionWatch,
+    WorkerGauges,
+    count_rows,
+    join_ends,
+)
 
 _log = role_logger(__name__)
 # A partition that is opened again is fetched from its position. What keeps a position for longer,

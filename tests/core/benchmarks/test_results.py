@@ -10,8 +10,7 @@ from rich.console import Console
 from benchmarks.bench import Bench, Options
 from benchmarks.machine import machine_facts
 from benchmarks.results import Result, Target, format_figure, print_results, quantile, write_results
-from sessionary.stream_processors.measures.core_build import core_build
-from sessionary.stream_processors.measures.interpreter_build import interpreter_build
+from sessionary.stream_processors.core_build import core_build, interpreter_build
 
 
 def test_a_figure_is_the_median_of_its_runs() -> None:

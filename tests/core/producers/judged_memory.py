@@ -11,9 +11,8 @@ from sessionary.producers.ports import KnownSession, OnReceipt, OutRecord, Ports
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
-from sessionary.stream_processors.api.session_document import session_document
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
-from sessionary.stream_processors.api.session_questions import AskedOwner, Question
+from sessionary.stream_processors.api.session_questions import AskedOwner, Question, session_document
 from sessionary.stream_processors.core.model import RecentOutcomes
 from tests.core.fold_rig import FoldRig
 

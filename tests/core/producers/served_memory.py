@@ -11,7 +11,7 @@ from typing import Any
 
 from sessionary.producers.testing import InMemoryTransport
 from sessionary.stream_processors.core.model import RecentOutcomes
-from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
+from sessionary.stream_processors.runtime.partition_owner import CommitNews
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 

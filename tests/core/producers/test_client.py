@@ -13,7 +13,7 @@ from sessionary.producers import (
     SessionClient,
     SessionLost,
 )
-from sessionary.producers.client_core import opening
+from sessionary.producers.client_core import sessions
 from sessionary.producers.testing import memory_client, memory_ports
 from sessionary.schemas.events import SessionCreated
 from tests.core.producers.sent_events import START_EVENTS, sent_types
@@ -84,7 +84,7 @@ def test_session_ids_are_of_the_version_that_was_set(version: int) -> None:
 
 def test_a_client_makes_events_as_fast_as_its_build_can(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(opening, "speed_up", asked.append)
+    monkeypatch.setattr(sessions, "speed_up", asked.append)
     with memory_client()[0]:
         assert asked == ["sessionary"]
 

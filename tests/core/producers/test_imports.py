@@ -75,9 +75,9 @@ def test_importing_the_client_loads_the_core_dependencies_only() -> None:
     assert roles == {"sessionary.producers", "sessionary.schemas"}
 
 
-def test_every_module_lists_what_it_offers_sorted() -> None:
+def test_every_list_of_exports_names_what_is_there() -> None:
     for found in pkgutil.walk_packages(sessionary.producers.__path__, "sessionary.producers."):
         if found.ispkg:
             continue
         module = importlib.import_module(found.name)
-        assert all(hasattr(module, name) for name in module.__all__), found.name
+        assert all(hasattr(module, name) for name in getattr(module, "__all__", ())), found.name

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, Number
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sessionary.producers import AsyncSessionClient, QueueFull, Refused, SessionClient
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.metrics import HELP, ClientMeter, Sample
 from sessionary.producers.otel_metrics import AMOUNTS, COUNTERS, GAUGES, observe_clients

@@ -3,7 +3,7 @@
 import pytest
 
 from sessionary.schemas.topics import TOMBSTONE_RETENTION_MS, TopicNames, TopicSpec, topic_specs
-from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S
+from sessionary.stream_processors.store.stores import SAVED_AGE_MAX_S
 
 NAMES = TopicNames.with_prefix("p")
 SPECS = {spec.name: spec for spec in topic_specs("p", 4)}

@@ -9,7 +9,7 @@ from sessionary.schemas.events import SessionActivity
 from sessionary.schemas.types import DataClass, Envelope
 from sessionary.sinks.clickhouse.native import NativeBlock
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from tests.support.sink_records import NOW_US, session_id
 
 # The types of the table's columns, as sinks insert them.

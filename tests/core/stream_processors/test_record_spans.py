@@ -3,7 +3,7 @@
 from opentelemetry.trace import SpanKind, StatusCode
 
 from sessionary.schemas.ids import SessionKey, new_session_id
-from sessionary.schemas.telemetry import span_names
+from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.trace_context import format_traceparent
 from sessionary.stream_processors.core.model import JudgedRecords, LogRecord
 from sessionary.stream_processors.record_spans import RecordSpans
@@ -34,10 +34,10 @@ def test_each_sampled_record_that_was_judged_has_a_span_with_its_outcome() -> No
         assert span.parent is not None
         assert format_traceparent(span.parent) == TRACEPARENT
         attributes = dict(span.attributes or {})
-        assert attributes[span_names.MESSAGING_DESTINATION_PARTITION_ID] == "3"
-        outcomes[attributes[span_names.MESSAGING_KAFKA_OFFSET]] = attributes[span_names.OUTCOME]
+        assert attributes[role_traces.MESSAGING_DESTINATION_PARTITION_ID] == "3"
+        outcomes[attributes[role_traces.MESSAGING_KAFKA_OFFSET]] = attributes[role_traces.OUTCOME]
     assert outcomes == {5: "applied", 6: "duplicate", 7: "refused"}
     first, refused = spans.ended[0], spans.ended[2]
-    assert dict(first.attributes or {})[span_names.CONVERSATION_ID] == KEY.session_id
+    assert dict(first.attributes or {})[role_traces.CONVERSATION_ID] == KEY.session_id
     assert (refused.status.status_code, first.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
-    assert dict(refused.attributes or {})[span_names.REFUSAL_REASON] == "bad_key"
+    assert dict(refused.attributes or {})[role_traces.REFUSAL_REASON] == "bad_key"

@@ -9,7 +9,6 @@
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
     progress      the progress line of a long command
     part_reports  which processes of the local stack ended, and why
-    task_pages    a task worker's pages: /metrics, /healthz and /readyz
     output        lines on stdout and stderr
     errors        errors of commands, and the exit code of every expected error
     __main__      `python -m sessionary.infra.cli`

@@ -6,13 +6,17 @@ from typing import Any
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from sessionary.infra.kpi.disk_space import DiskSpace, ask_disk_space
 from sessionary.infra.kpi.integrity import IntegrityFindings, ask_integrity, ask_landed_ends
-from sessionary.infra.kpi.key_figures import KeyFigures, ask_key_figures
+from sessionary.infra.kpi.key_figures import (
+    DiskSpace,
+    KeyFigures,
+    ask_disk_space,
+    ask_key_figures,
+    ask_overdue_artifacts,
+    ask_tenant_bytes_max,
+)
 from sessionary.infra.kpi.metrics import KpiState, collect_families
-from sessionary.infra.kpi.overdue_artifacts import ask_overdue_artifacts
 from sessionary.infra.kpi.question_watch import QuestionWatch
-from sessionary.infra.kpi.tenant_bytes import ask_tenant_bytes_max
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger

@@ -1,4 +1,4 @@
-"""Asks ClickHouse for the key figures of the last time."""
+"""Asks ClickHouse for the key figures, and for what else the lag exporter serves of it."""
 
 from typing import Final, NamedTuple
 
@@ -71,3 +71,87 @@ def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float
 
 def _quantiles_of(row: Row, name: str) -> Quantiles:
     return Quantiles(*(row[f"{name}_{quantile}_s"] for quantile in ("p50", "p95", "p99")))
+
+
+# Asks ClickHouse how many artifacts should have been marked as deleted, and are not.
+
+
+_ROWS_TIMEOUT_S: Final = 30.0
+# What a sweep of yesterday would have marked.
+_OVERDUE: Final = """
+SELECT count() AS overdue FROM v_artifacts
+WHERE state IN ('open', 'complete')
+    AND (time <= now64(3, 'UTC') - toIntervalDay({days:UInt16} + 1) OR personal_expires <= now64(3, 'UTC'))
+SETTINGS max_execution_time = {timeout_s:UInt16}
+"""
+
+
+def ask_overdue_artifacts(settings: ClickHouseSettings, days: int) -> int:
+    """Return how many artifacts expired a day ago or earlier, `days` after their last event.
+
+    Those that are marked do not count. Blocks for up to 30 s. Raises what `ClickHouseClient`
+    raises.
+    """
+    client = ClickHouseClient(settings, _ROWS_TIMEOUT_S + 1)
+    return int(client.fetch_one(_OVERDUE, days=days, timeout_s=round(_ROWS_TIMEOUT_S))["overdue"])
+
+
+# Asks ClickHouse how many bytes the largest tenant stores.
+
+
+# The layers of `v_stored_bytes` without `state`, whose bytes are in history already. Without FINAL,
+# which would read and sort the whole tables: a row that is stored twice counts twice until a merge.
+_TENANT_BYTES: Final = """
+SELECT max(bytes) AS bytes
+FROM
+(
+    SELECT tenant, sum(bytes) AS bytes
+    FROM
+    (
+        SELECT toString(tenant_id) AS tenant, sum(toUInt64(value_size)) AS bytes
+        FROM history WHERE tenant_id != '' GROUP BY tenant_id
+        UNION ALL
+        SELECT toString(tenant_id), sum(toUInt64(value_size)) FROM audit WHERE tenant_id != '' GROUP BY tenant_id
+        UNION ALL
+        SELECT assumeNotNull(toString(tenant_id)), sum(toUInt64(value_size))
+        FROM rejected WHERE tenant_id != '' AND retain_until > now64(6) GROUP BY tenant_id
+    )
+    GROUP BY tenant
+)
+SETTINGS max_execution_time = {timeout_s:UInt16}
+"""
+
+
+def ask_tenant_bytes_max(settings: ClickHouseSettings) -> int:
+    """Return the bytes of the records of the tenant that has most of them; 0 without a tenant.
+
+    Blocks for up to 30 s. Raises what `ClickHouseClient` raises.
+    """
+    client = ClickHouseClient(settings, _ROWS_TIMEOUT_S + 1)
+    return int(client.fetch_one(_TENANT_BYTES, timeout_s=round(_ROWS_TIMEOUT_S))["bytes"])
+
+
+# Asks ClickHouse how full its disks are.
+
+
+_DISKS_TIMEOUT_S: Final = 5.0
+# A disk without an end, such as a store of objects, has no share that is free.
+_DISK_SPACE: Final = """
+SELECT name, free_space / total_space AS free_ratio
+FROM system.disks
+WHERE total_space > 0 AND total_space < 1e18
+ORDER BY name
+"""
+
+
+class DiskSpace(NamedTuple):
+    """A disk of ClickHouse, and the share of it that is free."""
+
+    disk: str
+    free_ratio: float
+
+
+def ask_disk_space(settings: ClickHouseSettings) -> tuple[DiskSpace, ...]:
+    """Return the disks. Blocks for up to 5 s. Raises what `ClickHouseClient` raises."""
+    rows = ClickHouseClient(settings, _DISKS_TIMEOUT_S).fetch_rows(_DISK_SPACE)
+    return tuple(DiskSpace(row["name"], row["free_ratio"]) for row in rows)

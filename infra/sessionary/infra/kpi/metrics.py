@@ -10,9 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 from prometheus_client.core import GaugeMetricFamily
 
-from sessionary.infra.kpi.disk_space import DiskSpace
 from sessionary.infra.kpi.integrity import IntegrityFindings, table_of_fault
-from sessionary.infra.kpi.key_figures import KeyFigures, Quantiles
+from sessionary.infra.kpi.key_figures import DiskSpace, KeyFigures, Quantiles
 
 MetricName = Literal[
     "sessionary_integrity_findings",

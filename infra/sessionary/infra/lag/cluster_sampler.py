@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from sessionary.infra.lag.cluster_sample import ClusterSample, GroupOffsets, GroupState, LogRange, Place
 from sessionary.infra.lag.group_topics import pipeline_groups
 from sessionary.schemas.errors import Unavailable
-from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
+from sessionary.schemas.kafka.clients import AdminConnection, take_answer
 from sessionary.schemas.settings import KafkaSettings
 
 _RETRY_AFTER_S = 2.0

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from sessionary.infra.lag.cluster_sample import FirstRecord, Place, UnreadPlace
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.sinks.core.idle_records import IDLE_RECORDS
+from sessionary.sinks.core.block_due import IDLE_RECORDS
 
 # Together 16 MiB. If a batch is larger than a partition's share, the broker sends it alone, and a
 # fetch answers for one partition.

@@ -1,21 +1,129 @@
 """What one agent of a session does, for both faces: `Agent` and `AsyncAgent`."""
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sessionary.producers.agents.errors import TaskDone
-from sessionary.producers.agents.results import StoredResult, load_result
 from sessionary.producers.context.marks import Marks
-from sessionary.producers.errors import Invalid, Refused
+from sessionary.producers.errors import Invalid, ProducerError, Refused, SettingsError
 from sessionary.producers.ports import AgentMember, Json
-from sessionary.producers.process.json_text import any_json_text
+from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.schemas.events import AgentRegistered, AgentTaskUpdated, ContextSynced
+from sessionary.schemas.limits import RESULT_CHARACTERS_MAX
 
-if TYPE_CHECKING:  # most clients have no library
-    from sessionary.producers.artifacts.library import ArtifactLibrary
+if TYPE_CHECKING:
+    from sessionary.producers.artifacts.library import ArtifactLibrary, Reporter
+
+
+# The errors of agents that share a session.
+#
+# SessionaryError
+# └── ProducerError
+#     ├── VersionConflict(version, state)    another agent updated the session's content first
+#     └── TaskDone(agent_id, task)           an agent completed this task before
+#
+# The bases, and the client's other errors, are in `sessionary.producers.errors`.
+
+
+class VersionConflict(ProducerError):
+    """Another agent updated the session's content first; this update changed nothing.
+
+    The session's object knows the newest content now: make the change in `state`, and update again.
+
+    Attributes:
+        session_id: The session.
+        version: The version that the processor has.
+        state: The content of that version.
+    """
+
+    def __init__(self, session_id: str, base_version: int, version: int, state: dict[str, Json]) -> None:
+        super().__init__(
+            f"session {session_id}: the update is based on version {base_version} of the content, but the processor "
+            f"has version {version}; make the change in the error's `state`, and update again"
+        )
+        self.session_id = session_id
+        self.version = version
+        self.state = state
+
+
+class TaskDone(ProducerError):
+    """An agent completed this task before: each is done once, and the first result stays.
+
+    Attributes:
+        agent_id: The agent.
+        task: The task.
+    """
+
+    def __init__(self, agent_id: str, task: str) -> None:
+        super().__init__(f"agent {agent_id} completed {task} before: its result is shared already")
+        self.agent_id = agent_id
+        self.task = task
+
+
+# The results that agents share: as texts of events, or as artifacts if they are large.
+#
+# Of a large one the event has the reference and the beginning: {"artifact_ref":
+# "artifact:agent_result:…", "summary": "16,385 characters: …"}.
+
+
+RESULT_TYPE = "agent_result"  # of artifacts that are nothing but a result
+_SUMMARY_CHARACTERS = 200  # of the text's beginning
+
+
+class StoredResult(NamedTuple):
+    """What an event has of a result."""
+
+    text: str | None
+    artifact_id: str | None = None
+
+
+def store_result(session: "Reporter", library: "ArtifactLibrary | None", result: Json, marks: Marks) -> StoredResult:
+    """Return what an event has of a result; a large one is saved first.
+
+    Raises `Invalid` if it cannot be written as JSON, or is large and there is no library.
+    """
+    if result is None:
+        return StoredResult(None)
+    text = any_json_text(result, "result")
+    if len(text) <= RESULT_CHARACTERS_MAX:
+        return StoredResult(text)
+    if library is None:
+        raise Invalid(
+            "invalid_value",
+            f"result has {len(text):,} characters, and agents share {RESULT_CHARACTERS_MAX:,}: set "
+            "SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), so that larger ones become artifacts",
+        )
+    artifact = library.save(session, text, RESULT_TYPE, **marks)
+    summary = f"{len(text):,} characters: {text[:_SUMMARY_CHARACTERS]}"
+    reference = any_json_text({"artifact_ref": f"{artifact.reference}", "summary": summary}, "result")
+    return StoredResult(reference, artifact.artifact_id)
+
+
+def load_result(text: str | None, artifact_id: str | None, library: "ArtifactLibrary | None") -> Json:
+    """Return a result that was shared; a text that is no JSON as it is.
+
+    Raises `SettingsError` if an artifact has it and there is no library; otherwise as
+    `ArtifactLibrary.load` does.
+    """
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    reference = value.get("artifact_ref") if artifact_id is not None and isinstance(value, dict) else None
+    if not isinstance(reference, str) or not reference.startswith(f"artifact:{RESULT_TYPE}:"):
+        return value
+    if library is None:
+        raise SettingsError(
+            f"the result is {reference}: set SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), to the place "
+            "where it was saved, or pass load_artifacts=False"
+        )
+    return json.loads(library.load(reference))
+
 
 AgentEvent = AgentRegistered | AgentTaskUpdated | ContextSynced
 

@@ -1,19 +1,264 @@
 """Saves and loads artifacts, and reports them in a session."""
 
 import hashlib
+import re
 import secrets
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
-from sessionary.producers.artifacts.artifact import Artifact, ArtifactReference, checked_type
 from sessionary.producers.artifacts.stores import ArtifactStore, open_store
-from sessionary.producers.artifacts.stream import ArtifactStream, body_name, deleted_name
 from sessionary.producers.context.marks import Marks
-from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing
-from sessionary.schemas.events import ArtifactCompleted, ArtifactCreated, Payload
+from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
+from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
+
+# An artifact's identity, and the reference that a message has of it. Pure.
+
+
+_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class ArtifactReference(NamedTuple):
+    """What stands for an artifact's body: its type, and the SHA-256 of its bytes as hex."""
+
+    artifact_type: str
+    sha256: str
+
+    def __str__(self) -> str:
+        """Return the text for messages and results, `artifact:<type>:<sha256>`."""
+        return f"artifact:{self.artifact_type}:{self.sha256}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ArtifactReference":
+        """Read what `str` gives. Raises `Invalid` for any other text."""
+        scheme, _, rest = text.partition(":")
+        artifact_type, _, sha256 = rest.rpartition(":")
+        if scheme != "artifact" or not _TYPE.fullmatch(artifact_type) or not _SHA256.fullmatch(sha256):
+            raise Invalid("invalid_value", f"{text!r} is no reference of an artifact: artifact:<type>:<sha256 as hex>")
+        return cls(artifact_type, sha256)
+
+
+class Artifact(NamedTuple):
+    """A complete artifact.
+
+    Attributes:
+        artifact_id: UUID; two artifacts may have the same body.
+        artifact_type: For example `markdown`, `json` or `pdf_text`.
+        uri: Where its body is.
+        sha256: Of the body, as hex.
+        size_bytes: Of the body.
+    """
+
+    artifact_id: str
+    artifact_type: str
+    uri: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def reference(self) -> ArtifactReference:
+        """What a message has of it."""
+        return ArtifactReference(self.artifact_type, self.sha256)
+
+
+def checked_type(artifact_type: str) -> str:
+    """Return `artifact_type`. Raises `Invalid` unless it fits into a reference."""
+    if not _TYPE.fullmatch(artifact_type):
+        raise Invalid(
+            "invalid_value",
+            f"artifact type {artifact_type!r}: use 1 to 64 letters, digits, '_', '.' or '-', a letter or digit first",
+        )
+    return artifact_type
+
+
+# An artifact that is written in chunks, and continued after a crash.
+#
+# Each chunk is a body of its own, named by its offset. It is stored before its event is sent, so
+# that every chunk that was reported is there. If the stream is continued, what lies behind the
+# last checkpoint is cut off. Complete, it is one body under its hash, like any other artifact; a
+# record of that hash stays where the chunks were, so that a kill while they are removed loses
+# nothing.
+
+
+# The prompt with which a model continues a long text. Pure.
+
+
+LINES_MAX = 30
+_CHARACTERS_MAX = 4_000  # of the text that is quoted: lines may be long
+
+
+def continuation_prompt(written: str, outline: Sequence[str] = (), *, lines_max: int = LINES_MAX) -> str:
+    """Return a prompt that lets a model go on after `written`; its size does not depend on it.
+
+    Args:
+        written: The text so far, which ends anywhere.
+        outline: What is still to be written, in order.
+        lines_max: How many of the last lines are quoted, from 1.
+    """
+    lines = written.rstrip().splitlines()[-lines_max:]
+    tail = "\n".join(lines)[-_CHARACTERS_MAX:]
+    parts = []
+    if tail:
+        parts += ["These are the last lines of a text that you are writing:", tail]
+        parts.append("Continue with the next paragraph. Do not repeat or rewrite what is there.")
+    else:
+        parts.append("Begin the text.")
+    if outline:
+        parts += ["These parts are still missing:", "\n".join(f"- {part}" for part in outline)]
+    return "\n\n".join(parts)
+
+
+_OFFSET_DIGITS = 16
+_COMPLETE = "complete"  # beside the chunks: the hash of the whole body, if there is one
+
+
+def body_name(sha256: str) -> str:
+    """Return the name under which a complete body is stored."""
+    return f"sha256/{sha256[:2]}/{sha256}"
+
+
+def deleted_name(sha256: str) -> str:
+    """Return where a complete body is between its mark as deleted and its removal."""
+    return f"deleted/{body_name(sha256)}"
+
+
+def stream_folder(artifact_id: str) -> str:
+    """Return the folder of an artifact's chunks."""
+    return f"streams/{artifact_id}"
+
+
+class ArtifactStream:
+    """One artifact while it is written; `ArtifactLibrary.stream` makes it. Not thread-safe.
+
+    Attributes:
+        artifact_id: UUID, with which the stream can be continued.
+        artifact_type: For example `markdown`.
+    """
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        emit: Callable[..., str],
+        artifact_type: str,
+        artifact_id: str,
+        chunks: Sequence[bytes],
+        marks: Marks,
+        *,
+        is_reported: bool = True,
+    ) -> None:
+        self.artifact_type, self.artifact_id = artifact_type, artifact_id
+        self._store, self._emit, self._marks = store, emit, marks
+        self._chunks = list(chunks)
+        self._bytes_written = sum(map(len, chunks))
+        self._is_reported = is_reported
+
+    @classmethod
+    def reopen(
+        cls,
+        store: ArtifactStore,
+        emit: Callable[..., str],
+        artifact_type: str,
+        artifact_id: str,
+        bytes_written: int | None,
+        marks: Marks,
+    ) -> "ArtifactStream":
+        """Return a stream with its chunks up to `bytes_written`, or a complete one with all.
+
+        See `ArtifactLibrary.stream`.
+        """
+        chunks: list[bytes] = []
+        offset = 0
+        names = store.names(stream_folder(artifact_id))
+        if _COMPLETE in names:
+            body = store.read(body_name(store.read(f"{stream_folder(artifact_id)}/{_COMPLETE}").decode()))
+            return cls(store, emit, artifact_type, artifact_id, (body,), marks)
+        while _offset_name(offset) in names and (bytes_written is None or offset < bytes_written):
+            chunks.append(store.read(f"{stream_folder(artifact_id)}/{_offset_name(offset)}"))
+            offset += len(chunks[-1])
+        if bytes_written is not None and offset != bytes_written:
+            raise Invalid(
+                "invalid_value",
+                f"artifact {artifact_id} has no chunk that ends at {bytes_written}, but one at {offset}",
+            )
+        for name in reversed(names):  # a chunk that stays would follow one of the same length
+            if int(name) >= offset:
+                store.remove(f"{stream_folder(artifact_id)}/{name}")
+        return cls(store, emit, artifact_type, artifact_id, chunks, marks, is_reported=False)
+
+    @property
+    def uri(self) -> str:
+        """Where the chunks are."""
+        return self._store.uri(stream_folder(self.artifact_id))
+
+    @property
+    def bytes_written(self) -> int:
+        """The size of all chunks: what a checkpoint has to keep."""
+        return self._bytes_written
+
+    def read(self) -> bytes:
+        """Return what is written so far."""
+        return b"".join(self._chunks)
+
+    def append(self, chunk: str | bytes) -> int:
+        """Store a chunk, then report it by `artifact_chunk_appended`; return `bytes_written`.
+
+        An empty chunk does nothing. Raises `Unavailable` if the store does not take it: the same
+        call may then be repeated. Otherwise raises as `Session.emit` does.
+        """
+        content = chunk.encode() if isinstance(chunk, str) else chunk
+        if not content:
+            return self._bytes_written
+        offset = self._bytes_written
+        self._store.write(f"{stream_folder(self.artifact_id)}/{_offset_name(offset)}", content)
+        self._report_again()
+        self._chunks.append(content)
+        self._bytes_written += len(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._send(ArtifactChunkAppended(self.artifact_id, offset, len(content), sha256))
+        return self._bytes_written
+
+    def complete(self) -> Artifact:
+        """Store the whole as one body, report it by `artifact_completed`, and drop the chunks.
+
+        Raises as `append` does. May be repeated after an error, also by who continues the stream.
+        """
+        body = self.read()
+        sha256 = hashlib.sha256(body).hexdigest()
+        name = body_name(sha256)
+        if not self._store.has(name):
+            self._store.write(name, body)
+        artifact = Artifact(self.artifact_id, self.artifact_type, self._store.uri(name), sha256, len(body))
+        folder = stream_folder(self.artifact_id)
+        self._store.write(f"{folder}/{_COMPLETE}", sha256.encode())
+        self._report_again()
+        self._send(ArtifactCompleted(self.artifact_id, len(body), sha256))
+        for chunk in self._store.names(folder):
+            if chunk != _COMPLETE:
+                self._store.remove(f"{folder}/{chunk}")
+        return artifact
+
+    def _report_again(self) -> None:
+        """Report what a continued stream begins with: its first process may have lost events.
+
+        Its chunks count as one, which also says that what lay behind it was cut off.
+        """
+        if self._is_reported:
+            return
+        kept = self.read()
+        self._send(ArtifactCreated(self.artifact_id, self.artifact_type, self.uri))
+        self._send(ArtifactChunkAppended(self.artifact_id, 0, len(kept), hashlib.sha256(kept).hexdigest()))
+        self._is_reported = True
+
+    def _send(self, payload: Any) -> None:
+        self._emit(payload, **self._marks)
+
+
+def _offset_name(offset: int) -> str:
+    return f"{offset:0{_OFFSET_DIGITS}d}"
 
 
 def new_artifact_id() -> str:

@@ -1,11 +1,8 @@
 """The inside of `SessionClient` and `AsyncSessionClient`, which hold nothing but a core.
 
-    opening        opens a client by the names and settings that a user gives
     core           what a process has once; its parts in a fork; clients of other tenants
-    sessions       makes sessions, attaches to those that exist, follows and reads any
+    sessions       opens, attaches, claims and creates sessions; what a client begins with
     task_reads     the questions about tasks
-    task_answers   the answers to them
-    library_place  the library of artifacts, by the place that a user names
 
 The part of `AsyncSessionClient` that is written by hand is in `async_client_parts`.
 """

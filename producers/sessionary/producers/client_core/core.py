@@ -9,37 +9,75 @@ parent's. So a fork parts the child's copy of the client from them, and its firs
 import contextlib
 import threading
 import time
+import uuid
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder
-from sessionary.producers.control.data_class_lookup import DataClassLookup
-from sessionary.producers.control.token_check import REFUSED_TOKEN, start_token_check
+from sessionary.producers.control.cleanup_responder import CleanupHandler, CleanupResponder, DataClassLookup
 from sessionary.producers.delivery.emitter import Emitter, SenderIdentity, SendGate
 from sessionary.producers.delivery.sequences import SequenceRegistry, new_producer_id
-from sessionary.producers.errors import AuthenticationFailed, ClientClosed, Invalid, ProducerError, SettingsError
-from sessionary.producers.following.follower import SessionFollower
+from sessionary.producers.errors import (
+    AuthenticationFailed,
+    ClientClosed,
+    Invalid,
+    ProducerError,
+    SessionaryError,
+    SettingsError,
+)
+from sessionary.producers.follower import SessionFollower
 from sessionary.producers.judgement.notices import Callbacks, Notices
 from sessionary.producers.judgement.session_watch import SessionWatch
-from sessionary.producers.migration.acceptor import MigrationAcceptor
-from sessionary.producers.migration.hand_over import HandOver
-from sessionary.producers.ports import CleanupConsumer, Counters, HeartbeatTimer, MigrationConsumer, Ports
-from sessionary.producers.process.guards import guard_callback
-from sessionary.producers.process.process_exit import bind_to_process, exit_on_sigterm, keep_forever
+from sessionary.producers.migrations import HandOver, MigrationAcceptor
+from sessionary.producers.ports import (
+    CleanupConsumer,
+    Control,
+    Counters,
+    HeartbeatTimer,
+    MigrationConsumer,
+    OnError,
+    Ports,
+)
+from sessionary.producers.process.guards import bind_to_process, exit_on_sigterm, guard_callback, keep_forever
 from sessionary.producers.run_ports import LogPosition
 from sessionary.producers.session.core import SessionCore, SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats, IsAlive
-from sessionary.producers.session.opening import new_core
 from sessionary.producers.session.pending_verdict import VerdictFollower
+from sessionary.producers.session.polled import new_core
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id
 from sessionary.schemas.types import DataClass
 
-if TYPE_CHECKING:  # pydantic takes long to load
+if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.settings import ProducerSettings
+
+
+# Asks the control API once whether it takes the token, so that a wrong one is known at the start.
+#
+# Without this an agent would hear of it from its first `resume`, which may be days later.
+
+
+REFUSED_TOKEN = "control_authentication"
+"""The reason by which a refused token is counted."""
+_TIMEOUT_S = 8.0
+
+
+def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
+    """Ask in a daemon thread, which ends after 10 s at most. Reports a refused token only."""
+
+    def check_token() -> None:
+        try:
+            control.fetch_session(str(uuid.uuid4()), None, _TIMEOUT_S)
+        except AuthenticationFailed as error:
+            on_error(error)
+        except SessionaryError:
+            pass  # unknown, as it should be; or nothing answers, which the verb that waits will tell
+
+    thread = threading.Thread(target=check_token, name="sessionary-token-check", daemon=True)
+    thread.start()
+    return thread
 
 
 class TenantGate(SendGate):

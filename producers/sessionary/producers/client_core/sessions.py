@@ -6,21 +6,71 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sessionary.producers.client_core.core import ClientCore
 from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.scope import inherit_in_threads
+from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid
-from sessionary.producers.following.follower import SessionFollower
+from sessionary.producers.follower import SessionFollower
 from sessionary.producers.judgement.local_checks import check_limits, check_user
-from sessionary.producers.ports import Json
+from sessionary.producers.judgement.notices import Callbacks
+from sessionary.producers.ports import Json, Ports
 from sessionary.producers.run_ports import LogPosition, MessageView
 from sessionary.producers.session.conversation import Turns, check_last, load_contents
 from sessionary.producers.session.core import SessionCore, run_session_flow
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.lifecycle import Lifecycle, Step
-from sessionary.producers.session.opening import attach_flow, new_core
-from sessionary.schemas.ids import SessionKey, checked_session_id, new_session_id
+from sessionary.producers.session.polled import attach_flow, new_core
+from sessionary.schemas.fast_replace import speed_up
+from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sessionary.producers.artifacts.library import ArtifactLibrary
     from sessionary.producers.durable.flow import Flow
+    from sessionary.producers.settings import ProducerSettings
+
+
+# How a client is opened by the names and settings that a user gives.
+
+
+# The client's library of artifacts, by the place that a user names.
+
+
+def open_library(place: "ArtifactLibrary | Path | str | None") -> "ArtifactLibrary | None":
+    """Return the library at a place, or the given one; None without a place.
+
+    Raises `SettingsError` if the extra `artifacts` is missing, or fsspec does not know the URL.
+    """
+    if place is None:
+        return None
+    from sessionary.producers.artifacts.library import ArtifactLibrary  # most clients have none
+
+    return place if isinstance(place, ArtifactLibrary) else ArtifactLibrary(place)
+
+
+def open_client(
+    names: tuple[str, str, str, str | None, str | None],
+    settings: "ProducerSettings | None",
+    callbacks: Callbacks,
+    ports: Ports | None,
+    artifacts: "ArtifactLibrary | Path | str | None",
+) -> ClientCore:
+    """Return the core of a client. Raises as `SessionClient` does.
+
+    `names`: of tenant, service, agent, the agent's role, and the actor.
+    """
+    tenant_id, service_id, agent_id, agent_role, actor = names
+    identity = SenderIdentity(checked_name("service", service_id), checked_name("agent", agent_id), agent_role, actor)
+    from sessionary.producers.settings import ProducerSettings
+
+    given = settings if settings is not None else ProducerSettings.from_env()
+    library = open_library(given.artifacts_url if artifacts is None else artifacts)
+    core = ClientCore(checked_name("tenant", tenant_id), identity, given, callbacks, ports, library)
+    if given.inherit_in_threads:
+        inherit_in_threads()
+    speed_up("sessionary")  # what a verb makes on its way to the spool; all its modules are loaded
+    return core
 
 
 class KnownSession(Protocol):

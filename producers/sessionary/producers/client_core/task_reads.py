@@ -2,19 +2,63 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sessionary.producers.client_core.core import ClientCore
-from sessionary.producers.client_core.task_answers import GONE, NOT_FOUND, result_answer, status_answer, status_of
 from sessionary.producers.durable.large_values import INTERMEDIATE, load_value
 from sessionary.producers.errors import ArtifactDeleted, RunGone, SessionLost, SettingsError
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
 from sessionary.producers.run_ports import FINISHED_STATES
 
-if TYPE_CHECKING:  # most clients have no library
+if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
+
+
+# What a client is told of a task, as documents; pure.
+
+
+NOT_FOUND: Final = "task not found"
+GONE: Final = "task no longer kept"
+
+
+def status_of(view: TaskView) -> str:
+    """Return a task's status: started, running, paused, completed, failed or cancelled.
+
+    A task that waits for a worker is `started` too: it was accepted.
+    """
+    return "started" if view.state == "queued" else view.state
+
+
+def status_answer(task_id: str, view: TaskView | None) -> dict[str, Json]:
+    """Return a task's status: task_id, status, progress (0 to 1) and task_type; or an error."""
+    if view is None:
+        return {"error": NOT_FOUND}
+    progress = 1.0 if view.state == "completed" else view.progress or 0.0
+    return {
+        "task_id": task_id,
+        "status": status_of(view),
+        "progress": progress,
+        "task_type": view.task_type or "unknown",
+    }
+
+
+def result_answer(task_id: str, view: TaskView | None, load: Callable[[str], Json]) -> dict[str, Json]:
+    """Return the result of a completed task: task_id, status and result; or an error.
+
+    `load` returns what the JSON of a result stands for; its errors are raised. The result of a
+    task that has an artifact instead is `{"artifact_id": …}`.
+    """
+    if view is None:
+        return {"error": NOT_FOUND}
+    if view.state != "completed":
+        return {"error": f"task not completed. Current status: {status_of(view)}"}
+    result: Json = None if view.result_json is None else load(view.result_json)
+    if view.result_json is None and view.artifact_id is not None:
+        result = {"artifact_id": view.artifact_id}
+    return {"task_id": task_id, "status": "completed", "result": result}
+
 
 _WATCH_S = 10.0  # how long one question waits for a change
 

@@ -3,8 +3,7 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
-from sessionary.producers.context.call_events import ReportedCall, step_events
-from sessionary.producers.context.reported_block import ReportedBlock
+from sessionary.producers.context.reported_block import ReportedBlock, ReportedCall, step_events
 from sessionary.producers.context.scope import CallReporter, ModelShare, current_scope
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.errors import ModelTimeout

@@ -1,13 +1,111 @@
 """A block whose start and end are reported, in `with` or `async with`."""
 
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
+from sessionary.producers.context.error_info import to_error_info
 from sessionary.producers.context.scope import CallReporter, added_marks
-from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
+from sessionary.schemas.events import (
+    Payload,
+    StepFailed,
+    StepStarted,
+    StepSucceeded,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallSucceeded,
+)
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
+from sessionary.schemas.types import ErrorInfo
+
+# A call as events: its start, and its end with duration or error.
+
+
+class CallEvents(NamedTuple):
+    """The payloads of one call.
+
+    Attributes:
+        started: At its start.
+        succeeded: At its end; takes the duration in ms.
+        failed: At its end; takes the error and the duration in ms.
+        step_id: The step that the call is, if it is one.
+    """
+
+    started: Payload
+    succeeded: Callable[[int], Payload]
+    failed: Callable[[ErrorInfo, int], Payload]
+    step_id: str | None = None
+
+
+def tool_events(name: str, *, side_effect: bool) -> CallEvents:
+    """Return the events of a tool call. Its end is accepted while the session is held, too."""
+    call_id, tool = str(uuid.uuid4()), name[:NAME_CHARACTERS_MAX]
+    return CallEvents(
+        ToolCallStarted(call_id, tool, call_id, "{}", 1, side_effect=side_effect, queryable=False),
+        lambda took_ms: ToolCallSucceeded(call_id, tool, call_id, None, None, 1, took_ms),
+        lambda error, took_ms: ToolCallFailed(call_id, tool, call_id, error, 1, took_ms),
+    )
+
+
+def step_events(name: str) -> CallEvents:
+    """Return the events of work that is reported as a step, with a new step id.
+
+    Its attempt is 0: a run keeps no record of it, so that it may happen any number of times.
+    """
+    step = name[:NAME_CHARACTERS_MAX]
+    return CallEvents(
+        StepStarted(step, 0),
+        lambda took_ms: StepSucceeded(step, 0, execution_time_ms=took_ms),
+        lambda error, _: StepFailed(step, 0, error),
+        str(uuid.uuid4()),
+    )
+
+
+class ReportedCall:
+    """Reports one call: `send_start`, then `send_end`."""
+
+    def __init__(self, reporter: CallReporter, events: CallEvents, fields: EnvelopeFields = NO_FIELDS) -> None:
+        self._reporter = reporter
+        self._events = events
+        is_step = events.step_id is not None and fields.step_id is None
+        self._fields = fields._replace(step_id=events.step_id) if is_step else fields
+        self._start_id: str | None = None
+        self._began_s = 0.0
+
+    @property
+    def end_fields(self) -> EnvelopeFields:
+        """The fields of the call's last events: caused by the first one."""
+        return self._fields._replace(causation_id=self._start_id)
+
+    @property
+    def inner_marks(self) -> EnvelopeFields:
+        """The marks of what happens during the call."""
+        return EnvelopeFields(step_id=self._fields.step_id, causation_id=self._start_id)
+
+    def send_start(self) -> None:
+        """Report the start. Raises as `Session.emit` does."""
+        self._began_s = time.monotonic()
+        self._start_id = self._reporter.send_event(self._events.started, self._fields)
+
+    def send_end(self, error: BaseException | None) -> None:
+        """Report the end, if the start was reported. Raises as `Session.emit` does.
+
+        The processor accepts the end of a step in state Active only, so in any other state it is
+        not sent.
+        """
+        took_ms = round((time.monotonic() - self._began_s) * 1_000)
+        if self._start_id is None or (self._events.step_id is not None and not self._reporter.is_active()):
+            return
+        if error is None or isinstance(error, GeneratorExit):
+            payload = self._events.succeeded(took_ms)
+        else:
+            payload = self._events.failed(to_error_info(error), took_ms)
+        self._reporter.send_event(payload, self.end_fields)
 
 
 class ReportedBlock(ABC):

@@ -5,8 +5,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
 
-from sessionary.producers.context.call_events import ReportedCall, step_events, tool_events
-from sessionary.producers.context.reported_block import send_off_loop, start_off_loop
+from sessionary.producers.context.reported_block import (
+    ReportedCall,
+    send_off_loop,
+    start_off_loop,
+    step_events,
+    tool_events,
+)
 from sessionary.producers.context.scope import CallReporter, active_session, added_marks
 
 F = TypeVar("F", bound=Callable[..., Any])

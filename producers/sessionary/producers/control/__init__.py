@@ -6,11 +6,6 @@ First the way of a verdict, then that of a request:
     kept_connections    the connections to the control API, which stay open between requests
     http_runs           asks it for runs, their steps and their tool calls
     http_follows        opens streams of sessions' states there, and reads them
-    event_stream        the messages of such a stream, from its bytes
-    token_check         finds a token that the control API refuses, as soon as the client starts
     request_consumer    reads the requests for this service from Kafka, commits what is answered
-    kafka_consumer      the Kafka consumer of the requests: its configuration
-    request_backlog     the requests without an answer, and what may be committed
-    cleanup_responder   runs the user's handler and sends its answer, once per request
-    data_class_lookup   the data classes that the answer for another client's session carries
+    cleanup_responder   answers clean-up requests; finds the data classes of their sessions
 """

@@ -10,14 +10,47 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from sessionary.producers.delivery.emitter import Emitter
-from sessionary.producers.errors import Invalid, QueueFull
-from sessionary.producers.ports import OnError, OnReceipt, Receipt
+from sessionary.producers.errors import Invalid, QueueFull, SessionaryError, SessionLost, SettingsError
+from sessionary.producers.ports import Control, OnError, OnReceipt, Receipt
 from sessionary.producers.process.safe_text import error_text
 from sessionary.schemas.events import ResourcesReleased, SessionPhaseChanged
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import CleanupAction
+from sessionary.schemas.types import CleanupAction, DataClass
+
+# Finds the data classes of sessions that other clients created.
+
+
+_TIMEOUT_S = 2.0
+_PAUSE_S = 10.0  # until a control API that failed is asked again: clean-ups must not wait for it
+
+
+class DataClassLookup:
+    """Asks the control API. One thread calls it."""
+
+    def __init__(self, control: Control, on_error: OnError) -> None:
+        self._control = control
+        self._on_error = on_error
+        self._failed_s: float | None = None
+
+    def find_classes(self, session_id: str) -> tuple[DataClass, ...]:
+        """Return a session's data classes; none if they cannot be found. Blocks for up to 2 s.
+
+        For 10 s after a failure the control API is not asked.
+        """
+        if self._failed_s is not None and time.monotonic() - self._failed_s < _PAUSE_S:
+            return ()
+        try:
+            view = self._control.fetch_session(session_id, None, _TIMEOUT_S)
+        except (SettingsError, SessionLost):
+            return ()  # there is no control API, or the session is archived
+        except SessionaryError as error:
+            self._failed_s = time.monotonic()
+            self._on_error(error)
+            return ()
+        return tuple(view.data_classes)
+
 
 CleanupHandler = Callable[[CleanupRequest], Iterable[CleanupAction] | None]
 """Releases what a session held; returns what was done, or None if all of `request.actions` were."""

@@ -23,7 +23,7 @@ from sessionary.producers.ports import (
     TaskView,
     Verdict,
 )
-from sessionary.producers.session_ports import MigrationView
+from sessionary.producers.run_ports import MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
 from sessionary.schemas.tls import context_for

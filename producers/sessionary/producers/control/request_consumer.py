@@ -9,26 +9,214 @@ that goes on, or gets no assignment, is replaced; each partition begins at the g
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal, NamedTuple, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
-from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.producers.control.kafka_consumer import RequestConsumer, open_consumer
-from sessionary.producers.control.request_backlog import RequestBacklog, ServiceRequest
-from sessionary.producers.errors import Invalid, SessionaryError, Unavailable, UnreadableRequest
-from sessionary.producers.ports import OnError, OnRequest
+from sessionary.producers.errors import Invalid, QueueFull, SessionaryError, Unavailable, UnreadableRequest
+from sessionary.producers.ports import OnError, OnRequest, ReaderState, Receipt
 from sessionary.producers.process.guards import join_thread
-from sessionary.producers.request_ports import ReaderState
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.kafka.admin_connection import AdminConnection, take_answer
-from sessionary.schemas.kafka.clients import close_in_background
-from sessionary.schemas.kafka.log_ends import LogEndClient
-from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, StuckConsumerDetector
+from sessionary.schemas.kafka.clients import AdminConnection, close_in_background, take_answer
+from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, LogEndClient, StuckConsumerDetector
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
+
+# The Kafka consumer of requests to clean up or to migrate: its configuration and its port.
+
+
+_SESSION_TIMEOUT_MS: Final = 10_000
+
+RebalanceCallback = Callable[[Any, list[TopicPartition]], None]
+
+
+class RequestConsumer(Protocol):
+    """The methods of `confluent_kafka.Consumer` that the loop uses.
+
+    Callbacks run in the thread that calls `consume` or `close`. A method may raise
+    `KafkaException`.
+    """
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback,
+        on_revoke: RebalanceCallback,
+        on_lost: RebalanceCallback,
+    ) -> None:
+        """Join the group; the callbacks name what is assigned, revoked and lost."""
+        ...
+
+    def consume(self, num_messages: int, timeout: float) -> list[Message]:
+        """Return up to so many messages, errors and ends of partitions among them.
+
+        Blocks for up to `timeout` seconds.
+        """
+        ...
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Fetch these partitions, and no others; without an offset, from the group's."""
+        ...
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Stop fetching partitions; they stay paused across assignments."""
+        ...
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Fetch paused partitions again."""
+        ...
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: Literal[True]) -> None:
+        """Commit offsets in the background."""
+        ...
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        """Ask a broker for a topic's metadata. Blocks for up to `timeout` seconds."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group; revokes what is assigned."""
+        ...
+
+
+def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
+    """Return a consumer in a group; it connects in the background."""
+    return Consumer(
+        {
+            # The log's end tells the position of a partition without new requests.
+            **settings.reader_config_of(group_id),
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+            # What a killed process was to answer is another's after so long, and not after 45 s.
+            "session.timeout.ms": _SESSION_TIMEOUT_MS,
+        }
+    )
+
+
+# The requests that are read and not answered yet, and what may be committed.
+
+
+ServiceRequest = CleanupRequest | TaskRequest | MigrationRequest
+"""What a service is asked for."""
+
+_BACKLOG_RETRY_S = 0.5
+# An assigned partition of which neither a record nor the end was seen: behind any end of its log.
+_NOT_READ = -1
+
+
+class OpenRequest:
+    """A request whose answer is not in the log yet."""
+
+    def __init__(self, partition: int, offset: int, request: ServiceRequest | None) -> None:
+        """`request` is None if the record is not for this service."""
+        self.partition = partition
+        self.offset = offset
+        self._request = request
+        self._next_try = 0.0
+        self._answer_sent = False
+        self.delivered = request is None
+
+    def try_answer(self, on_request: OnRequest) -> None:
+        """Answer, or answer again if the last answer was lost."""
+        if self._request is None or self.delivered or self._answer_sent or time.monotonic() < self._next_try:
+            return
+        self._next_try = time.monotonic() + _BACKLOG_RETRY_S
+        self._answer_sent = True
+        try:
+            on_request(self._request, self._on_receipt)
+        except QueueFull:
+            self._answer_sent = False
+        except Exception:  # of any kind: it is tried again, and the loop reports it
+            self._answer_sent = False
+            raise
+
+    def _on_receipt(self, receipt: Receipt) -> None:
+        self.delivered = receipt.error is None
+        self._answer_sent = False
+
+
+class RequestBacklog:
+    """The open requests of the partitions that the group has assigned. For one thread.
+
+    A partition stops at a record that cannot be read: no record from there on is taken, so nothing
+    from there on is committed. A new assignment starts it again, because the group's offset may
+    have passed the record by then.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[OpenRequest] = []
+        self._next_offsets: dict[int, int] | None = None
+        self._stopped: set[int] = set()
+
+    @property
+    def partitions(self) -> list[int]:
+        """The assigned partitions."""
+        return sorted(self._next_offsets or ())
+
+    @property
+    def next_offsets(self) -> Mapping[int, int] | None:
+        """The next offset of each assigned partition that goes on; None without an assignment."""
+        if self._next_offsets is None:
+            return None
+        return {number: offset for number, offset in self._next_offsets.items() if number not in self._stopped}
+
+    @property
+    def stopped_partitions(self) -> Sequence[int]:
+        """The assigned partitions that have stopped. Any thread may ask."""
+        return sorted(self._stopped)
+
+    def begin_assignment(self, partitions: Iterable[int]) -> None:
+        """Start with these partitions; what was open is read again."""
+        self.waiting = []
+        self._stopped.clear()
+        self._next_offsets = dict.fromkeys(partitions, _NOT_READ)
+
+    def end_assignment(self) -> None:
+        """Forget all partitions: their next owner reads again what is not committed."""
+        self.begin_assignment(())
+        self._next_offsets = None
+
+    def takes_from(self, partition: int) -> bool:
+        """Return whether the partition is assigned and goes on."""
+        return partition not in self._stopped and partition in (self._next_offsets or ())
+
+    def add_request(self, partition: int, offset: int, request: ServiceRequest | None) -> None:
+        """Take the record at `offset`; `request` is None if it is not for this service."""
+        self.waiting.append(OpenRequest(partition, offset, request))
+        self.note_position(partition, offset + 1)
+
+    def note_position(self, partition: int, offset: int) -> None:
+        """Note that all below `offset` was read."""
+        if self._next_offsets is not None:
+            self._next_offsets[partition] = offset
+
+    def stop_partition(self, partition: int) -> None:
+        """Take nothing more from a partition; what was taken before is still answered."""
+        self._stopped.add(partition)
+
+    def take_answered(self) -> dict[int, int]:
+        """Drop what is answered; return by partition the offset to commit.
+
+        A partition is committed up to its first request without an answer.
+        """
+        left: list[OpenRequest] = []
+        held: dict[int, OpenRequest] = {}  # the last one that stays, by partition
+        offsets: dict[int, int] = {}
+        for one in self.waiting:
+            before = held.get(one.partition)
+            if before is not None and before.delivered and one.delivered:
+                before.offset = one.offset  # neither is asked for again: one of them is enough
+            elif before is not None or not one.delivered:
+                held[one.partition] = one
+                left.append(one)
+            else:
+                offsets[one.partition] = one.offset + 1
+        self.waiting = left
+        return offsets
+
 
 _REQUESTS_PER_POLL = 200
 _OPEN_REQUESTS_MAX = 1_000

@@ -9,8 +9,5 @@ In the order in which an event passes:
     direct_transport  policies block and drop: librdkafka's queue in memory only
     kafka_producer    the librdkafka producer, its poll thread, the meaning of its errors
     first_records     lets the first record to each partition go alone, as brokers need it
-    stall_watch       finds out from librdkafka's statistics that a producer is stuck
     tracing_transport  a span for each event, around one of the two transports, if asked for
-    event_counts      the counters of a client while they change
-    journal           one NDJSON line for each delivered or lost event
 """

@@ -9,20 +9,98 @@ A producer that is stuck, or that has failed for good, is replaced: the new one 
 that are not acknowledged again, in order, unless they are older than `delivery_timeout_s`.
 """
 
+import json
+import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from sessionary.producers.delivery.event_counts import EventCounts
-from sessionary.producers.delivery.journal import Journal
-from sessionary.producers.delivery.kafka_producer import KafkaProducer
-from sessionary.producers.delivery.stall_watch import StallWatch
+from sessionary.producers.delivery.kafka_producer import KafkaProducer, StallWatch
 from sessionary.producers.errors import ClientClosed, QueueFull, SettingsError
 from sessionary.producers.ports import Backlog, Counters, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.settings import ProducerSettings
+
+# The counters of a client while they change.
+
+
+class EventCounts:
+    """Mutable form of `Counters`. Hold `lock` to change one; notify `changed` after a delivery."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.sent = self.delivered = self.spooled = self.dropped = self.failed = 0
+        self.heartbeats = self.heartbeats_dropped = self.replayed = self.expired = self.damaged = 0
+        self.errors: Counter[str] = Counter()  # by reason
+
+    def count_error(self, reason: str) -> None:
+        """Count an error of delivery. Takes the lock."""
+        with self.lock:
+            self.errors[reason] += 1
+
+    def as_counters(self) -> Counters:
+        """Return the counts as an immutable value."""
+        return Counters(
+            self.sent,
+            self.delivered,
+            self.spooled,
+            self.dropped,
+            self.failed,
+            self.heartbeats,
+            self.heartbeats_dropped,
+            self.replayed,
+            self.expired,
+            damaged=self.damaged,
+            errors=MappingProxyType(dict(self.errors)),
+        )
+
+    @property
+    def outstanding(self) -> int:
+        """Number of events that are neither delivered nor given up."""
+        return self.sent + self.replayed - self.delivered - self.dropped - self.failed - self.expired
+
+
+# The journal: one NDJSON line for each event that was delivered or lost, for audits.
+
+
+class Journal:
+    """Appends each line in one write, so that several processes may share a file."""
+
+    def __init__(self, path: Path, on_error: OnError) -> None:
+        """Open the file. Raises `OSError`. Later write errors go to `on_error`, once."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._on_error = on_error
+        self._failed = False
+
+    def append_line(self, record: OutRecord, receipt: Receipt) -> None:
+        """Write the event's line. Never raises."""
+        line = {
+            "event_id": record.event_id,
+            "event_type": record.event_type,
+            "tenant_id": record.tenant_id,
+            "session_id": record.session_id,
+            "producer_id": record.producer_id,
+            "producer_seq": record.producer_seq,
+            "partition": receipt.partition,
+            "offset": receipt.offset,
+            "error": receipt.error,
+        }
+        try:
+            os.write(self._fd, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            if not self._failed:
+                self._failed = True
+                self._on_error(error)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
 
 _ROOM_WAIT_S = 0.05
 _REPLACE_PAUSE_S = 1.0

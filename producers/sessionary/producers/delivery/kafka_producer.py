@@ -4,15 +4,15 @@
 partitions where the processor does not expect them.
 """
 
+import json
 import re
 import threading
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sessionary.producers.delivery.first_records import DeliveryCallback, FirstRecords
-from sessionary.producers.delivery.stall_watch import STATISTICS_MS
 from sessionary.producers.errors import AuthenticationFailed, SettingsError, Unavailable
 from sessionary.producers.ports import OnError, OutRecord
 from sessionary.producers.process.guards import join_thread
@@ -21,6 +21,69 @@ from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.kafka.clients import await_reports, discard_producer, purge_producer
 from sessionary.schemas.settings import ENV_PREFIX
 from sessionary.schemas.topics import EVENT_BYTES_MAX
+
+# Finds out from librdkafka's statistics that a producer is stuck; pure.
+#
+# librdkafka was seen to find no broker for minutes after one had been killed, without an error. A
+# new producer finds one at once.
+
+
+STATISTICS_MS = 3_000
+# A new producer tries after so long without an acknowledgement, then after twice as long each time,
+# as the broker may really be down.
+_STALL_S, _STALL_S_MAX = 15.0, 240.0
+_WAITING = ("msgq_cnt", "xmit_msgq_cnt", "msgs_inflight")
+
+
+class _Progress(NamedTuple):
+    """What a partition last acknowledged, and since when that has not changed."""
+
+    acknowledged: int
+    since_s: float
+
+
+class StallWatch:
+    """Follows each partition of a topic: heartbeats count as events do.
+
+    A partition is stuck if librdkafka holds records for it and none was acknowledged for 15 s. The
+    records whose partition librdkafka does not know yet count as one more partition.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._patience_s = _STALL_S
+        self._progress: dict[str, _Progress] = {}
+        self._stuck: set[str] = set()  # since the last time that nothing was
+
+    def find_stall(self, statistics: str, now_s: float) -> float:
+        """Return for how many seconds a partition has been stuck, or 0 if none is for too long.
+
+        Args:
+            statistics: librdkafka's, as JSON.
+            now_s: The time in seconds, of a clock that never goes back.
+
+        Returns:
+            The seconds. The next stall takes twice as long to be one, until all is well again.
+        """
+        partitions = json.loads(statistics).get("topics", {}).get(self._topic, {}).get("partitions", {})
+        stalled_s = 0.0
+        for name, found in partitions.items():
+            acknowledged, waiting = found["acked_msgid"], any(found[count] for count in _WAITING)
+            last = self._progress.get(name)
+            if last is None or not waiting or acknowledged != last.acknowledged:
+                self._progress[name] = _Progress(acknowledged, now_s)
+                if last is not None and (not waiting or acknowledged > last.acknowledged):
+                    self._stuck.discard(name)
+            elif now_s - last.since_s >= self._patience_s:
+                stalled_s = max(stalled_s, now_s - last.since_s)
+                self._stuck.add(name)
+        if not self._stuck:
+            self._patience_s = _STALL_S
+        if stalled_s:
+            self._progress.clear()  # a new producer follows
+            self._patience_s = min(2 * self._patience_s, _STALL_S_MAX)
+        return stalled_s
+
 
 _POLL_S = 0.1
 _PROPERTY = re.compile(r"\b[a-z]+(?:\.[a-z]+)+\b")

@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 
 from sessionary.producers.ports import Backlog, Counters, OnReceipt, OutRecord, Receipt, Transport
 from sessionary.schemas.headers import TRACEPARENT
-from sessionary.schemas.telemetry import span_names
+from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.trace_context import (
     as_parent,
     format_traceparent,
@@ -27,7 +27,7 @@ class TracingTransport:
         """`topic`: of the events. `tracer`: by default one of the program's tracer provider."""
         self._transport = transport
         self._topic = topic
-        self._tracer = tracer or trace.get_tracer(span_names.SCOPE)
+        self._tracer = tracer or trace.get_tracer(role_traces.SCOPE)
 
     @property
     def may_block(self) -> bool:
@@ -54,19 +54,19 @@ class TracingTransport:
         if given is not None and (given.trace_id, given.span_id) == (current.trace_id, current.span_id):
             given = None  # the span itself is a better parent than its header: it is local, and has its state
         span = self._tracer.start_span(
-            f"{span_names.SEND} {self._topic}",
+            f"{role_traces.SEND} {self._topic}",
             context=None if given is None else as_parent(given),
             kind=SpanKind.PRODUCER,
             attributes={
-                span_names.MESSAGING_SYSTEM: "kafka",
-                span_names.MESSAGING_OPERATION_NAME: span_names.SEND,
-                span_names.MESSAGING_OPERATION_TYPE: "send",
-                span_names.MESSAGING_DESTINATION_NAME: self._topic,
-                span_names.MESSAGING_MESSAGE_ID: record.event_id,
-                span_names.MESSAGING_MESSAGE_BODY_SIZE: len(record.value),
-                span_names.CONVERSATION_ID: record.session_id,
-                span_names.TENANT_ID: record.tenant_id,
-                span_names.EVENT_TYPE: record.event_type,
+                role_traces.MESSAGING_SYSTEM: "kafka",
+                role_traces.MESSAGING_OPERATION_NAME: role_traces.SEND,
+                role_traces.MESSAGING_OPERATION_TYPE: "send",
+                role_traces.MESSAGING_DESTINATION_NAME: self._topic,
+                role_traces.MESSAGING_MESSAGE_ID: record.event_id,
+                role_traces.MESSAGING_MESSAGE_BODY_SIZE: len(record.value),
+                role_traces.CONVERSATION_ID: record.session_id,
+                role_traces.TENANT_ID: record.tenant_id,
+                role_traces.EVENT_TYPE: record.event_type,
             },
         )
         context = span.get_span_context()
@@ -104,8 +104,8 @@ def _end_with(span: Span, on_receipt: OnReceipt | None) -> OnReceipt:
             _end_failed(span, receipt.error)
         else:
             if receipt.partition is not None and receipt.offset is not None:
-                span.set_attribute(span_names.MESSAGING_DESTINATION_PARTITION_ID, str(receipt.partition))
-                span.set_attribute(span_names.MESSAGING_KAFKA_OFFSET, receipt.offset)
+                span.set_attribute(role_traces.MESSAGING_DESTINATION_PARTITION_ID, str(receipt.partition))
+                span.set_attribute(role_traces.MESSAGING_KAFKA_OFFSET, receipt.offset)
             span.end()
         if on_receipt is not None:
             on_receipt(receipt)
@@ -114,6 +114,6 @@ def _end_with(span: Span, on_receipt: OnReceipt | None) -> OnReceipt:
 
 
 def _end_failed(span: Span, error_type: str) -> None:
-    span.set_attribute(span_names.ERROR_TYPE, error_type)
+    span.set_attribute(role_traces.ERROR_TYPE, error_type)
     span.set_status(Status(StatusCode.ERROR))
     span.end()

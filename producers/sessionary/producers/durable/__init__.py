@@ -3,7 +3,6 @@
 First what users see, then what it is made of:
 
     run_block        `session.run`: one run of a task
-    quotas/          runs that wait for their tenant's quota
     run_items        checkpoints, and lists that a run works through
     run_steps        the steps of one run, each recorded
     run_resume       how a run that was interrupted goes on
@@ -13,7 +12,7 @@ First what users see, then what it is made of:
     recorder         events that are acknowledged, and what the processor knows
     errors           runs that cannot go on, calls that are not made
     flow             work as a generator, for threads and for asyncio
-    retry            waits between tries, and the rate of calls
     large_values     values that are too large for events, kept as artifacts
-    call_keys/       idempotency keys of tool calls
+    admission     waits until the tenant's quota admits a run
+    call_keys     idempotency keys of calls, and canonical JSON (RFC 8785); pure
 """

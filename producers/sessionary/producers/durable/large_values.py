@@ -8,7 +8,7 @@ from sessionary.producers.durable.errors import ResultTooLarge
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.errors import Invalid, SettingsError, Unavailable
 from sessionary.producers.ports import Json, OnError
-from sessionary.producers.process.json_text import JSON_BYTES_MAX, any_json_text
+from sessionary.producers.process.safe_text import JSON_BYTES_MAX, any_json_text
 from sessionary.schemas.events import Payload
 
 if TYPE_CHECKING:  # most clients have no library

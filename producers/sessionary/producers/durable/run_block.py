@@ -10,10 +10,10 @@ from sessionary.producers.context.reported_block import ReportedBlock
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.context.scope import CallReporter, P, T, added_marks
 from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.admission import begin_admitted, wait_admitted
 from sessionary.producers.durable.errors import RunNotFound, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import RUN_RESULT, StoredText, load_value, store_value
-from sessionary.producers.durable.quotas.admission import begin_admitted, wait_admitted
 from sessionary.producers.durable.recorder import Recorder
 from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.run_items import ListSteps, RunItems
@@ -21,7 +21,7 @@ from sessionary.producers.durable.run_resume import KnownRun, read_run, resume_r
 from sessionary.producers.durable.run_steps import RunSteps
 from sessionary.producers.errors import Invalid
 from sessionary.producers.ports import Json
-from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.process.safe_text import to_json_text
 from sessionary.schemas.events import (
     CheckpointSaved,
     Payload,

@@ -6,7 +6,7 @@ from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.durable.reserved_call import ReservedCall, ToolPolicy
+from sessionary.producers.durable.reserved_call import ReservedCall, Retry, ToolPolicy
 from sessionary.producers.durable.resume_plan import (
     ResumePlan,
     describe_resumption,
@@ -14,7 +14,6 @@ from sessionary.producers.durable.resume_plan import (
     is_unresolved,
     make_plan,
 )
-from sessionary.producers.durable.retry import Retry
 from sessionary.producers.durable.run_items import border_call
 from sessionary.producers.durable.tool import policy_of
 from sessionary.producers.errors import Refused

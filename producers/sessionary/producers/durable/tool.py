@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from sessionary.producers.context.scope import active_session, added_marks, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
-from sessionary.producers.durable.call_keys.keys import checked_key, idempotency_key
+from sessionary.producers.durable.call_keys import checked_key, idempotency_key
 from sessionary.producers.durable.errors import ResultTooLarge
 from sessionary.producers.durable.flow import Flow, run_flow, run_flow_async
 from sessionary.producers.durable.large_values import TOOL_ARGUMENTS, store_value
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.durable.reserved_call import CallPlan, Query, ToolPolicy, recorded_call
-from sessionary.producers.durable.retry import CallRate, Retry
+from sessionary.producers.durable.reserved_call import CallPlan, CallRate, Query, Retry, ToolPolicy, recorded_call
 from sessionary.producers.errors import Invalid
 from sessionary.schemas.limits import LIMIT_MAX, NAME_CHARACTERS_MAX
 

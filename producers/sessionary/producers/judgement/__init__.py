@@ -3,9 +3,6 @@
 In the order in which an event passes:
 
     local_checks     what is certain to be refused, by the judge's own rules
-    session_lock     the lock of a session, for which no forked child waits
     notices          tells the user's callbacks what was found
-    sent_events      one session's events that may not be judged yet
-    poll_schedule    when the client asks about its sessions
     session_watch    asks the control API about all sessions of a client, on a thread of its own
 """

@@ -7,17 +7,170 @@ makes a verb raise: what an agent reports later is sent, refused, and kept on th
 import random
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import Condition, Thread
 from typing import NamedTuple, Protocol
 
 from sessionary.producers.delivery.emitter import Emitter
-from sessionary.producers.errors import AuthenticationFailed, Invalid, ProducerError, SettingsError, Unavailable
+from sessionary.producers.errors import (
+    AuthenticationFailed,
+    EventRefused,
+    Invalid,
+    ProducerError,
+    SettingsError,
+    Unavailable,
+)
 from sessionary.producers.judgement.notices import Finding, Notices, SessionGoesOn
-from sessionary.producers.judgement.poll_schedule import PollSchedule
-from sessionary.producers.judgement.sent_events import SentEvents, SentSoFar
-from sessionary.producers.ports import ChangedSession, KnownSession, PollTimer, SessionChanges, SessionPolls
+from sessionary.producers.ports import ChangedSession, KnownSession, PollTimer, Receipt, SessionChanges, SessionPolls
+from sessionary.schemas.types import Refusal, RefusalReason
+
+# The events of one session that may not be judged yet, so that refusals find their events.
+
+
+CREATED = "session_created"
+
+
+class SentSoFar(NamedTuple):
+    """What was sent at one moment. Once `position` is judged, all of `event_ids` are."""
+
+    event_ids: tuple[str, ...]
+    position: tuple[int, int] | None  # of the last one; None: it is not known, or some are on their way
+
+
+class SentEvents:
+    """Keeps ids and types of events from when they are sent until they are judged. Thread-safe."""
+
+    __slots__ = ("_emitter", "_types", "creation", "is_full", "refused_after")
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._types: dict[str, str] = {}  # by event id, in the order in which they were sent
+        self.creation: tuple[int, int] | None = None  # place of the first event, if it is known
+        self.is_full = False  # True: all sessions' events together take too much memory
+        self.refused_after = -1  # offset up to which refusals are known
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    @property
+    def session_id(self) -> str:
+        """The session's UUID."""
+        return self._emitter.key.session_id
+
+    def last_number(self) -> tuple[str, int]:
+        """Return the producer id of the session's events, and the last number given out under it.
+
+        If the id changes meanwhile, the number may be one of the new id's.
+        """
+        return self._emitter.producer_id, self._emitter.last_seq
+
+    def add_event(self, event_id: str, event_type: str) -> None:
+        """Keep an event that was sent, if there is room. Of others no refusal is told."""
+        if not self.is_full:
+            self._types[event_id] = event_type
+
+    def on_creation_receipt(self, receipt: Receipt) -> None:
+        """Take the receipt of the session's first event. Called on any thread."""
+        if receipt.error is None and receipt.partition is not None and receipt.offset is not None:
+            self.creation = receipt.partition, receipt.offset
+
+    def keep_none(self) -> None:
+        """Forget all events, and keep no further ones: nothing more is asked about the session."""
+        self.is_full = True
+        self._types.clear()
+
+    def are_all_lost(self) -> bool:
+        """Return whether no event has a known place in the log, and none is on its way there."""
+        try:
+            return self._emitter.wait_position(0.0) is None
+        except Unavailable:
+            return False
+
+    def list_sent(self) -> SentSoFar:
+        """Return what was sent so far."""
+        event_ids = tuple(self._types)
+        return SentSoFar(event_ids, self._emitter.settled_position())  # in this order: it covers all of them
+
+    def forget_events(self, event_ids: Iterable[str]) -> None:
+        """Forget events that are judged."""
+        for event_id in event_ids:
+            self._types.pop(event_id, None)
+
+    def take_refused(self, event_id: str, reason: RefusalReason) -> EventRefused | None:
+        """Return what is to be told of a refused event; None if it is another client's, or told."""
+        event_type = self._types.pop(event_id, None)
+        return None if event_type is None else EventRefused(self.session_id, event_id, event_type, reason)
+
+    def match_refusals(self, refusals: Iterable[Refusal]) -> list[EventRefused]:
+        """Return what is to be told of a session's last refusals: those of events sent here."""
+        found: list[EventRefused] = []
+        for offset, reason, event_id in refusals:
+            self.refused_after = max(self.refused_after, offset)
+            if (refused := self.take_refused(event_id, reason)) is not None:
+                found.append(refused)
+        return found
+
+    def refuse_creation(self, event_ids: Iterable[str], reason: RefusalReason) -> list[EventRefused]:
+        """Return what is to be told if a session was never created: all its events were refused."""
+        found: list[EventRefused] = []
+        for event_id in event_ids:
+            why: RefusalReason = reason if self._types.get(event_id) == CREATED else "unknown_session"
+            if (refused := self.take_refused(event_id, why)) is not None:
+                found.append(refused)
+        return found
+
+
+# When a client asks about its sessions: as often as is set, and in time to learn of a take-over.
+#
+# A process that lost its session must not work on for long: it learns so before its next heartbeat
+# is due. Pure: the caller has the clock and the chance.
+
+
+_SPREAD = 0.4  # of an interval, so that many clients do not ask at once
+_BEATS_PART = 0.8  # of a heartbeat's interval; the rest is for the question itself
+_DOUBLED_MAX = 16
+_BACKOFF_S_MAX = 60.0
+
+
+class PollSchedule:
+    """The pauses between polls; `interval_s` is what was set."""
+
+    def __init__(self, interval_s: float) -> None:
+        self.failures = 0  # in a row, up to the last poll
+        self._interval_s = interval_s
+        self._beats_s: float | None = None
+
+    def note_beats(self, interval_s: float) -> bool:
+        """Take the interval of a session that beats; return whether polls become more frequent."""
+        if self._beats_s is not None and interval_s >= self._beats_s:
+            return False
+        before_s = self._longest_s()
+        self._beats_s = interval_s
+        return self._longest_s() < before_s
+
+    def forget_beats(self) -> None:
+        """Forget all intervals: those of the sessions that still beat are noted again."""
+        self._beats_s = None
+
+    def pause_s(self, chance: float) -> float:
+        """Return the seconds from one poll to the next; `chance` is from 0 to 1.
+
+        A control API that does not answer is asked ever less often.
+        """
+        interval_s = self._interval_s
+        spread_s = interval_s * (1.0 - _SPREAD / 2 + _SPREAD * chance)
+        longest_s = self._longest_s()
+        if not self.failures:
+            return min(spread_s, longest_s)
+        doubled = 2.0 ** min(self.failures, _DOUBLED_MAX)
+        return min(min(spread_s, longest_s) * doubled, max(_BACKOFF_S_MAX, interval_s))
+
+    def _longest_s(self) -> float:
+        if self._beats_s is None:
+            return self._interval_s * (1.0 + _SPREAD / 2)
+        return min(self._interval_s * (1.0 + _SPREAD / 2), self._beats_s * _BEATS_PART)
+
 
 SESSIONS_MAX = 1_000  # of one request
 _SENT_MAX = 100_000  # events that are remembered until they are judged, about 150 bytes each

@@ -2,10 +2,8 @@
 
 In the order in which a process meets them:
 
-    safe_text       text that UTF-8 cannot hold
-    json_text       values as JSON
+    safe_text       texts that cannot harm the process: of any object, and JSON
     disabled_ports  the outside of a client that is turned off
     guards          callbacks that raise, threads that do not end
     off_loop        threads that work for a coroutine, which may be cancelled
-    process_exit    what happens to clients at exit, fork and SIGTERM
 """

@@ -20,7 +20,7 @@ from sessionary.producers.ports import (
     Receipt,
     SessionView,
 )
-from sessionary.producers.session_ports import FollowedState, StateStream
+from sessionary.producers.run_ports import FollowedState, StateStream
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.events import SessionCreated, StateUpdated

@@ -5,8 +5,13 @@ in a `str`. Events hold UTF-8, so each lone one becomes U+FFFD, and two that mak
 character that they stand for.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+from sessionary.producers.errors import Invalid
+from sessionary.schemas.topics import VALUE_BYTES_MAX
+from sessionary.schemas.types import RefusalReason
 
 
 def replace_surrogates(text: str) -> str:
@@ -42,3 +47,70 @@ def exception_text(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """Return class and text of an exception, as UTF-8 can hold them."""
     return f"{replace_surrogates(type(error).__name__)}: {exception_text(error)}"
+
+
+# Values of agents as JSON text. Pure.
+
+
+JSON_BYTES_MAX = VALUE_BYTES_MAX - (16 << 10)  # Leaves room for the envelope around it
+_CONTAINERS = (dict, list, tuple)
+_ONLY_TEXT = frozenset({str})
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
+def to_json_text(value: Any, name: str, too_large: RefusalReason = "invalid_value") -> str:
+    """Return `value` as JSON with sorted keys and without spaces; `name` is for errors.
+
+    Raises `Invalid` if a key is not a text (JSON would change it), if JSON cannot hold the value,
+    or, for the reason `too_large`, if it has more than `JSON_BYTES_MAX` bytes.
+    """
+    text = any_json_text(value, name)
+    size = len(text.encode())
+    if size > JSON_BYTES_MAX:
+        raise Invalid(
+            too_large,
+            f"{name} has {size} bytes, more than {JSON_BYTES_MAX}: keep large content elsewhere and a reference here",
+        )
+    return text
+
+
+def any_json_text(value: Any, name: str) -> str:
+    """Return `value` as `to_json_text` does, whatever its size. Raises `Invalid`."""
+    try:
+        if isinstance(value, _CONTAINERS) and not _has_text_keys(value):  # `json.dumps` would make texts of them
+            raise Invalid("invalid_value", _describe_foreign_key(value, name))
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            text = replace_surrogates(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid("invalid_value", f"{name} cannot be written as JSON: {error}") from None
+    return text
+
+
+def _has_text_keys(value: Any) -> bool:
+    """Return whether all keys of a dict or list, and of those in it, are texts.
+
+    Looks at the types of many values at once: every update of a state passes it.
+    """
+    if isinstance(value, dict):
+        if not _ONLY_TEXT.issuperset(map(type, value)) and not all(isinstance(key, str) for key in value):
+            return False
+        value = value.values()
+    if _LEAVES.issuperset(map(type, value)):
+        return True
+    return all(_has_text_keys(item) for item in value if isinstance(item, _CONTAINERS))
+
+
+def _describe_foreign_key(value: Any, path: str) -> str:
+    """Return where the first key is that is not a text, and what it is; '' if there is none."""
+    if not isinstance(value, _CONTAINERS):
+        return ""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                return f"{path} has the key {key!r} of type {type(key).__name__}: keys must be texts"
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    form = "{}.{}" if isinstance(value, dict) else "{}[{}]"
+    return next(filter(None, (_describe_foreign_key(item, form.format(path, key)) for key, item in items)), "")

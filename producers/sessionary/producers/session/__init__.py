@@ -5,23 +5,16 @@ In the order in which one reads them:
     session         `Session`: all public verbs, each a line, in one class and five groups
     async_session   `AsyncSession`, made of that text by `generation.async_faces`
     async_opening   the part of `AsyncSession` that is written by hand
-    current         the session whose block the current code runs in
     view            the local view: state, epoch, version, content; under one lock
     core            the core: view, heartbeats, how events are sent and answers adopted
-    opening         how a core is made, and an existing session opened
     lifecycle       start, pause, resume, error, end
     verdicts        waiting for a verdict; ending a session although one is awaited
-    updates         updates of the content, and snapshots
-    runs            runs, and tasks for workers
-    conversation    turns are sent, and read from the last
-    questions       questions to people, and their answers
-    agents          the agents that share the session
+    updates         updates of the content, snapshots, and the agents that share the session
+    runs            runs, and tasks for workers; reads the processor's records
+    conversation    turns, read from the last; questions to people, and their answers
     migration       the steps of source and target
-    recorded        reads the processor's records: execution, artifacts, state
-    polled          adopts what polls find
+    polled          how a core is made, and adopts what polls find
     beats           when one session beats
     heartbeat       one timer thread for all sessions
     pending_verdict  the event whose verdict a session waits for
-    state_json      content as JSON, and snapshots of it
-    errors          a migration that did not come about
 """

@@ -18,7 +18,6 @@ from sessionary.producers.context.scope import P, T, added_marks, bind_function
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
-from sessionary.producers.session.agents import AgentGroup
 from sessionary.producers.session.async_opening import (
     AsyncStep,
     OpenedLater,
@@ -26,15 +25,13 @@ from sessionary.producers.session.async_opening import (
     hand_over,
     run_session_flow_async,
 )
-from sessionary.producers.session.conversation import LAST_DEFAULT, Turns
+from sessionary.producers.session.conversation import LAST_DEFAULT, Questions, Turns
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.lifecycle import Lifecycle
 from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
-from sessionary.producers.session.questions import Questions
-from sessionary.producers.session.recorded import RecordedReads
-from sessionary.producers.session.runs import Runs
-from sessionary.producers.session.state_json import parsed_state
-from sessionary.producers.session.updates import Updates
+from sessionary.producers.session.runs import RecordedReads, Runs
+from sessionary.producers.session.updates import AgentGroup, Updates
+from sessionary.producers.session.view import parsed_state
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
 

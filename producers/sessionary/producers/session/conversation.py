@@ -6,21 +6,27 @@ A text that is too large for a turn is an artifact; the turn has its reference a
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sessionary.producers.context.marks import Marks, envelope_fields
-from sessionary.producers.durable.flow import Do, Flow, Send
-from sessionary.producers.errors import Invalid, SettingsError
-from sessionary.producers.ports import Json
-from sessionary.producers.process.json_text import any_json_text
+from sessionary.producers.delivery.emitter import EnvelopeFields
+from sessionary.producers.durable.flow import Do, Flow, Send, Wait
+from sessionary.producers.errors import Invalid, NotAllowed, Refused, SessionEnded, SettingsError, Unavailable
+from sessionary.producers.ports import Json, SessionView
+from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import MessageView
 from sessionary.producers.session.core import SessionCore
-from sessionary.schemas.events import MessageAppended
-from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, MESSAGE_CHARACTERS_MAX
+from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.session.verdicts import Verdicts
+from sessionary.schemas.events import MessageAppended, SessionPaused
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX, MESSAGE_CHARACTERS_MAX, NUMBER_MAX, with_defaults
+from sessionary.schemas.types import Answer
 
-if TYPE_CHECKING:  # most clients have no library
+if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
+
 
 LAST_DEFAULT = 20
 _MESSAGE_TYPE = "message"  # of artifacts that are nothing but the text of a turn
@@ -109,3 +115,108 @@ def _reference_in(content: str) -> str | None:
         return None
     is_text = isinstance(reference, str) and reference.startswith(f"artifact:{_MESSAGE_TYPE}:")
     return reference if is_text else None
+
+
+# How a session asks a person, and waits for the answer.
+
+
+_PAUSED: Final = "session_paused"
+_PAUSE_S, _PAUSE_S_MAX = 0.2, 2.0
+
+
+class _Asked(NamedTuple):
+    """A question that was asked: its event, or None if it was open already."""
+
+    question_id: str
+    sent: PendingVerdict | None
+
+
+class Questions:
+    """The questions of one session. Thread-safe."""
+
+    __slots__ = ("_core", "_verdicts")
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+        self._verdicts = Verdicts(core)
+
+    def ask(self, question: str, deadline: timedelta | float | None, marks: Marks) -> Flow[Answer]:
+        """Ask, and wait for the answer."""
+        answer_ms = _deadline_ms(deadline)
+        fields = envelope_fields(marks)
+        asked: _Asked = yield Do(partial(self.open, question, answer_ms, marks, fields))
+        core = self._core
+        waits, pause_s = core.waits, _PAUSE_S
+        limit_ms = with_defaults(core.view.limits).hold_ms if answer_ms is None else answer_ms
+        give_up_s = waits.now_s() + limit_ms / 1_000 + core.services.verdict_timeout_s
+        while True:
+            try:
+                answer: Answer | None = yield Do(partial(self._look_for_answer, asked))
+            except Unavailable:
+                if waits.now_s() >= give_up_s:
+                    raise
+                answer = None
+            if answer is not None:
+                return answer
+            yield Wait(pause_s)
+            pause_s = min(1.5 * pause_s, _PAUSE_S_MAX)
+
+    def open(self, question: str, answer_ms: int | None, marks: Marks, fields: EnvelopeFields) -> _Asked:
+        """Pause with a question, or find it open: then this process takes the session over."""
+        core, view = self._core, self._core.view
+        core.services.control.check_configured()
+        if view.local_state == "Paused" and (found := self._find_open(question)) is not None:
+            if not view.is_holder:
+                self._verdicts.wait_take_over(self._verdicts.ask_take_over(marks))
+            return _Asked(found, None)
+        with core.lock:
+            snapshot = view.new_snapshot()
+            payload = SessionPaused("review", question, snapshot, question, answer_ms)
+            sent = core.send_awaited(payload, fields)
+            view.snapshot_id = snapshot.snapshot_id
+            core.set_state("Paused")
+        return _Asked(sent.event_id, sent)
+
+    def _find_open(self, question: str) -> str | None:
+        """Return the id of the question that the session waits with, None if there is none."""
+        view = self._core.fetch_judged(self._core.services.control.fetch_session)
+        if view.question is None:
+            return None
+        if view.question.text != question:
+            detail = f"the session waits for the answer to another question: {view.question.text!r:.200}"
+            raise NotAllowed("question_open", detail, "Paused", _PAUSED)
+        return view.question.question_id
+
+    def _look_for_answer(self, asked: _Asked) -> Answer | None:
+        """Return the answer, and adopt the epoch that it gave; None while the question is open."""
+        core = self._core
+        place = None if asked.sent is None else asked.sent.wait_position(core.services.verdict_timeout_s)
+        view = core.fetch_view(place)
+        if view.question is not None and view.question.question_id == asked.question_id:
+            return None
+        answer, refusal = view.answer, _refusal_of(view)
+        is_answered = answer is not None and answer.question_id == asked.question_id
+        with core.lock_then_tell():
+            core.adopt_view(view)  # raises SessionFenced
+        if is_answered:
+            return answer
+        if refusal is not None and asked.sent is not None:
+            core.keep_refusal(asked.question_id, refusal)
+            raise Refused(_PAUSED, refusal)
+        if view.state in ("Terminated", "Archived"):
+            raise SessionEnded(f"session {core.session_id} ended ({view.reason_code}) before its question was answered")
+        raise SessionEnded(f"the question of session {core.session_id} is no longer open: another process asked since")
+
+
+def _refusal_of(view: SessionView) -> Any:
+    return None if view.verdict is None else view.verdict.reason
+
+
+def _deadline_ms(deadline: timedelta | float | None) -> int | None:
+    """Return a deadline in ms. Raises `Invalid` unless it is above 0."""
+    if deadline is None:
+        return None
+    seconds = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
+    if not 0 < seconds <= NUMBER_MAX / 1_000:
+        raise Invalid("invalid_value", f"deadline is {deadline!r}: use seconds above 0, or a timedelta")
+    return max(1, round(seconds * 1_000))

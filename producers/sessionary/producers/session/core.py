@@ -12,9 +12,8 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
-from sessionary.producers.context.marks import Marks, complete_fields, envelope_fields, epoch_us
+from sessionary.producers.context.marks import OPENTELEMETRY, Marks, complete_fields, envelope_fields, epoch_us
 from sessionary.producers.context.scope import NO_SCOPE, CallReporter, current_scope
-from sessionary.producers.context.traceparent import OPENTELEMETRY
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.flow import Flow, run_flow
 from sessionary.producers.durable.recorder import REAL_WAITS, Recorder

@@ -13,8 +13,8 @@ from sessionary.producers.errors import SessionaryError, SessionEnded, SessionLo
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
-from sessionary.producers.session.state_json import parsed_state
 from sessionary.producers.session.verdicts import Verdicts
+from sessionary.producers.session.view import parsed_state
 from sessionary.schemas.events import (
     Payload,
     SessionCreated,

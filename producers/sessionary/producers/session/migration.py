@@ -6,15 +6,43 @@ from typing import NamedTuple
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
-from sessionary.producers.errors import Invalid, Refused, Unavailable
+from sessionary.producers.errors import Invalid, ProducerError, Refused, Unavailable
+from sessionary.producers.run_ports import SessionView
 from sessionary.producers.session.core import SessionCore
-from sessionary.producers.session.errors import MigrationAborted
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.verdicts import Verdicts
-from sessionary.producers.session_ports import SessionView
 from sessionary.schemas.events import SessionMigrationAccepted, SessionMigrationLoaded, SessionMigrationOffered
 from sessionary.schemas.ids import checked_name, content_hash, new_session_id
 from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
+
+# The error of a session that does not migrate.
+#
+# SessionaryError
+# └── ProducerError
+#     └── MigrationAborted(reason_code)    a migration of the session did not come about
+#
+# The bases, and the client's other errors, are in `sessionary.producers.errors`.
+
+
+class MigrationAborted(ProducerError):
+    """A migration did not come about: the session stays where it is, and goes on there.
+
+    Attributes:
+        session_id: The session.
+        migration_id: The migration.
+        target_service: The service that was to own the session.
+        reason_code: `target_silent` if the target did not load the session in time, `expired` if it
+            did not accept it in time, `called_off`, `declined` by the target, `state_differs` if
+            the target had another state three times, `taken_over` or `session_ended`; `UNKNOWN`.
+    """
+
+    def __init__(self, session_id: str, migration_id: str, target_service: str, reason_code: str) -> None:
+        super().__init__(f"session {session_id} did not migrate to {target_service}: {reason_code}")
+        self.session_id = session_id
+        self.migration_id = migration_id
+        self.target_service = target_service
+        self.reason_code = reason_code
+
 
 TTL_S_DEFAULT = MIGRATION_TTL_MS_DEFAULT / 1_000
 _TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000

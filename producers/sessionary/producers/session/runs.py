@@ -1,19 +1,21 @@
 """The runs of a session, and the tasks that it asks workers for."""
 
 import uuid
+from collections.abc import Sequence
 from functools import partial
 
 from sessionary.producers.context.marks import Marks, envelope_fields
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
-from sessionary.producers.errors import Invalid, Unavailable
+from sessionary.producers.errors import Invalid, StateMismatch, Unavailable
 from sessionary.producers.ports import Json
-from sessionary.producers.process.json_text import to_json_text
+from sessionary.producers.process.safe_text import to_json_text
+from sessionary.producers.run_ports import ArtifactView, ExecutionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict
 from sessionary.schemas.events import RunQueued, RunStarted
-from sessionary.schemas.ids import new_task_id
+from sessionary.schemas.ids import content_hash, new_task_id
 from sessionary.schemas.limits import with_defaults
 from sessionary.schemas.types import RunMode
 
@@ -94,3 +96,42 @@ class Runs:
         except Unavailable as error:
             raise Unavailable(f"task {task_id}: {error}", error.retry_after_s) from None
         self.note_task(task_id, place)
+
+
+# What a session reads of the processor without adopting it: execution, artifacts, its state.
+
+
+class RecordedReads:
+    """The questions about one session. Thread-safe; each waits as `Session.sync` does."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+
+    def execution(self) -> ExecutionView:
+        """Return the session's open runs, their steps and tool calls."""
+        session_id = self._core.session_id
+        return self._core.read_judged(
+            lambda runs, after, timeout_s: runs.fetch_execution(session_id, after, timeout_s), ExecutionView((), ())
+        )
+
+    def artifacts(self, run_id: str | None) -> Sequence[ArtifactView]:
+        """Return the artifacts of a run in the order of their creation."""
+        session_id = self._core.session_id
+        return self._core.read_judged(
+            lambda runs, after, timeout_s: runs.fetch_artifacts(session_id, run_id, after, timeout_s), ()
+        )
+
+    def verify(self) -> None:
+        """Compare version and hash of the state that is known here with the processor's."""
+        core, mine = self._core, self._core.view
+        while True:
+            with core.lock:
+                known = mine.version, mine.state_json
+            view = core.fetch_judged(core.services.control.fetch_session)
+            if (view.version, view.state_json) == known:
+                return
+            if known == (mine.version, mine.state_json):  # else another thread updated it meanwhile
+                committed = view.version, content_hash(view.state_json)
+                raise StateMismatch(core.session_id, (known[0], content_hash(known[1])), committed)

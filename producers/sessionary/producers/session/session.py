@@ -18,16 +18,13 @@ from sessionary.producers.context.scope import P, SessionBlock, T, added_marks, 
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
-from sessionary.producers.session.agents import AgentGroup
-from sessionary.producers.session.conversation import LAST_DEFAULT, Turns
+from sessionary.producers.session.conversation import LAST_DEFAULT, Questions, Turns
 from sessionary.producers.session.core import SessionCore, run_session_flow
 from sessionary.producers.session.lifecycle import Lifecycle, Step
 from sessionary.producers.session.migration import TTL_S_DEFAULT, Migration, MigrationResult
-from sessionary.producers.session.questions import Questions
-from sessionary.producers.session.recorded import RecordedReads
-from sessionary.producers.session.runs import Runs
-from sessionary.producers.session.state_json import parsed_state
-from sessionary.producers.session.updates import Updates
+from sessionary.producers.session.runs import RecordedReads, Runs
+from sessionary.producers.session.updates import AgentGroup, Updates
+from sessionary.producers.session.view import parsed_state
 from sessionary.schemas.events import Payload, ProgressReported, SessionActivity, UsageRecorded
 from sessionary.schemas.types import Answer, ErrorInfo, PauseKind, Phase, RunMode, StartFailureReason
 

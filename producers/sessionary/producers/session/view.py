@@ -4,10 +4,13 @@ The view is not authoritative: the processor decides. It is used to choose the l
 know when heartbeats are due, and to refuse at once what the processor is certain to refuse.
 """
 
-from collections.abc import Sequence
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from types import TracebackType
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
-from sessionary.producers.errors import NotAllowed, SessionEnded, SessionFenced, VerdictPending
+from sessionary.producers.errors import Invalid, NotAllowed, SessionEnded, SessionFenced, VerdictPending
 from sessionary.producers.judgement.local_checks import (
     NO_BARS,
     Bar,
@@ -16,13 +19,87 @@ from sessionary.producers.judgement.local_checks import (
     events_within_runs,
     find_objection,
 )
-from sessionary.producers.judgement.sent_events import SentEvents
-from sessionary.producers.judgement.session_lock import SessionLock
-from sessionary.producers.ports import AgentMember
+from sessionary.producers.judgement.session_watch import SentEvents
+from sessionary.producers.ports import AgentMember, Json
+from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.session.pending_verdict import PendingVerdict
-from sessionary.producers.session.state_json import full_snapshot
 from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
+from sessionary.schemas.ids import content_hash
 from sessionary.schemas.types import Limits, Snapshot
+
+# A session's content as JSON text, and snapshots of it. Pure, except for random snapshot ids.
+
+
+def canonical_json(state: Mapping[str, Json]) -> str:
+    """Return `state` as JSON text. Raises `Invalid` as `to_json_text`, and if it is no dict."""
+    if not isinstance(state, dict):
+        kind = type(state).__name__
+        raise Invalid("invalid_value", f"state is a {kind}, not a JSON object: use a dict")
+    return to_json_text(state, "state", "state_too_large")
+
+
+def parsed_state(text: str) -> dict[str, Json]:
+    """Return the state in `text`. Raises `Invalid` if it is not a JSON object."""
+    try:
+        state = json.loads(text)
+    except ValueError as error:
+        raise Invalid("invalid_value", f"state is not valid JSON: {error}") from None
+    if not isinstance(state, dict):
+        raise Invalid("invalid_value", f"state is a JSON {type(state).__name__}, not an object")
+    return state
+
+
+def full_snapshot(state_json: str, schema_version: int, parent: str | None) -> Snapshot:
+    """Return a full snapshot with a new id; `parent` is the id of the one before it."""
+    return Snapshot(
+        snapshot_id=f"snap_{secrets.token_hex(6)}",
+        parent_snapshot_id=parent,
+        schema_version=schema_version,
+        state_json=state_json,
+        context=None,
+        content_hash=content_hash(state_json),
+        encoding="full",
+        compression="none",
+    )
+
+
+# The lock of a session, which no thread waits for in a forked child of the session's process.
+
+
+class SessionLock:
+    """The emitter's lock, a context manager. Reentrant.
+
+    A child that is forked while a thread holds the lock has a copy that no thread ever releases.
+    """
+
+    __slots__ = ("_emitter", "_lock")
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+        self._lock = emitter.lock
+
+    def __enter__(self) -> None:
+        """Wait for the lock. Raises `ClientClosed` in a forked child of the session's process."""
+        self._emitter.check_process()
+        self._lock.acquire()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+    def acquire_now(self) -> bool:
+        """Take the lock if it is free, without waiting; return whether it was."""
+        return self._lock.acquire(blocking=False)
+
+    def acquire_within(self, seconds: float) -> bool:
+        """Take the lock if it is free within so many seconds; return whether it was."""
+        return self._lock.acquire(timeout=seconds)
+
+    def release(self) -> None:
+        """Release what `acquire_now` or `acquire_within` took."""
+        self._lock.release()
+
 
 _HELD_REMEDY = "it goes on once they resume it, or by resume()"
 

@@ -11,22 +11,16 @@ The modules:
 
     clients          clients whose outside is in memory
     memory           that outside: what was sent, its verdicts, the clock
-    memory_core      the inside of it, which its ports share
     memory_runs      its runs, steps and tool calls, as the control API tells them
     memory_requests  what services are asked for: clean-ups and migrations
-    memory_follows   the streams of its followed sessions
     operator         an operator's hand, and answers to questions
     judged_log       the events in the order of the log, with their verdicts; imported lazily
-    quotas           the quotas of a memory's tenants; imported lazily
     judge            the processor's rules over partitions in memory; imported lazily
-    fake_heartbeats  the heartbeats of a client's sessions on that clock
-    fake_polls       when clients ask about their sessions on that clock
-    judged_event     an event and its verdict
 """
 
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing.clients import memory_client, memory_ports
-from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, Outcome
+from sessionary.producers.testing.judged_log import JudgedEvent, MemoryQuota, NamedSession, Outcome
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event

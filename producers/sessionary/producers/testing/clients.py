@@ -6,14 +6,13 @@ from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.client import SessionClient
 from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
 from sessionary.producers.ports import OnError, Ports
-from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.process.guards import log_error
 from sessionary.producers.run_ports import Waits
 from sessionary.producers.settings import ProducerSettings
-from sessionary.producers.testing.judged_event import MemoryQuota
+from sessionary.producers.testing.judged_log import MemoryQuota
 from sessionary.producers.testing.memory import InMemoryTransport
-from sessionary.producers.testing.memory_follows import MemoryFollows
 from sessionary.producers.testing.memory_requests import MemoryRequests
-from sessionary.producers.testing.memory_runs import MemoryRuns
+from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRuns
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest, MigrationRequest
 

@@ -1,7 +1,13 @@
 """The outside of clients in memory: transport, control API, clean-up requests, and a fake clock."""
 
+import itertools
+import math
 import threading
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from threading import Lock, RLock
+from typing import TYPE_CHECKING
 
 from sessionary.producers.errors import Invalid, ProducerError, Unavailable
 from sessionary.producers.ports import (
@@ -16,9 +22,8 @@ from sessionary.producers.ports import (
     TaskQuestion,
     TaskView,
 )
-from sessionary.producers.testing.fake_heartbeats import FakeHeartbeats
-from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
-from sessionary.producers.testing.memory_core import MemoryCore
+from sessionary.producers.testing.judged_log import JudgedEvent, MemoryQuota, NamedSession, id_of
+from sessionary.producers.testing.memory_requests import Deliveries
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
 from sessionary.schemas.records import (
@@ -30,6 +35,131 @@ from sessionary.schemas.records import (
     TaskRequest,
 )
 from sessionary.schemas.types import RefusalReason
+
+if TYPE_CHECKING:
+    from sessionary.producers.testing.judge import Judge
+
+
+# When the clients of a memory ask about their sessions: as often as a test's clock is moved.
+
+
+class FakePolls:
+    """`PollTimer` without a thread: `poll_all` lets each client ask. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._polls: list[weakref.WeakMethod[Callable[[], None]]] = []
+
+    def start_polls(self, poll: Callable[[], None]) -> None:
+        """Call `poll`, a bound method whose object is held weakly, with each `poll_all`."""
+        with self._lock:
+            self._polls.append(weakref.WeakMethod(poll))
+
+    def poll_all(self) -> None:
+        """Let each client ask, in the order in which they were made, and tell what it finds."""
+        with self._lock:
+            self._polls = [poll for poll in self._polls if poll() is not None]
+            current = list(self._polls)
+        for each in current:
+            poll = each()
+            if poll is not None:
+                poll()
+
+
+# The heartbeats of one client's sessions on a clock that only a test moves.
+
+
+class _Beating:
+    """One session's heartbeats; `due_ms` is when the next one is due."""
+
+    __slots__ = ("due_ms", "interval_ms", "send")
+
+    def __init__(self, send: Callable[[], bool], interval_ms: int, now_ms: int) -> None:
+        self.send = weakref.WeakMethod(send)
+        self.interval_ms = interval_ms
+        self.due_ms = now_ms + interval_ms
+
+
+class FakeHeartbeats:
+    """`HeartbeatTimer` without a thread: `send_due` sends what is due. Thread-safe."""
+
+    def __init__(self, read_clock: Callable[[], int]) -> None:
+        """`read_clock` returns the fake time, ms since the epoch."""
+        self._read_clock = read_clock
+        self._lock = RLock()
+        self._live: dict[int, _Beating] = {}
+        self._tokens = itertools.count(1)
+
+    def start_heartbeat(self, send: Callable[[], bool], interval_s: float, key: bytes = b"") -> int:
+        """Call `send` every `interval_s` of fake time; return a token for `stop_heartbeat`.
+
+        `send` is a bound method; its object is held weakly. `key` is of no use here.
+        """
+        with self._lock:
+            token = next(self._tokens)
+            self._live[token] = _Beating(send, max(1, math.ceil(interval_s * 1_000)), self._read_clock())
+            return token
+
+    def stop_heartbeat(self, token: int) -> None:
+        """Stop the heartbeats of `token`, if there are any."""
+        with self._lock:
+            self._live.pop(token, None)
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Stop all heartbeats; a second call does nothing."""
+        with self._lock:
+            self._live.clear()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When the next heartbeat is due, ms since the epoch on the fake clock; None if none is."""
+        with self._lock:
+            return min((beating.due_ms for beating in self._live.values()), default=None)
+
+    def send_due(self, now_ms: int) -> None:
+        """Send each heartbeat that is due, in the order in which the sessions began to beat."""
+        with self._lock:
+            due = [(token, beating) for token, beating in self._live.items() if beating.due_ms <= now_ms]
+        for token, beating in due:
+            send = beating.send()
+            if send is None or not send():
+                self.stop_heartbeat(token)
+            beating.due_ms = now_ms + beating.interval_ms
+
+
+# The inside of a memory, which its ports share: the judged log, under one lock.
+
+
+class MemoryCore:
+    """The log of a memory, its judge, and the clients' heartbeats, polls and readers.
+
+    Attributes:
+        lock: Guards the others.
+        log: What was sent, and how it was judged.
+        timers: The heartbeats of the clients.
+        deliveries: Passes requests to the clients.
+        polls: Lets the clients ask about their sessions.
+        is_silent: The control API does not answer.
+    """
+
+    def __init__(self, partitions: int, quota: MemoryQuota | None) -> None:
+        """Begin empty, at the present time."""
+        from sessionary.producers.testing.judged_log import JudgedLog  # loads the processor's rules
+
+        self.lock = threading.RLock()
+        self.log: JudgedLog = JudgedLog(partitions, time.time_ns() // 1_000_000, quota)
+        self.judge: Judge = self.log.judge
+        self.timers: list[FakeHeartbeats] = []
+        self.deliveries = Deliveries(self.judge, self.lock)
+        self.polls = FakePolls()
+        self.is_silent = False
+
+    def new_heartbeats(self) -> FakeHeartbeats:
+        """Return the heartbeats of a client, which moving the clock sends."""
+        timer = FakeHeartbeats(lambda: self.judge.now_ms)
+        with self.lock:
+            self.timers.append(timer)
+        return timer
 
 
 class InMemoryTransport:

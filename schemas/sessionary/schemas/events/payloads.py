@@ -1,28 +1,5 @@
 """The payload classes of all events, by event type and back."""
 
-from sessionary.schemas.events.collaboration import (
-    AgentRegistered,
-    AgentTaskUpdated,
-    ContextSynced,
-)
-from sessionary.schemas.events.content import (
-    ArtifactChunkAppended,
-    ArtifactCompleted,
-    ArtifactCreated,
-    ArtifactPurged,
-    ArtifactSoftDeleted,
-    CheckpointSaved,
-    LlmDecision,
-    MessageAppended,
-    SnapshotCreated,
-)
-from sessionary.schemas.events.migration import (
-    SessionMigrationAborted,
-    SessionMigrationAccepted,
-    SessionMigrationCompleted,
-    SessionMigrationLoaded,
-    SessionMigrationOffered,
-)
 from sessionary.schemas.events.run import (
     PlanRecorded,
     PlanReplaced,
@@ -39,15 +16,36 @@ from sessionary.schemas.events.run import (
     StepSkipped,
     StepStarted,
     StepSucceeded,
+    ToolCallFailed,
+    ToolCallResolved,
+    ToolCallStarted,
+    ToolCallSucceeded,
+    ToolCallUnknown,
 )
 from sessionary.schemas.events.session import (
+    AgentRegistered,
+    AgentTaskUpdated,
+    ArtifactChunkAppended,
+    ArtifactCompleted,
+    ArtifactCreated,
+    ArtifactPurged,
+    ArtifactSoftDeleted,
+    CheckpointSaved,
+    ContextSynced,
     Heartbeat,
+    LlmDecision,
+    MessageAppended,
     ProgressReported,
     ResourcesReleased,
     SessionActivity,
     SessionArchived,
     SessionCreated,
     SessionErrored,
+    SessionMigrationAborted,
+    SessionMigrationAccepted,
+    SessionMigrationCompleted,
+    SessionMigrationLoaded,
+    SessionMigrationOffered,
     SessionPaused,
     SessionPhaseChanged,
     SessionRecovered,
@@ -57,16 +55,8 @@ from sessionary.schemas.events.session import (
     SessionTakenOver,
     SessionTerminated,
     SessionTimedOut,
+    SnapshotCreated,
     StateUpdated,
-)
-from sessionary.schemas.events.tool import (
-    ToolCallFailed,
-    ToolCallResolved,
-    ToolCallStarted,
-    ToolCallSucceeded,
-    ToolCallUnknown,
-)
-from sessionary.schemas.events.usage import (
     UsageRecorded,
 )
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sessionary.schemas.types import (
+    Candidate,
+    CheckpointKind,
     CleanupAction,
     ClockName,
     ErrorInfo,
@@ -232,3 +234,250 @@ class ResourcesReleased(NamedTuple):
     actions: Sequence[CleanupAction]
     bytes_released: int | None
     host_lost: bool
+
+
+# Events of a session that moves to another service.
+#
+# Its owner, or an operator, offers it to a target. The target loads it while the owner still
+# works, and says so. Then the processor holds the session, and the target accepts the state that
+# it has.
+
+
+class SessionMigrationOffered(NamedTuple):
+    """The session is to move to another service; the owner does not change yet.
+
+    Attributes:
+        migration_id: UUID, chosen by the sender.
+        target_service: The service that is to own the session.
+        ttl_ms: Time in ms after which the migration is aborted if it is not completed.
+        reason: Why, for people.
+        as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
+    """
+
+    migration_id: str
+    target_service: str
+    ttl_ms: int
+    reason: str | None = None
+    as_operator: bool = False
+
+
+class SessionMigrationLoaded(NamedTuple):
+    """The target has loaded the session; the processor may hold it until the target accepts it.
+
+    Attributes:
+        migration_id: The migration.
+    """
+
+    migration_id: str
+
+
+class SessionMigrationAccepted(NamedTuple):
+    """The target takes the session over, if it has the state that the session has.
+
+    Attributes:
+        target_service: The sender's service.
+        migration_id: The migration.
+        version: Version of the state that the target has.
+        content_hash: SHA-256 of that state as the target computed it, in hex.
+    """
+
+    target_service: str
+    migration_id: str | None = None
+    version: int | None = None
+    content_hash: str | None = None
+
+
+class SessionMigrationCompleted(NamedTuple):
+    """The session has a new owner.
+
+    Only a processor may say so, and it does by an audit record.
+    """
+
+    from_service: str
+    to_service: str
+
+
+class SessionMigrationAborted(NamedTuple):
+    """The migration is called off; the owner does not change.
+
+    Attributes:
+        reason: Why, for people.
+        migration_id: The migration.
+        as_operator: The control API sends it for an operator, whom the envelope's `actor` names.
+    """
+
+    reason: str | None = None
+    migration_id: str | None = None
+    as_operator: bool = False
+
+
+# Events of content: conversation, snapshots and checkpoints, artifacts.
+
+
+class LlmDecision(NamedTuple):
+    """What a model chose, and from which options."""
+
+    model: str | None = None
+    chosen_tools: Sequence[str] = ()
+    inputs_json: str | None = None
+    candidates: Sequence[Candidate] = ()
+    threshold: float | None = None
+    choice: str | None = None
+    output_text: str | None = None
+
+
+class MessageAppended(NamedTuple):
+    """A message of the conversation."""
+
+    role: str
+    content: str | None = None
+    artifact_id: str | None = None
+    name: str | None = None
+
+
+class SnapshotCreated(NamedTuple):
+    """A new snapshot, which becomes the last of the session's chain."""
+
+    snapshot: Snapshot
+
+
+class CheckpointSaved(NamedTuple):
+    """Progress of a long operation, from which it can be continued.
+
+    `kind`: what the run has reached, if it is one of the usual points.
+    """
+
+    checkpoint_id: str
+    operation: str
+    stage: str | None = None
+    processed_count: int | None = None
+    last_item_id: str | None = None
+    bytes_written: int | None = None
+    data_json: str | None = None
+    kind: CheckpointKind | None = None
+
+
+class ArtifactCreated(NamedTuple):
+    """An artifact is opened."""
+
+    artifact_id: str
+    artifact_type: str
+    uri: str
+
+
+class ArtifactChunkAppended(NamedTuple):
+    """Bytes were appended to an artifact at an offset."""
+
+    artifact_id: str
+    offset: int
+    length: int
+    sha256: str | None = None
+
+
+class ArtifactCompleted(NamedTuple):
+    """An artifact is complete."""
+
+    artifact_id: str
+    size_bytes: int
+    sha256: str
+
+
+class ArtifactSoftDeleted(NamedTuple):
+    """An artifact is marked as deleted; its body is removed a week later."""
+
+    artifact_id: str
+    reason: str | None = None
+
+
+class ArtifactPurged(NamedTuple):
+    """An artifact's body is removed; its hash and metadata stay."""
+
+    artifact_id: str
+
+
+# Events of collaboration: agents of one session.
+
+
+class AgentRegistered(NamedTuple):
+    """An agent joins the session.
+
+    Attributes:
+        role: What the agent does, and so what it sees: researcher, analyzer, writer, or any other.
+        agent_id: The agent that joins; None: the one that sends.
+        service_id: The agent's service, a member of the session from then on; None: the one that
+            sends.
+        as_operator: An operator registers the agent.
+    """
+
+    role: str
+    agent_id: str | None = None
+    service_id: str | None = None
+    as_operator: bool = False
+
+
+class AgentTaskUpdated(NamedTuple):
+    """An agent's task changes.
+
+    Attributes:
+        task: The task that is the agent's from now on, or that it completed; None: its current one.
+        completed: The task is done.
+        from_snapshot_id: The agent's last snapshot, as the sender knows it.
+        to_snapshot_id: The new one; None: it has the event's id.
+        agent_id: The agent; None: the one that sends.
+        result_json: What the agent shares of the task; a larger one is an artifact.
+        artifact_id: The artifact that has the result.
+        shared_key: The key under which the result is shared; None: the agent's id, `_` and the
+            task.
+    """
+
+    task: str | None
+    completed: bool
+    from_snapshot_id: str | None = None
+    to_snapshot_id: str | None = None
+    agent_id: str | None = None
+    result_json: str | None = None
+    artifact_id: str | None = None
+    shared_key: str | None = None
+
+
+class ContextSynced(NamedTuple):
+    """Context was passed from one agent to another.
+
+    Attributes:
+        from_agent_id: The giver.
+        to_agent_id: The taker.
+        sync_type: Why, for programs: `handoff`, or any other.
+        shared_json: What is passed beside the shared results.
+        from_snapshot_id: The giver's snapshot that is handed over; None: its last one.
+    """
+
+    from_agent_id: str
+    to_agent_id: str
+    sync_type: str
+    shared_json: str | None = None
+    from_snapshot_id: str | None = None
+
+
+# Events of usage: tokens and cost.
+
+
+class UsageRecorded(NamedTuple):
+    """Tokens and cost of one call.
+
+    Attributes:
+        model: The model, if one was called.
+        tokens_in: Tokens of the input.
+        tokens_out: Tokens of the output.
+        model_cost_usd_micros: Cost of the model, in millionths of a US dollar.
+        tool_cost_usd_micros: Cost of tools, in millionths of a US dollar.
+        is_timeout_retry: The call repeats one that timed out.
+        retry_of: The call that is repeated, if any.
+    """
+
+    model: str | None
+    tokens_in: int
+    tokens_out: int
+    model_cost_usd_micros: int
+    tool_cost_usd_micros: int
+    is_timeout_retry: bool
+    retry_of: str | None = None

@@ -5,10 +5,13 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final, Protocol
+from concurrent.futures import Future
+from typing import Final, Protocol, TypeVar
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
 
+from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.telemetry.log_fields import error_subject
 
 _log = logging.getLogger(__name__)
@@ -123,3 +126,123 @@ def _drop_reference(holder: list[object]) -> None:
 def _hold_briefly(producer: Producer) -> None:
     time.sleep(_LAST_POLL_S)
     await_reports(producer)
+
+
+# An admin client for questions that are asked again and again, and the answers to them.
+
+
+_LATE_S: Final = 1.0  # the client reports a request's time-out itself, this much later at most
+T = TypeVar("T")
+
+
+class AdminConnection:
+    """Opens an admin client when it is needed, and another one after a failure. For one thread.
+
+    librdkafka may lose its last broker for ever: a node that was frozen answers for a moment that
+    the cluster has no broker (librdkafka issue 5301). So a caller that gets no answer ends the
+    client; the next question goes out by a new one, and an answer proves that brokers can be
+    reached.
+    """
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        """Connect to nothing yet."""
+        self._config = {**settings.client_config(), "allow.auto.create.topics": False}
+        self._client: AdminClient | None = None
+
+    def open_client(self) -> AdminClient:
+        """Return the client; it connects in the background. Do not keep it."""
+        if self._client is None:
+            self._client = AdminClient(self._config)
+        return self._client
+
+    def end_client(self) -> None:
+        """Disconnect, in the background."""
+        client, self._client = self._client, None
+        if client is not None:
+            discard_client(client)
+
+    def free_client(self) -> None:
+        """Disconnect in the caller's thread.
+
+        Blocks until librdkafka's threads have ended; each may wait for the address of a broker's
+        name. Other threads of the process go on meanwhile.
+        """
+        self._client = None
+
+
+def take_answer(answer: Future[T], timeout_s: float) -> T:
+    """Return the answer to a request whose own time-out is `timeout_s`.
+
+    Blocks for that long, and a second more at most. Raises `KafkaException`, `TimeoutError`.
+
+    A future keeps its error, and the error's traceback keeps the frames that it passed. So if
+    `Future.result` raised, client, future and error would hold each other, and the client's threads
+    would stay until a full garbage collection, which a process that allocates little does not have
+    for hours.
+    """
+    error = answer.exception(timeout_s + _LATE_S)
+    if error is None:
+        return answer.result()
+    raise KafkaException(*error.args) if isinstance(error, KafkaException) else error
+
+
+# Asks for a topic's id: a topic that was deleted and created again has another one.
+
+
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before Kafka 2.8
+
+
+def ask_topic_id(connection: AdminConnection, topic: str, timeout_s: float) -> str | None:
+    """Return the id of a topic as Kafka's tools print it; None if the broker gives topics none.
+
+    Blocks for `timeout_s` and a second at most. Raises `KafkaException`.
+    """
+    try:
+        answers = connection.open_client().describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+        found = str(take_answer(answers[topic], timeout_s).topic_id)
+    except (KafkaException, TimeoutError) as error:
+        connection.end_client()
+        if isinstance(error, TimeoutError):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
+        raise
+    return None if found == _NO_ID else found
+
+
+# Batches that stay in a log although librdkafka cannot read them.
+#
+# It reports such a batch by a message with an error and the offset at which the batch begins. One
+# that cannot be unpacked is fetched again without end; one with a wrong checksum is left out, so
+# that the next message is of a later batch.
+
+
+_CODES: Final = frozenset(
+    {
+        KafkaError._BAD_COMPRESSION,  # damaged, or zstd that unpacks to more than receive.message.max.bytes
+        KafkaError._BAD_MSG,  # another checksum than the batch's own (with check.crcs)
+        KafkaError._NOT_IMPLEMENTED,  # a format or a codec that this librdkafka does not know
+    }
+)
+
+
+def is_unreadable_batch(message: Message) -> bool:
+    """Return whether a message reports a batch that cannot be read; its offset is the batch's."""
+    error, offset = message.error(), message.offset()
+    return error is not None and error.code() in _CODES and offset is not None and offset >= 0
+
+
+def describe_unreadable_batch(message: Message) -> str:
+    """Return which batch `message` reports, what is wrong with it, and what may be the cause."""
+    error = message.error()
+    return (
+        f"the batch that begins at offset {message.offset()} of {message.topic()} cannot be read: "
+        f"{error.str() if error is not None else 'unknown'}. It is damaged, or unpacks to more than librdkafka takes "
+        "(with zstd 100 MB, in some cases only 33 MB)"
+    )
+
+
+# What an operator can do about a batch that a client sent.
+HELP: Final = (
+    "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: sessionary partition skip "
+    "with this offset. The sink of the history leaves it out too, once the audit trail in ClickHouse says so. Find the "
+    "client that sent it"
+)

@@ -4,7 +4,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from sessionary.schemas.types import AuditKind, DataClass, RefusalReason, SessionStateName
+from sessionary.schemas.types import (
+    AuditKind,
+    DataClass,
+    MigrationStep,
+    QuotaClaim,
+    QuotaName,
+    QuotaStep,
+    RefusalReason,
+    RuleSet,
+    SessionStateName,
+)
 
 
 class AuditRecord(NamedTuple):
@@ -191,3 +201,132 @@ class TaskRequest(NamedTuple):
     input_json: str | None
     data_classes: Sequence[DataClass]
     requested_at: int
+
+
+# Records of processors on the events topic, beside the events of clients.
+
+
+class Tick(NamedTuple):
+    """Says on the events topic that time has passed. The broker stamps it.
+
+    Attributes:
+        instance: The processor that sent it.
+    """
+
+    instance: str
+
+
+class RulesActivation(NamedTuple):
+    """Says on the events topic that a partition is judged by other rules from this record on.
+
+    It counts only if the partition's owner announced it in the changelog.
+
+    The first attributes are those of `RuleSet`.
+
+    Attributes:
+        principal: Who activated them.
+        instance: The processor that sent it.
+    """
+
+    version: int
+    row_bytes_max: int
+    finished_run_days: int
+    output_bytes_max: int
+    rejected_bytes_max: int
+    quotas: bool
+    session_quotas: bool
+    resume_ms: int
+    token_quotas: bool
+    principal: str
+    instance: str
+
+    @property
+    def rules(self) -> RuleSet:
+        """What begins."""
+        return RuleSet._make(self[: len(RuleSet._fields)])
+
+
+# What processors write to the target service of a migration; times are µs since the epoch.
+
+
+class MigrationRequest(NamedTuple):
+    """Asks the target of a migration for its next step: to load the session, or to accept it.
+
+    A request may be delivered again.
+
+    Attributes:
+        migration_id: UUID of the migration.
+        tenant_id: The tenant.
+        session_id: The session.
+        service_id: The service that is asked: the target.
+        from_service: The session's owner.
+        step: `offered`: load the session; `prepared`: accept it.
+        user_id: The session's user.
+        epoch: The session's epoch at the request.
+        version: Version of its content at the request.
+        data_classes: Classes of the data that the session handles.
+        expires_at: Log time at which the migration is aborted.
+        requested_at: Log time of the request.
+    """
+
+    migration_id: str
+    tenant_id: str
+    session_id: str
+    service_id: str
+    from_service: str
+    step: MigrationStep
+    user_id: str | None
+    epoch: int
+    version: int
+    data_classes: Sequence[DataClass]
+    expires_at: int
+    requested_at: int
+
+
+# Records of the quotas of tenants; times are ms of log time.
+#
+# A claim is named by its session, its run if one asks, and the offset of the event that asked.
+
+
+class QuotaNotice(NamedTuple):
+    """Says on the quotas topic what became of a claim to a tenant's quota, or of tokens.
+
+    Those that were used are told to each quota for which the session's events ask.
+    """
+
+    quota: QuotaName
+    step: QuotaStep
+    tenant_id: str
+    session_id: str
+    run_id: str  # Empty if the session itself asks, or used tokens
+    offset: int  # Of the event that asked, or used tokens, in its session's partition
+    tokens: int = 0  # So many were used; 0 for a claim
+
+
+class QuotaVerdict(NamedTuple):
+    """Says on the events topic what was decided about a claim to a tenant's quota.
+
+    It counts only for a claim that stands open in the row of its run, or of its session.
+    """
+
+    quota: QuotaName
+    run_id: str  # Empty if the session itself asks
+    offset: int  # Of the event that asked
+    granted: bool
+    limit: int  # The tenant's limit at the decision
+    instance: str  # The processor that sent it
+    token_limit: int | None = None  # The tenant's, if the claim was rejected because of it
+
+
+class TenantQuota(NamedTuple):
+    """The claims to one quota of a tenant, and its tokens, as the changelog of quotas has them."""
+
+    tenant_id: str
+    quota: QuotaName
+    limit: int  # The tenant's limit at the last decision
+    looked_at: int  # When the limit was last looked at. Log time, ms
+    claims: Sequence[QuotaClaim]  # In the order in which they were asked for
+    clock_repair: int = 0  # The last repair of the partition's clock that all times here include
+    tokens: int = 0  # So many the tenant has used in its present window
+    tokens_until: int = 0  # When that window ends; 0 if no token was used in it. Log time, ms
+    token_limit: int | None = None  # At the last decision; None if the tenant had none

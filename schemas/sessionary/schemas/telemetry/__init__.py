@@ -4,8 +4,6 @@ A client imports the names of a line's fields, and what is about spans if it is 
 
     log_fields      the names of the fields that say what a line is about
     role_logs       the lines that a role writes about itself: as JSON, or as text for people
-    repeat_limiter  which of many repeated lines are written; pure
-    role_traces     the tracer of a role, which the SDK's own variables configure
-    span_names      the names of spans and their attributes
+    role_traces     the tracer of a role, and the names of spans and their attributes
     trace_context   the trace context in a record's header
 """

@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.insert import InsertContext
 
-from sessionary.sinks.clickhouse.connection import connect, query_rows
-from sessionary.sinks.clickhouse.error_classes import classify_error
+from sessionary.sinks.clickhouse.connection import classify_error, connect, query_rows
 from sessionary.sinks.clickhouse.migrate import check_client_database
 from sessionary.sinks.clickhouse.native import NativeBlock
 from sessionary.sinks.core.sink_kinds import DEAD_LETTERS, TableSpec

@@ -7,16 +7,187 @@ view or table that it uses, or its definition differs. It is noted when all are 
 the next run makes them again. Views that others made are neither replaced nor dropped.
 """
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from graphlib import TopologicalSorter
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Final, NamedTuple
 
 from clickhouse_connect.driver.client import Client
 
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.clickhouse.connection import connect, query_rows, run_statement
-from sessionary.sinks.clickhouse.schema_files import Migration, Schema, View, shipped_migrations, shipped_schema
 from sessionary.sinks.errors import OperatorError
+from sessionary.sinks.settings import RetentionSettings
+
+# The SQL files of this release: tables, numbered migrations and views.
+#
+#     tables/*.sql              the tables as release 0.2.0 makes them: all of them are migration 1
+#     migrations/NNNN_name.sql  changes of them, from 0002 on
+#     views/v_name.sql          a plain view with its comments
+#
+# Statements end with `;` at the end of a line and name the database as `{database}`. Each of them
+# can run twice. The materialized view that feeds a table stands with the tables: if it were
+# replaced, the rows would be missing that sinks insert meanwhile.
+
+
+_NAME: Final = re.compile(r"(\d{4})_(\w+)")
+_COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
+_FOLDER: Final = files("sessionary.sinks.clickhouse")
+
+
+def _split_statements(sql: str, database: str) -> list[str]:
+    parts = re.split(r";[ \t]*(?:\n|$)", sql.replace("{database}", database))
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _hash_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Migration(NamedTuple):
+    """A step of the tables."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def label(self) -> str:
+        """Its number and name, as its file is named."""
+        return f"{self.version:04d}_{self.name}"
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of its text, hex."""
+        return _hash_text(self.sql)
+
+    def statements(self, database: str) -> list[str]:
+        """Return the statements for `database`, in order."""
+        return _split_statements(self.sql, database)
+
+
+class View(NamedTuple):
+    """A plain view.
+
+    The checksum is that of its text, of the views that it uses and of the last migration: the
+    server keeps the columns' types in a view, so a view is made anew after each of them.
+    """
+
+    name: str
+    sql: str
+    checksum: str
+
+    def statements(self, database: str) -> list[str]:
+        """Return the statements for `database`, in order."""
+        return _split_statements(self.sql, database)
+
+
+class Schema(NamedTuple):
+    """All that a release has: migrations by their numbers, each view after those that it uses."""
+
+    release: str
+    migrations: tuple[Migration, ...]
+    views: tuple[View, ...]
+
+
+def _read_files(folder: str) -> dict[str, str]:
+    """Return the texts of SQL files by their names without the suffix, sorted."""
+    found = sorted((path for path in _FOLDER.joinpath(folder).iterdir()), key=lambda path: path.name)
+    return {path.name.removesuffix(".sql"): path.read_text("utf-8") for path in found if path.name.endswith(".sql")}
+
+
+def shipped_migrations() -> list[Migration]:
+    """Return this release's migrations in the order of their numbers; each number is used once."""
+    later = [
+        Migration(int(match[1]), match[2], sql)
+        for name, sql in _read_files("migrations").items()
+        if (match := _NAME.fullmatch(name))
+    ]
+    return [Migration(1, "tables", "\n".join(_read_files("tables").values())), *later]
+
+
+def shipped_schema() -> Schema:
+    """Return what this release has. Raises `graphlib.CycleError` if views use each other."""
+    migrations = shipped_migrations()
+    views = order_views(_read_files("views"), migrations[-1].checksum)
+    return Schema(version("sessionary"), tuple(migrations), views)
+
+
+def order_views(texts: Mapping[str, str], tables: str) -> tuple[View, ...]:
+    """Return views by their names, each after those that it uses; always the same order.
+
+    `texts` holds SQL by the views' names, `tables` the last migration's checksum. Raises
+    `graphlib.CycleError`, a `ValueError`, if views use each other.
+    """
+    uses = {
+        name: sorted({*re.findall(r"\{database\}\.(\w+)", _COMMENT.sub("", sql))} & {*texts} - {name})
+        for name, sql in sorted(texts.items())
+    }
+    ordered: dict[str, View] = {}
+    for name in TopologicalSorter(uses).static_order():
+        parts = (texts[name], *(ordered[used].checksum for used in uses[name]), tables)
+        ordered[name] = View(name, texts[name], _hash_text("\n".join(parts)))
+    return tuple(ordered.values())
+
+
+# How long rows are kept for which no law says it: settings, applied as the tables' TTL.
+
+
+_HISTORY_TTL: Final = """ALTER TABLE {database}.history MODIFY TTL
+    toDateTime(retain_until) DELETE WHERE retention_class NOT IN ('default', 'idle'),
+    toDateTime(appended_at) + INTERVAL {history} DAY DELETE WHERE retention_class = 'default',
+    least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL {idle} DAY) DELETE
+        WHERE retention_class = 'idle',
+    toDateTime(appended_at) + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(1))"""
+# A refusal marks its row of history for as long as that can live: eight years, or by the setting.
+_REFUSALS_TTL: Final = (
+    "ALTER TABLE {database}.rejected MODIFY TTL toDateTime(appended_at) + INTERVAL greatest(2923, {history} + 1) DAY"
+)
+_BATCHES_TTL: Final = (
+    "ALTER TABLE {database}.batches MODIFY TTL toDateTime(started_at) + INTERVAL {batches} DAY",
+    "ALTER TABLE {database}.batch_acknowledgements MODIFY TTL toDateTime(acknowledged_at) + INTERVAL {batches} DAY",
+)
+_RUNS_TTL: Final = """ALTER TABLE {database}.run_events MODIFY TTL
+    least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL 30 DAY) DELETE WHERE subject = 'tool_call',
+    toDateTime(retain_until) DELETE WHERE subject = 'artifact',
+    least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL {runs} DAY) DELETE
+        WHERE subject NOT IN ('tool_call', 'artifact'),
+    toDateTime(appended_at) + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(1))"""
+# By the names of `retention_days`: what to run if one of them differs.
+_STATEMENTS: Final = {
+    "history": (_HISTORY_TTL, _REFUSALS_TTL),
+    "idle": (_HISTORY_TTL,),
+    "batches": _BATCHES_TTL,
+    "runs": (_RUNS_TTL,),
+}
+_DEFAULTS: Final = RetentionSettings().days  # as the migration makes the tables
+
+
+def apply_retention(settings: RetentionSettings, progress: Callable[[str], None] = lambda _: None) -> list[str]:
+    """Change the tables' TTL to the settings where it differs; return a sentence for each change.
+
+    Call it after `apply_migrations`. Calls `progress` before each statement. ClickHouse deletes in
+    the background. Blocks. Idempotent. Raises `Transient`, `OperatorError`.
+    """
+    database, wanted = settings.clickhouse_database, settings.days
+    client = connect(settings)
+    try:
+        rows = query_rows(client, f"SELECT table_name, days FROM {database}.retention_days FINAL")
+        applied = _DEFAULTS | {str(name): int(days) for name, days in rows}
+        changed = {name: days for name, days in wanted.items() if applied[name] != days}
+        for template in dict.fromkeys(template for name in changed for template in _STATEMENTS[name]):
+            statement = template.format(database=database, **wanted)
+            progress(f"changing what is kept: {statement.partition(' MODIFY')[0]}")
+            run_statement(client, statement)
+        # Noted last: after a crash in between, the statements run again.
+        for name, days in changed.items():
+            run_statement(client, f"INSERT INTO {database}.retention_days (table_name, days) VALUES ('{name}', {days})")
+    finally:
+        client.close()
+    return [f"{name} is kept for {days} days, no longer for {applied[name]}" for name, days in changed.items()]
 
 
 class MadeView(NamedTuple):

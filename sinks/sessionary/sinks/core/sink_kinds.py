@@ -7,12 +7,19 @@ from typing import Final, Literal, NamedTuple, get_args
 from sessionary.schemas.codec import record_headers
 from sessionary.schemas.records import BatchAcknowledged
 from sessionary.schemas.topics import SINK_TOPICS, SinkTopic
-from sessionary.sinks.core.rows.audit import AUDIT_COLUMNS, audit_row
-from sessionary.sinks.core.rows.batches import ACKNOWLEDGEMENT_COLUMNS, BATCH_COLUMNS, acknowledgement_row, batch_row
-from sessionary.sinks.core.rows.dead_letters import DEAD_LETTER_COLUMNS
 from sessionary.sinks.core.rows.event_columns import find_encoder
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
-from sessionary.sinks.core.rows.rejected import REJECTED_COLUMNS, rejected_row
+from sessionary.sinks.core.rows.outputs import (
+    ACKNOWLEDGEMENT_COLUMNS,
+    AUDIT_COLUMNS,
+    BATCH_COLUMNS,
+    DEAD_LETTER_COLUMNS,
+    REJECTED_COLUMNS,
+    acknowledgement_row,
+    audit_row,
+    batch_row,
+    rejected_row,
+)
 from sessionary.sinks.core.rows.shared import EncoderFinder, RowBuilder
 
 SinkKind = Literal["audit", "history", "rejected", "batches"]

@@ -3,7 +3,6 @@
 The view `v_integrity_between` compares ClickHouse's tables with each other. These modules compare
 them with Kafka.
 
-    landed_ends     the last record that each sink has written, looked up in its table
-    end_report      a running sink tells ClickHouse which record that is
+    landed_ends     what was written last of each partition, as found and as reported
     repair          records of a time that have no row, read again and inserted
 """

@@ -13,10 +13,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sessionary.schemas.codec.from_settings import decoder_for
 from sessionary.schemas.errors import Unavailable
-from sessionary.schemas.kafka.admin_connection import AdminConnection
-from sessionary.schemas.kafka.topic_ids import ask_topic_id
+from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id
 from sessionary.sinks.core.intent import RecordBlock
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.integrity.landed_ends import FetchRows, group_consumer, tables_of
 from sessionary.sinks.metrics import SinkMetrics

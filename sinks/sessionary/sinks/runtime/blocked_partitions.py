@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka.unreadable_batches import HELP, describe_unreadable_batch
+from sessionary.schemas.kafka.clients import HELP, describe_unreadable_batch
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, REASON
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.errors import PARTITION_REASONS, RETRY_FIRST_S, RETRY_LAST_S, OperatorError, Transient

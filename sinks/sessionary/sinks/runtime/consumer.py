@@ -15,9 +15,8 @@ from typing import Any, Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka.clients import close_in_background
+from sessionary.schemas.kafka.clients import close_in_background, is_unreadable_batch
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
-from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.core.retry_pause import RetryPause
@@ -26,13 +25,11 @@ from sessionary.sinks.errors import Fenced, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime import group_offsets
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions
-from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
 from sessionary.sinks.runtime.kafka_client import records_from_messages, split_messages
-from sessionary.sinks.runtime.log_watch import LogWatch
+from sessionary.sinks.runtime.log_watch import HostClock, LogWatch, PositionReport
 from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges, block_limits
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
-from sessionary.sinks.runtime.position_report import PositionReport
 from sessionary.sinks.settings import SinkSettings
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from sessionary.schemas.kafka.clients import close_in_background
 from sessionary.schemas.topics import FETCH_BYTES_MAX
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SinkDefinition
 from sessionary.sinks.errors import OperatorError, Transient
 from sessionary.sinks.runtime.ports import ErrorCallback, KafkaConsumer

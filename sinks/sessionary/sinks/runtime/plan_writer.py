@@ -10,13 +10,12 @@ from typing import Final
 from confluent_kafka import TopicPartition
 
 from sessionary.schemas.topics import SinkTopic
-from sessionary.sinks.core.block_due import BlockLimits
-from sessionary.sinks.core.idle_records import IDLE_RECORDS
+from sessionary.sinks.core.block_due import IDLE_RECORDS, BlockLimits
 from sessionary.sinks.core.intent import Intent, PartitionPlan, Piece, RecordBlock, share_block
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.runtime.group_offsets import commit_offsets
-from sessionary.sinks.runtime.host_clock import HostClock
 from sessionary.sinks.runtime.hung_calls import CallWatchdog
+from sessionary.sinks.runtime.log_watch import HostClock
 from sessionary.sinks.runtime.ports import BlockTarget, KafkaConsumer
 from sessionary.sinks.settings import SinkSettings
 

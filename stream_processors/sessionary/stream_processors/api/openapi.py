@@ -1,15 +1,22 @@
 """The control API's OpenAPI document."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
-from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
-from sessionary.stream_processors.api.agents.openapi import AGENT_PATHS, AGENT_SCHEMAS
-from sessionary.stream_processors.api.conversations.openapi import CONVERSATION_PATHS, CONVERSATION_SCHEMAS
-from sessionary.stream_processors.api.following.openapi import FOLLOW_PATHS
-from sessionary.stream_processors.api.lists.openapi import LIST_PATHS, LIST_SCHEMAS
+from sessionary.schemas.limits import (
+    AGENTS_MAX,
+    CONVERSATION_TURNS_MAX,
+    FINISHED_RUN_DAYS_MAX,
+    MIGRATION_TTL_MS_DEFAULT,
+    MIGRATION_TTL_MS_MAX,
+    MIGRATION_TTL_MS_MIN,
+    RESUME_MS_MAX,
+)
+from sessionary.stream_processors.api.conversations import LAST_DEFAULT
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
+    LOG_PLACE,
     NO_OPERATOR,
     NO_READER,
     NUMBER,
@@ -23,16 +30,298 @@ from sessionary.stream_processors.api.openapi_parts import (
     SESSION_CHANGES,
     SESSION_PARAMETERS,
     SESSION_POLL,
+    TEXT,
+    TEXT_OR_NULL,
     UNAUTHORIZED,
+    VERDICT,
     WORKER_RULES,
     halt_operation,
     json_answer,
     object_schema,
     open_operation,
     problem_response,
+    query_parameter,
 )
-from sessionary.stream_processors.api.operators.openapi import PEOPLE_PATHS, PEOPLE_SCHEMAS
-from sessionary.stream_processors.api.runs.openapi import RUN_PATHS, RUN_SCHEMAS
+from sessionary.stream_processors.api.openapi_runs import LIST_PATHS, LIST_SCHEMAS, RUN_PATHS, RUN_SCHEMAS
+
+# The part of the OpenAPI document that is about agents.
+
+
+_TEXTS: Final = {"type": "array", "items": TEXT}
+_CONTEXT: Final = {"type": "object", "additionalProperties": TEXT_OR_NULL}
+_HANDOVER: Final = {
+    **object_schema(
+        from_agent_id={**TEXT, "description": "the giver"},
+        from_snapshot_id={**TEXT, "description": "the giver's snapshot"},
+        sync_type={**TEXT, "description": "why, for programs: handoff …"},
+        at_ms={**NUMBER, "description": "when it was accepted, in ms of log time"},
+    ),
+    "type": ["object", "null"],
+    "description": "the last hand-over that it got; null if there was none",
+}
+_AGENT: Final[dict[str, Any]] = {
+    "agent_id": TEXT,
+    "role": {**TEXT, "description": "what it does, and so what it sees: researcher, analyzer, writer …"},
+    "service_id": {**TEXT, "description": "its service, which is a member of the session by that"},
+    "current_task": {**TEXT_OR_NULL, "description": "null if it has none"},
+    "completed_tasks": {**_TEXTS, "description": "in the order of their completion"},
+    "shared_keys": {**_TEXTS, "description": "the keys of what it shares itself"},
+    "snapshot_id": {**TEXT, "description": "the last snapshot: each change of the tasks makes one"},
+    "timestamp_ms": {**NUMBER, "description": "when that was made, in ms of log time"},
+    "registered_at_ms": {**NUMBER, "description": "when it was registered, in ms of log time"},
+    "handover": _HANDOVER,
+}
+AGENT_SCHEMAS: Final[dict[str, Any]] = {
+    "Agents": object_schema(
+        agents={"type": "array", "maxItems": AGENTS_MAX, "items": {"$ref": "#/components/schemas/Agent"}},
+        **LOG_PLACE,
+    ),
+    "Agent": object_schema(**_AGENT),
+    "AgentView": object_schema(
+        agent_state=object_schema(
+            **_AGENT,
+            shared_context={
+                **_CONTEXT,
+                "description": "what all agents had shared when the snapshot was made: JSON texts by key",
+            },
+        ),
+        visible_context={**_CONTEXT, "description": "what it sees now: JSON texts by key"},
+        results={"type": "array", "items": {"$ref": "#/components/schemas/SharedResult"}},
+        dependencies={**_TEXTS, "description": "ids of the agents that it depends on"},
+        **LOG_PLACE,
+    ),
+    "SharedResult": object_schema(
+        key={**TEXT, "description": "by default the author's id, `_` and the task"},
+        agent_id={**TEXT, "description": "the author"},
+        role={**TEXT, "description": "the author's role, by which it is seen"},
+        task=TEXT,
+        number={**NUMBER, "description": "from 1, in the order in which the session's agents shared"},
+        at_ms={**NUMBER, "description": "when it was accepted, in ms of log time"},
+        result_json={**TEXT_OR_NULL, "description": "the result; of a large one, its reference and summary"},
+        artifact_id={**TEXT_OR_NULL, "description": "the artifact that has the result"},
+    ),
+}
+_AGENT_ID: Final = {"name": "agent_id", "in": "path", "required": True, "schema": {**TEXT, "minLength": 1}}
+AGENT_PATHS: Final[dict[str, Any]] = {
+    "/v1/sessions/{session_id}/agents": {
+        "get": {
+            "summary": "The agents of a session, in the order of their registration, without results",
+            "parameters": SESSION_PARAMETERS,
+            "responses": {"200": json_answer("the agents", "Agents"), **SESSION_ANSWERS},
+        }
+    },
+    "/v1/sessions/{session_id}/agents/{agent_id}": {
+        "get": {
+            "summary": "An agent, what it sees of the others, and on whom it depends",
+            "parameters": [SESSION_PARAMETERS[0], _AGENT_ID, *SESSION_PARAMETERS[1:]],
+            "responses": {
+                "200": json_answer("what the agent sees", "AgentView"),
+                **SESSION_ANSWERS,
+                "404": problem_response("the tenant has no such session, or the session no such agent"),
+            },
+        }
+    },
+}
+
+
+# The part of the OpenAPI document that is about conversations.
+
+
+CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
+    "Conversation": object_schema(
+        turns={**NUMBER, "description": "how many turns the conversation has had"},
+        messages={
+            "type": "array",
+            "maxItems": CONVERSATION_TURNS_MAX,
+            "items": {"$ref": "#/components/schemas/Message"},
+        },
+        **LOG_PLACE,
+    ),
+    "Message": object_schema(
+        turn={**NUMBER, "description": "from 1, in the order of the log"},
+        role={**TEXT, "description": "who speaks, in the agent's words: user, assistant, tool …"},
+        name={**TEXT_OR_NULL, "description": "of the tool, or of who speaks"},
+        content={**TEXT_OR_NULL, "description": "the text; the JSON of reference and summary, if an artifact has it"},
+        artifact_id={**TEXT_OR_NULL, "description": "the artifact that has the text"},
+        run_id={**TEXT_OR_NULL, "description": "the run in which it was said"},
+        agent_id={**TEXT, "description": "the agent that sent it"},
+        service_id={**TEXT, "description": "that agent's service"},
+        at_ms={**NUMBER, "description": "when it was accepted, in ms of log time"},
+    ),
+}
+_LAST: Final = query_parameter(
+    "last",
+    {**NUMBER, "minimum": 0, "maximum": CONVERSATION_TURNS_MAX, "default": LAST_DEFAULT},
+    "how many turns, from the end",
+)
+CONVERSATION_PATHS: Final[dict[str, Any]] = {
+    "/v1/sessions/{session_id}/conversation": {
+        "get": {
+            "summary": f"The last turns of a session's conversation, in order; the last {CONVERSATION_TURNS_MAX} "
+            "are kept",
+            "parameters": [SESSION_PARAMETERS[0], _LAST, *SESSION_PARAMETERS[1:]],
+            "responses": {"200": json_answer("the last turns", "Conversation"), **SESSION_ANSWERS},
+        }
+    },
+}
+
+
+# The follower's page in the OpenAPI document.
+
+
+_LAST_EVENT_ID: Final[dict[str, Any]] = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "schema": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
+    "description": "the id of the last message that was read; it goes before `after`",
+}
+_MESSAGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "one message",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
+        "event": {**TEXT, "enum": ["state", "end"]},
+        "data": {**TEXT, "description": "of a state, the JSON text of a `Session`"},
+    },
+}
+_STREAM: Final = (
+    "server-sent events, until the session is archived or the worker no longer has its partition. At once, and after "
+    "each committed change of the session that is not only a sign of life: `id: <partition>:<offset>`, up to which "
+    "the state includes the log; `event: state`; `data:` a `Session` without a verdict. Several changes that are "
+    "committed together, or while the reader is slow, are one message. `event: end` says that the session was "
+    "archived; a stream that ends without it is to be asked for again, with `Last-Event-ID`. A comment comes every 5 s"
+)
+FOLLOW_PATHS: Final[dict[str, Any]] = {
+    "/v1/sessions/{session_id}/follow": {
+        "get": {
+            "summary": "The committed state of one session of the caller's tenant, and each change of it",
+            "parameters": [*SESSION_PARAMETERS, _LAST_EVENT_ID],
+            "responses": {
+                "200": {"description": _STREAM, "content": {"text/event-stream": {"schema": _MESSAGE}}},
+                **SESSION_ANSWERS,
+                "503": problem_response(
+                    "the partition is not open, `after` is not folded in time, or the worker has too many followers; "
+                    "see Retry-After"
+                ),
+            },
+        }
+    },
+}
+
+
+# What the OpenAPI document says of the pages by which people step in.
+
+
+_IDEMPOTENCY_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "a request that is repeated with its key is judged once, and has the same answer",
+    "schema": {**TEXT, "minLength": 1, "maxLength": 256},
+}
+_TENANT: Final = {
+    "name": "tenant",
+    "in": "query",
+    "description": "the session's tenant; needed if the token is of none",
+    "schema": TEXT,
+}
+_REASON_OR_NULL: Final = {**TEXT_OR_NULL, "minLength": 1, "description": "for people; the audit trail keeps it"}
+_ACTIONS: Final = {
+    "pause": ("Hold a session, with a snapshot of its committed state", False),
+    "resume": ("Let a held session go on; its holder is not fenced off", False),
+    "cancel": ("End a session that is called off", False),
+    "approve": ("Answer the question that a session waits with: yes", True),
+    "refuse": ("Answer the question that a session waits with: no", True),
+}
+
+
+def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
+    fields = {"reason": _REASON_OR_NULL}
+    if is_answer:
+        fields["question_id"] = {**TEXT_OR_NULL, "description": "the question that is meant; 409 if another is open"}
+    body = {**object_schema(**fields), "required": [] if is_answer else ["reason"]}
+    return {
+        "post": {
+            "summary": f"{summary}; needs the role operator",
+            "parameters": [SESSION_PARAMETERS[0], _TENANT, _IDEMPOTENCY_KEY],
+            "requestBody": {"required": not is_answer, "content": {"application/json": {"schema": body}}},
+            "responses": {
+                "200": json_answer("the event was applied", "JudgedEvent"),
+                "400": problem_response("the body is malformed, or no tenant is named"),
+                "401": UNAUTHORIZED,
+                "403": NO_OPERATOR,
+                "404": problem_response("the tenant has no such session"),
+                "409": problem_response("the event was refused; `reason` says why"),
+                "410": problem_response("the session was archived"),
+                "503": problem_response("there is no verdict yet; see Retry-After"),
+            },
+        }
+    }
+
+
+_SERVICE: Final = {**TEXT, "minLength": 1, "maxLength": 128, "description": "the service that is to own the session"}
+_TARGET: Final = {
+    "to": _SERVICE,
+    "ttl_ms": {
+        **NUMBER,
+        "minimum": MIGRATION_TTL_MS_MIN,
+        "maximum": MIGRATION_TTL_MS_MAX,
+        "description": f"aborted after it; default {MIGRATION_TTL_MS_DEFAULT:,}",
+    },
+    "reason": _REASON_OR_NULL,
+}
+_CLAIM: Final = {"for": _SERVICE, "reason": _REASON_OR_NULL}
+
+
+def _move(summary: str, fields: Mapping[str, Any], required: list[str], answer: str) -> dict[str, Any]:
+    found = _operation(summary, is_answer=False)
+    body = {**object_schema(**fields), "required": [*required, "reason"]}
+    found["post"]["requestBody"]["content"] = {"application/json": {"schema": body}}
+    found["post"]["responses"]["200"] = json_answer("the event was applied", answer)
+    return found
+
+
+PEOPLE_PATHS: Final[dict[str, Any]] = {
+    **{
+        f"/v1/sessions/{{session_id}}/{action}": _operation(summary, is_answer=is_answer)
+        for action, (summary, is_answer) in _ACTIONS.items()
+    },
+    "/v1/sessions/{session_id}/migrate": _move(
+        "Offer a session to another service", _TARGET, ["to"], "JudgedMigration"
+    ),
+    "/v1/sessions/{session_id}/abort-migration": _move(
+        "Call a migration off", {"reason": _REASON_OR_NULL}, [], "JudgedMigration"
+    ),
+    "/v1/sessions/{session_id}/claim": _move(
+        "Let a service own a session at once; its holder is fenced off", _CLAIM, ["for"], "JudgedClaim"
+    ),
+}
+_JUDGED: Final = object_schema(
+    session_id={**TEXT, "format": "uuid"},
+    tenant_id=TEXT,
+    state=TEXT,
+    epoch=NUMBER,
+    version=NUMBER,
+    reason_code=TEXT,
+    snapshot_id={**TEXT, "description": "the head of its chain of snapshots"},
+    event_id={**TEXT, "description": "of the event that was sent for the caller"},
+    verdict=VERDICT,
+)
+PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
+    "JudgedEvent": _JUDGED,
+    "JudgedClaim": {
+        **_JUDGED,
+        "properties": {**_JUDGED["properties"], "owner_service": TEXT},
+        "required": [*_JUDGED["required"], "owner_service"],
+    },
+    "JudgedMigration": {
+        **_JUDGED,
+        "properties": {**_JUDGED["properties"], "migration_id": TEXT, "to": TEXT, "step": TEXT},
+        "required": [*_JUDGED["required"], "migration_id", "to", "step"],
+    },
+}
+
 
 DOCUMENT: Final[dict[str, Any]] = {
     "openapi": "3.1.0",

@@ -4,11 +4,8 @@ In the order in which a record passes:
 
     faust_transport    the membership of the group: rebalances, heartbeats, the group's offsets
     assignment         the partitions that this worker owns, and their owners
-    fetching/          fetches records with librdkafka, delivers them on the event loop
     partition_owner    one partition during one assignment: open, fold, commit, end
-    decisions/         what operators decide about a halted partition
     open_batch         a batch before its transaction; ticks alone may wait
-    readers/           who waits for committed state: for a commit, or for one that touches a row
     changelog          reads a partition's changelog when it opens
     log_probe          asks the broker what a partition's log holds
     job                what is done with a partition: its fold, its rows, its outputs
@@ -17,4 +14,7 @@ In the order in which a record passes:
     watchdog           finds partitions that are stuck, and logs that lost folded records
     worker_context     what the owners of a worker share
     executor           runs blocking calls that may never return
+    decisions     decisions about a halted partition: skips, gaps, truncations, clocks
+    pending_records  records between fetching and folding: read, pending, counted
+    fetcher       fetches the logs of the owned partitions
 """

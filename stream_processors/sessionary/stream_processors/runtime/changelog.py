@@ -20,8 +20,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers, read_each_headers
-from sessionary.schemas.kafka.clients import close_in_background
-from sessionary.schemas.kafka.unreadable_batches import describe_unreadable_batch, is_unreadable_batch
+from sessionary.schemas.kafka.clients import close_in_background, describe_unreadable_batch, is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.core.model import POSITION_KEY, DueRows
@@ -32,8 +31,7 @@ from sessionary.stream_processors.runtime.transaction import Seal
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.startup import require_roomy_topics
 from sessionary.stream_processors.store.packed_rows import DUE_HEADER, ChangelogRecords, RowCodec
-from sessionary.stream_processors.store.saved_position import SavedPosition, is_usable
-from sessionary.stream_processors.store.stores import Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store, is_usable
 
 _log = role_logger(__name__)
 # What a fetch brings, and the next one while its records are loaded: more is memory that stays.

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from sessionary.schemas.kafka.unreadable_batches import is_unreadable_batch
+from sessionary.schemas.kafka.clients import is_unreadable_batch
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.clock import believed_from
 from sessionary.stream_processors.errors import Halted, Lost

@@ -10,7 +10,7 @@ partition is halted.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.stream_processors.metrics import Metrics

@@ -17,12 +17,11 @@ from sessionary.stream_processors.core.model import JudgedRecords, LogRecord, Ou
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
-from sessionary.stream_processors.runtime.fetching.pending_records import FetchControl
 from sessionary.stream_processors.runtime.job import Job
+from sessionary.stream_processors.runtime.pending_records import FetchControl
 from sessionary.stream_processors.runtime.transaction import BatchLimits, CommitReceipt, TransactionWriter
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.saved_position import SavedPosition
-from sessionary.stream_processors.store.stores import Store
+from sessionary.stream_processors.store.stores import SavedPosition, Store
 
 # Traces a committed batch: partition, records, what was judged, and from when to when (µs).
 TraceBatch = Callable[[int, Sequence[LogRecord], JudgedRecords, int, int], None]

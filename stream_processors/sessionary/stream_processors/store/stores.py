@@ -15,15 +15,19 @@ is emptied and filled from the beginning.
     store.row_sum           number and checksum of the rows, once they are counted
 """
 
+import contextlib
+import errno
 import json
+import os
 import shutil
 import struct
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
@@ -32,12 +36,103 @@ from sessionary.stream_processors.core.model import POSITION_KEY
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.cached_rows import CachedRows
-from sessionary.stream_processors.store.full_disk import halt_if_disk_full
-from sessionary.stream_processors.store.packed_rows import RowCodec, RowSurvey
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.row_sum import RowSum, sum_rows
-from sessionary.stream_processors.store.saved_position import SavedPosition
+from sessionary.stream_processors.store.packed_rows import RowCodec, RowSum, RowSurvey, sum_rows
 from sessionary.stream_processors.store.shelves import MemoryShelf, RocksShelf
+
+# The memory that the RocksDB databases of a process share.
+
+
+class RocksMemory:
+    """The memory of all databases of a process, however many partitions it owns.
+
+    RocksDB's defaults are 160 MiB for each partition's database.
+    """
+
+    CACHE_BYTES_MAX = 64 << 20  # of blocks read from files
+    BUFFERS_BYTES_MAX = 256 << 20  # of rows that no file has yet
+    _BUFFERS = 2  # of a database: one is filled while the other is written
+    _BUFFER_BYTES = range(1 << 20, 16 << 20)
+
+    def __init__(self, partitions: int) -> None:
+        """`partitions`: how many databases there may be."""
+        from rocksdict import Cache  # an extra that the memory store does not need
+
+        self._cache = Cache(self.CACHE_BYTES_MAX)
+        share = self.BUFFERS_BYTES_MAX // (self._BUFFERS * partitions)
+        self._buffer_bytes = min(max(share, self._BUFFER_BYTES.start), self._BUFFER_BYTES.stop)
+
+    def database_options(self) -> Any:
+        """Return the options of a database that shares this memory."""
+        from rocksdict import BlockBasedOptions, Options
+
+        tables = BlockBasedOptions()
+        tables.set_block_cache(self._cache)
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(tables)
+        options.set_write_buffer_size(self._buffer_bytes)
+        options.set_max_write_buffer_number(self._BUFFERS)
+        return options
+
+
+# The room on the disk of a local store.
+
+
+# RocksDB and its driver have no error class for them; both quote the operating system.
+_TEXTS: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT))
+
+
+def free_bytes(folder: Path | None) -> int | None:
+    """Return the free bytes on a folder's disk; None for no folder, or if it cannot be told."""
+    with contextlib.suppress(OSError):
+        return None if folder is None else shutil.disk_usage(folder).free
+    return None
+
+
+@contextmanager
+def halt_if_disk_full(folder: Path) -> Iterator[None]:
+    """Raise `Halted` (`store_disk_full`) if what is done inside fails for a full disk."""
+    try:
+        yield
+    except Exception as error:
+        if not any(text in str(error) for text in _TEXTS):
+            raise
+        raise Halted(
+            "store_disk_full",
+            f"no room is left on the disk of the local store {folder}. Make room there, or restart this worker with a "
+            "SESSIONARY_STATE_DIR on a larger disk. Nothing is lost: the partition goes on once it can be written",
+        ) from error
+
+
+# Up to where a store holds its changelog, and whether it may go on from there.
+
+
+# Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
+SAVED_AGE_MAX_S = 43_200
+
+
+class SavedPosition(NamedTuple):
+    """Up to where a store holds the changelog.
+
+    As the mark of a recovery that has not ended: how far it has read, the last position record that
+    it has read (zeros if none), and since when it must find every tombstone, which is when it first
+    began, or when that was saved which it went on from.
+    """
+
+    position: Position
+    changelog_next: int  # the first changelog offset that the store does not hold
+    saved_s: float  # when it was saved, seconds since the epoch
+
+
+def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: int, now_s: float | None = None) -> bool:
+    """Return True if a store may be filled from its saved position on; otherwise it must be wiped.
+
+    `changelog_low` and `changelog_end` are the first offset and the next one of the changelog.
+    """
+    if saved is None:
+        return False
+    age_s = (time.time() if now_s is None else now_s) - saved.saved_s
+    return 0 <= age_s < SAVED_AGE_MAX_S and changelog_low <= saved.changelog_next <= changelog_end
+
 
 _log = role_logger(__name__)
 # What a store knows of its changelog. Releases that keep rows in another form have another key for

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.harness import stack
 from benchmarks.harness.stack import wait_transactions_end
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.settings import KafkaSettings
 
 KAFKA = KafkaSettings(bootstrap_servers="127.0.0.1:1", partitions=2)

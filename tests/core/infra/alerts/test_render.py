@@ -19,7 +19,7 @@ from sessionary.infra.lag.cluster_sample import GroupState
 from sessionary.infra.lag.partition_state import PartitionState
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.errors import HaltReason
-from sessionary.stream_processors.measures.worker_gauges import CALL_STATES
+from sessionary.stream_processors.worker_gauges import CALL_STATES
 from tests.alerts.moved_metrics import ALWAYS_LABELS
 
 ALERTS = [alert for group in ALERT_GROUPS for alert in group.alerts]

@@ -1,8 +1,7 @@
 """What a scrape shows of key figures, integrity and disks, without ClickHouse."""
 
-from sessionary.infra.kpi.disk_space import DiskSpace
 from sessionary.infra.kpi.integrity import KNOWN_FAULTS, IntegrityFindings, table_of_fault
-from sessionary.infra.kpi.key_figures import KeyFigures, Quantiles
+from sessionary.infra.kpi.key_figures import DiskSpace, KeyFigures, Quantiles
 from sessionary.infra.kpi.metrics import HELP, KpiState, collect_families
 from sessionary.sinks.integrity.landed_ends import END_FAULTS
 

@@ -319,7 +319,7 @@ def test_what_a_run_reports_has_the_marks_of_the_run_and_of_the_block_around_it(
 
 _COST = """
 import sys, time, timeit
-from sessionary.producers.context.traceparent import current_traceparent
+from sessionary.producers.context.marks import current_traceparent
 assert current_traceparent() is None
 print(min(timeit.repeat(current_traceparent, timer=time.thread_time, number=20_000, repeat=9)) / 20_000)
 assert not any(name.startswith("opentelemetry") for name in sys.modules)

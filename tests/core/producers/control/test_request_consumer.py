@@ -4,20 +4,21 @@ import gc
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin._metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 
+from sessionary.producers.control import request_consumer
 from sessionary.producers.control.request_consumer import KafkaRequestConsumer
 from sessionary.producers.errors import Unavailable, UnreadableRequest
 from sessionary.producers.ports import OnReceipt, Receipt
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.codec import SINGLE_OBJECT, encode_record
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.kafka import admin_connection
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka import clients
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import CleanupRequest
 from tests.support.fake_kafka import FakeConsumer
 
@@ -259,8 +260,17 @@ def test_the_client_that_asked_for_log_ends_is_freed_by_the_reader_s_own_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To free one waits for librdkafka's threads, which may wait for the address of a name."""
-    monkeypatch.setattr(admin_connection, "AdminClient", FakeAdminClient)
+    monkeypatch.setattr(clients, "AdminClient", FakeAdminClient)
     monkeypatch.setattr(FakeAdminClient, "freed_in", [])
     read_and_forget()
     gc.collect()
     assert FakeAdminClient.freed_in == ["sessionary-cleanup"]
+
+
+def test_the_requests_of_a_killed_process_wait_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict[str, Any]] = []
+    monkeypatch.setattr(request_consumer, "Consumer", opened.append)
+    request_consumer.open_consumer(ProducerSettings(), "prefix.migration.acme:billing")
+    (options,) = opened
+    assert options["group.id"] == "prefix.migration.acme:billing"
+    assert options["session.timeout.ms"] == 10_000  # librdkafka's own is 45 s

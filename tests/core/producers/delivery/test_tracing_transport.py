@@ -12,7 +12,7 @@ from sessionary.producers.kafka_ports import kafka_ports
 from sessionary.producers.ports import OnReceipt, OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 from sessionary.schemas.events import SessionActivity
-from sessionary.schemas.telemetry import span_names
+from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.trace_context import format_traceparent
 from tests.support.spans import SpanRig
 
@@ -59,9 +59,9 @@ def test_each_event_has_a_span_whose_context_is_in_its_header() -> None:
     assert last.parent.span_id == work.get_span_context().span_id
     assert not last.parent.is_remote  # a sampler may treat a remote parent differently
     attributes = dict(last.attributes or {})
-    assert attributes[span_names.CONVERSATION_ID] == session.session_id
-    assert attributes[span_names.MESSAGING_MESSAGE_ID] == records[-1].event_id
-    assert attributes[span_names.MESSAGING_KAFKA_OFFSET] == len(records) - 1
+    assert attributes[role_traces.CONVERSATION_ID] == session.session_id
+    assert attributes[role_traces.MESSAGING_MESSAGE_ID] == records[-1].event_id
+    assert attributes[role_traces.MESSAGING_KAFKA_OFFSET] == len(records) - 1
 
 
 def test_events_from_a_template_have_their_own_headers_and_context() -> None:
@@ -100,7 +100,7 @@ def test_an_event_that_is_lost_or_refused_ends_its_span_as_failed(loses: bool, r
             client.create(user_id="u1", state={})
     span = spans.ended[0]
     assert span.status.status_code is StatusCode.ERROR
-    assert dict(span.attributes or {})[span_names.ERROR_TYPE] == reason
+    assert dict(span.attributes or {})[role_traces.ERROR_TYPE] == reason
 
 
 def test_without_an_sdk_records_stay_as_they_are() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers.durable.call_keys.canonical_json import canonical_text
+from sessionary.producers.durable.call_keys import canonical_text
 from sessionary.producers.errors import Invalid
 
 # RFC 8785, appendix B: the bits of a double, and its text.

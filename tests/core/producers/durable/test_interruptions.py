@@ -6,7 +6,7 @@ from contextvars import Context
 import pytest
 
 from sessionary.producers import Limits, Run, Session, SessionClient, tool
-from sessionary.producers.tasks.functions import TaskFunction
+from sessionary.producers.tasks.worker import TaskFunction
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import StateUpdated, StepStarted
 from tests.core.producers.tasks.test_tasks import FUNCTIONS, Stage

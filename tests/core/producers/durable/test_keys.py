@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.producers.durable.call_keys.keys import checked_key, idempotency_key
+from sessionary.producers.durable.call_keys import checked_key, idempotency_key
 from sessionary.producers.errors import Invalid
 
 CALL = {

@@ -22,7 +22,7 @@ from sessionary.producers import (
     tool,
 )
 from sessionary.producers.artifacts import ArtifactLibrary, FolderStore
-from sessionary.producers.durable.call_keys.keys import idempotency_key
+from sessionary.producers.durable.call_keys import idempotency_key
 from sessionary.producers.durable.large_values import VALUE_BYTES_MAX
 from sessionary.producers.errors import ArtifactDamaged
 from sessionary.producers.testing import InMemoryTransport, memory_client

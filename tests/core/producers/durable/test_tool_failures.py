@@ -9,7 +9,7 @@ from sessionary.producers import ToolCallUnresolved, tool
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ToolCallFailed as FailedEvent
 from sessionary.schemas.events import ToolCallStarted, ToolCallSucceeded
-from tests.core.producers.context.test_failure_class import StatusError, http_error
+from tests.core.producers.context.test_error_info import StatusError, http_error
 from tests.core.producers.durable.test_tool import Service, tool_payloads
 
 # The network's jitter, too many requests, errors of a server, and a model that does not answer.

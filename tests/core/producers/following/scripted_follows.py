@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from sessionary.producers.errors import Unavailable
-from sessionary.producers.session_ports import FollowedState, SessionView, StateStream
+from sessionary.producers.run_ports import FollowedState, SessionView, StateStream
 from sessionary.schemas.types import Limits, Refusal
 
 SESSION_ID = "0b0e7f0a-0000-4000-8000-000000000000"

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from sessionary.producers import SessionClient
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import SessionFenced
-from sessionary.producers.process.guards import guard_callback, join_thread
-from sessionary.producers.process.process_exit import log_error
+from sessionary.producers.process.guards import guard_callback, join_thread, log_error
 from tests.core.producers.kafka_clients import new_client, new_settings
 from tests.support.waiting import wait_until
 

@@ -13,7 +13,7 @@ import pytest
 from sessionary.producers import AsyncSession, Run
 from sessionary.producers.ports import Json
 from sessionary.producers.run_ports import RunView
-from sessionary.producers.session.state_json import canonical_json
+from sessionary.producers.session.view import canonical_json
 from sessionary.producers.testing import InMemoryTransport
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.events import LlmDecision, SessionStartFailed, SessionTerminated

@@ -21,7 +21,7 @@ from sessionary.producers import (
     SessionHeld,
 )
 from sessionary.producers.delivery.emitter import NO_FIELDS
-from sessionary.producers.session.questions import Questions
+from sessionary.producers.session.conversation import Questions
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from sessionary.producers import Limits, ProducerConflict, Session, SessionClient, SessionFenced, Unavailable
-from sessionary.producers.judgement.session_lock import SessionLock
 from sessionary.producers.ports import SessionView
 from sessionary.producers.session import polled
+from sessionary.producers.session.view import SessionLock
 from sessionary.schemas.events import SessionResumed
 from tests.core.producers.judged_memory import JudgedMemory
 from tests.support.waiting import wait_until

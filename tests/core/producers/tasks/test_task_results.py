@@ -8,11 +8,11 @@ import pytest
 
 from sessionary.producers import AsyncSessionClient, Invalid, SessionClient, SettingsError, Unavailable
 from sessionary.producers.artifacts import ArtifactLibrary, FolderStore
-from sessionary.producers.artifacts.stream import body_name, deleted_name
+from sessionary.producers.artifacts.library import body_name, deleted_name
 from sessionary.producers.durable.large_values import VALUE_BYTES_MAX
 from sessionary.producers.ports import Json
 from sessionary.producers.tasks.context import TaskContext
-from sessionary.producers.tasks.functions import TaskFunction
+from sessionary.producers.tasks.worker import TaskFunction
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.events import ArtifactCreated, RunCompleted
 from tests.core.producers.tasks.test_tasks import Stage

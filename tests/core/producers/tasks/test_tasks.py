@@ -18,10 +18,8 @@ from sessionary.producers import (
 )
 from sessionary.producers.ports import Json, TaskQuestion, TaskView
 from sessionary.producers.session.runs import Runs
-from sessionary.producers.tasks.attempt import TaskAttempt, TaskTimes
-from sessionary.producers.tasks.context import TaskContext
-from sessionary.producers.tasks.functions import TaskFunction, functions_of, task
-from sessionary.producers.tasks.sender import TaskSender
+from sessionary.producers.tasks.context import TaskContext, TaskSender
+from sessionary.producers.tasks.worker import TaskAttempt, TaskFunction, TaskTimes, functions_of, task
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.events import (
     CheckpointSaved,
@@ -374,7 +372,7 @@ def test_the_verbs_of_asyncio() -> None:
 def test_the_functions_of_a_module() -> None:
     assert functions_of(__name__) == {"model_training": train_model}
     with pytest.raises(Invalid, match="marked with @task"):
-        functions_of("sessionary.producers.client_core.task_answers")
+        functions_of("sessionary.producers.client_core.task_reads")
 
 
 def test_a_client_remembers_a_bounded_number_of_places() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sessionary.producers.request_ports import Condition, ReaderState
+from sessionary.producers.ports import Condition, ReaderState
 from sessionary.schemas.codec import SINGLE_OBJECT
 from sessionary.schemas.ids import SessionKey
 from tests.core.producers.tasks.worker_rig import TOPIC, WorkerRig

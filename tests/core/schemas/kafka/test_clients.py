@@ -1,12 +1,23 @@
 """Librdkafka clients that are purged and replaced."""
 
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sessionary.schemas.kafka.clients import discard_producer, flush_producer, purge_producer
+from sessionary.schemas.kafka.clients import (
+    AdminConnection,
+    ask_topic_id,
+    describe_unreadable_batch,
+    discard_producer,
+    flush_producer,
+    is_unreadable_batch,
+    purge_producer,
+)
+from sessionary.schemas.settings import KafkaSettings
 from tests.support.mock_cluster import mock_cluster
 from tests.support.waiting import wait_until
 
@@ -74,3 +85,51 @@ def test_a_producer_with_a_fatal_error_can_be_purged_and_discarded(end: Callable
         end(producer)
         with pytest.raises(KafkaException):
             producer.produce("t", b"y")
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Let only that go to which no one refers, as in a process that allocates little."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def count_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_clients_that_got_no_answer_leave_no_thread_behind() -> None:
+    before = count_threads()
+    connection = AdminConnection(KafkaSettings(bootstrap_servers="127.0.0.1:1"))
+    for _ in range(3):
+        with pytest.raises(KafkaException):
+            ask_topic_id(connection, "t", 0.2)
+    wait_until(lambda: count_threads() <= before, 60, "the end of their threads")
+
+
+def report(code: int | None, offset: int = 5) -> Message:
+    error = None if code is None else KafkaError(code, "Decompression (codec 0x4) failed")
+    return Message(topic="events", partition=2, offset=offset, error=error)
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError._NOT_IMPLEMENTED])
+def test_an_error_of_a_batch_names_its_offset(code: int) -> None:
+    assert is_unreadable_batch(report(code))
+    assert is_unreadable_batch(report(code, 0))
+    assert not is_unreadable_batch(report(code, -1001)), "an error of the connection has no offset"
+
+
+@pytest.mark.parametrize(
+    "code", [None, KafkaError._PARTITION_EOF, KafkaError._TRANSPORT, KafkaError._AUTO_OFFSET_RESET]
+)
+def test_other_messages_report_none(code: int | None) -> None:
+    assert not is_unreadable_batch(report(code))
+
+
+def test_the_description_has_the_place_and_the_cause() -> None:
+    text = describe_unreadable_batch(report(KafkaError._BAD_COMPRESSION))
+    for part in ("offset 5 of events", "Decompression (codec 0x4) failed", "100 MB"):
+        assert part in text

@@ -5,8 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from opentelemetry.semconv._incubating.attributes import db_attributes, gen_ai_attributes, messaging_attributes
+from opentelemetry.semconv.attributes import error_attributes
 
 from sessionary.schemas.errors import SettingsError
+from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.role_traces import role_tracer
 
 _ROLE = """
@@ -50,3 +53,18 @@ def test_the_sdk_s_variables_configure_the_role(named: dict[str, str], expected:
     assert f'"service.name": "{expected}"' in done.stdout
     assert '"service.instance.id": "s1"' in done.stdout
     assert done.stderr == ""
+
+
+def test_names_that_are_not_ours_are_those_of_the_conventions() -> None:
+    known = {
+        value
+        for module in (db_attributes, error_attributes, gen_ai_attributes, messaging_attributes)
+        for value in vars(module).values()
+        if isinstance(value, str)
+    }
+    operations = {role_traces.SCOPE, role_traces.SEND, role_traces.PROCESS, role_traces.STORE}
+    names = {
+        value for name, value in vars(role_traces).items() if name.isupper() and isinstance(value, str)
+    } - operations
+    assert {name for name in names - known if not name.startswith("sessionary.")} == set()
+    assert len(names & known) >= 10

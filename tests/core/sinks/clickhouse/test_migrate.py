@@ -4,8 +4,17 @@ from graphlib import CycleError
 
 import pytest
 
-from sessionary.sinks.clickhouse.migrate import MadeView, newer_release, pending_migrations, plan_views
-from sessionary.sinks.clickhouse.schema_files import Migration, Schema, View, order_views, shipped_schema
+from sessionary.sinks.clickhouse.migrate import (
+    MadeView,
+    Migration,
+    Schema,
+    View,
+    newer_release,
+    order_views,
+    pending_migrations,
+    plan_views,
+    shipped_schema,
+)
 from sessionary.sinks.errors import OperatorError
 
 ONE, TWO = Migration(1, "tables", "SELECT 1;\n"), Migration(2, "b", "SELECT 2;\n")

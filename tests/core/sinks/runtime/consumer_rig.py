@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from sessionary.sinks.core.intent import RecordBlock
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.consumer import SinkConsumer

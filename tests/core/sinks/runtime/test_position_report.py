@@ -4,11 +4,10 @@ import pytest
 
 from sessionary.sinks.core.block_due import BlockLimits
 from sessionary.sinks.core.intent import PartitionPlan
-from sessionary.sinks.core.rows.raw_record import RawRecord
+from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.errors import Transient
 from sessionary.sinks.metrics import SinkMetrics
-from sessionary.sinks.runtime.log_watch import LogWatch
-from sessionary.sinks.runtime.position_report import PositionReport
+from sessionary.sinks.runtime.log_watch import LogWatch, PositionReport
 from tests.core.sinks.runtime.consumer_rig import FakeClock, SinkRig
 
 LIMITS = BlockLimits(100, 1_000_000, 0.5)

@@ -17,16 +17,19 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api import routing
-from sessionary.stream_processors.api.operators.event_sender import Place
-from sessionary.stream_processors.api.operators.migrations import MigrationPages
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
-from sessionary.stream_processors.api.operators.people import PeoplePages
 from sessionary.stream_processors.api.operators.rules import RulesApi
-from sessionary.stream_processors.api.operators.session_events import SendEvent, SessionEvents
+from sessionary.stream_processors.api.operators.session_events import (
+    MigrationPages,
+    PeoplePages,
+    Place,
+    SendEvent,
+    SessionEvents,
+)
 from sessionary.stream_processors.api.pages import serve_pages
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.sessions import ControlApi
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.faust_app import make_faust_app
 from sessionary.stream_processors.metrics import Metrics

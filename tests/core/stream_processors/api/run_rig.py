@@ -12,18 +12,20 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
 from sessionary.stream_processors.access import parse_tokens
-from sessionary.stream_processors.api.agents.agent_pages import AgentPages
-from sessionary.stream_processors.api.conversations.message_pages import MessagePages
+from sessionary.stream_processors.api.agents import AgentPages
+from sessionary.stream_processors.api.conversations import MessagePages
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.runs.artifact_pages import ArtifactPages
-from sessionary.stream_processors.api.runs.call_pages import CallPages
-from sessionary.stream_processors.api.runs.execution_page import ExecutionPage
-from sessionary.stream_processors.api.runs.run_pages import RunPages
-from sessionary.stream_processors.api.runs.step_pages import StepPages
-from sessionary.stream_processors.api.runs.task_pages import TaskPages
+from sessionary.stream_processors.api.runs import (
+    ArtifactPages,
+    CallPages,
+    ExecutionPage,
+    RunPages,
+    StepPages,
+    TaskPages,
+)
 from sessionary.stream_processors.api.session_questions import SessionQuestions
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings

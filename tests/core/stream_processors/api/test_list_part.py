@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessionary.stream_processors.api.lists.list_part import ListPart, cursor_of, merge_parts, parse_cursor
+from sessionary.stream_processors.api.lists import ListPart, cursor_of, merge_parts, parse_cursor
 
 
 def part_of(partition: int, keys: set[bytes], after: bytes, limit: int) -> ListPart:

@@ -189,7 +189,7 @@ def test_a_malformed_question_is_answered_with_a_problem(tmp_path: Path, query: 
 def test_a_partition_reads_a_bounded_number_of_rows_for_one_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessionary.stream_processors.api.lists.scan.ROWS_MAX", 3)
+    monkeypatch.setattr("sessionary.stream_processors.api.lists.ROWS_MAX", 3)
     fleet = Fleet(40)
 
     async def story() -> None:

@@ -19,10 +19,9 @@ from sessionary.schemas.types import Limits
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.session_document import session_document
-from sessionary.stream_processors.api.session_questions import AskedOwner, Question
+from sessionary.stream_processors.api.session_questions import AskedOwner, Question, session_document
 from sessionary.stream_processors.api.sessions import ControlApi
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings

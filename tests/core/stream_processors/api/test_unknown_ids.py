@@ -11,8 +11,8 @@ import pytest
 from sessionary.schemas.ids import SessionKey, new_session_id, new_task_id
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
-from sessionary.stream_processors.api.unknown_ids import UnknownIds
+from sessionary.stream_processors.api.sessions import UnknownIds
+from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings

@@ -9,15 +9,14 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import quota_key
-from sessionary.schemas.parts.quota import QuotaStep
 from sessionary.schemas.records import QuotaNotice, QuotaVerdict
+from sessionary.schemas.types import QuotaStep
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.quotas import verdict_sender
-from sessionary.stream_processors.quotas.job import quotas_job
 from sessionary.stream_processors.quotas.settings import QuotaSettings
-from sessionary.stream_processors.quotas.verdict_sender import REPEAT_MS, REPEAT_MS_MAX, VerdictSender
+from sessionary.stream_processors.quotas.verdict_sender import REPEAT_MS, REPEAT_MS_MAX, VerdictSender, quotas_job
 from sessionary.stream_processors.runtime.ticker import RENEW_MS
 
 KEY = quota_key("acme", "concurrent_runs")

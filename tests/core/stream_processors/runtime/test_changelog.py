@@ -27,9 +27,15 @@ from sessionary.stream_processors.runtime.changelog import (
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S, SavedPosition
-from sessionary.stream_processors.store.stores import MemoryStore, PartitionStores, RocksStore, Store
+from sessionary.stream_processors.store.stores import (
+    SAVED_AGE_MAX_S,
+    MemoryStore,
+    PartitionStores,
+    RocksMemory,
+    RocksStore,
+    SavedPosition,
+    Store,
+)
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, SETTINGS, StoreRig
 from tests.core.stream_processors.runtime.scripted_changelog import PARTITION, ScriptedChangelog

@@ -16,8 +16,7 @@ from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import row_size
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
+from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
 from tests.core.fold_rig import activation_bytes
 from tests.core.oracle_rig import START_MS
 from tests.core.random_agents import RandomAgents

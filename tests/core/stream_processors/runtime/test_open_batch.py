@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.errors import Unavailable
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.families import CHILDREN

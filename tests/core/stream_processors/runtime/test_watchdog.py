@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sessionary.schemas.kafka.log_ends import LogEnd
+from sessionary.schemas.kafka.log_progress import LogEnd
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.metrics import Metrics

@@ -11,7 +11,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from sessionary.schemas.errors import SettingsError
-from sessionary.stream_processors.security.bearer_tokens import BearerTokens
+from sessionary.stream_processors.security import BearerTokens
 from tests.support.certificates import CertificateAuthority
 from tests.support.https_server import HttpsServer
 from tests.support.token_endpoint import TokenEndpoint

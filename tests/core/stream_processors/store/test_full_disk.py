@@ -12,10 +12,8 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.settings import ProcessorSettings
-from sessionary.stream_processors.store.full_disk import halt_if_disk_full
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
-from sessionary.stream_processors.store.saved_position import SavedPosition
-from sessionary.stream_processors.store.stores import PartitionStores, RocksStore
+from sessionary.stream_processors.store.stores import PartitionStores, RocksStore, SavedPosition, halt_if_disk_full
 
 SAVED = SavedPosition(Position(5, 1, 0, 2, 0), 11, time.time())
 NO_SPACE = f"IO error: {os.strerror(errno.ENOSPC)}: While appending to file: 000004.log"

@@ -11,8 +11,7 @@ from sessionary.schemas.records import Gravestone, GravestoneChunk
 from sessionary.stream_processors.core.gravestones import ChunkSizes
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
+from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, StoreRig
 from tests.support.event_factory import TICK

@@ -8,6 +8,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.formats import record_format
@@ -28,8 +30,9 @@ from sessionary.stream_processors.store.packed_rows import (
     ChangelogRecords,
     FamilyCodec,
     PackedRow,
+    RowSum,
+    sum_rows,
 )
-from sessionary.stream_processors.store.row_sum import sum_rows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -334,3 +337,32 @@ def recovery_calls(codec: FamilyCodec, packed: PackedRow) -> int:
     finally:
         sys.setprofile(None)
     return calls
+
+
+KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
+CHANGES = st.lists(st.dictionaries(KEYS, st.one_of(st.none(), st.binary(max_size=9))), max_size=8)
+
+
+@given(CHANGES)
+def test_a_sum_that_followed_each_change_is_that_of_the_rows(changes: list[dict[bytes, bytes | None]]) -> None:
+    rows: dict[bytes, bytes] = {}
+    total = RowSum()
+    for change in changes:
+        total = total.replace_rows(change, rows.get)
+        for key, stored in change.items():
+            if stored is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = stored
+        assert total == sum_rows(rows.items())
+    assert total == sum_rows(reversed(rows.items()))
+    assert 0 <= total.checksum < 1 << 63
+
+
+def test_a_row_that_is_missing_stale_or_under_another_key_changes_the_sum() -> None:
+    rows = {b"a": b"new", b"b": b"row"}
+    total = sum_rows(rows.items())
+    assert total == sum_rows([(b"b", b"row"), (b"a", b"new")])
+    for other in ({b"a": b"new"}, {b"a": b"old", b"b": b"row"}, {b"a": b"row", b"b": b"new"}):
+        assert sum_rows(other.items()) != total
+    assert RowSum().replace_rows({b"a": None}, lambda _key: None) == RowSum()

@@ -15,10 +15,9 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.store.compact_rows import whole_key
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, FamilyCodec
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.stores import MemoryStore, RocksStore, Store
+from sessionary.stream_processors.store.shelves import whole_key
+from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import JOB, ChangelogEntry, StoreRig
 from tests.support.event_factory import EventFactory

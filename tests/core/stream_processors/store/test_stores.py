@@ -16,13 +16,15 @@ from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.settings import ProcessorSettings
 from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
-from sessionary.stream_processors.store.rocks_memory import RocksMemory
-from sessionary.stream_processors.store.saved_position import SAVED_AGE_MAX_S, SavedPosition, is_usable
 from sessionary.stream_processors.store.stores import (
+    SAVED_AGE_MAX_S,
     MemoryStore,
     PartitionStores,
+    RocksMemory,
     RocksStore,
+    SavedPosition,
     Store,
+    is_usable,
     temporary_state_folder,
 )
 from tests.core.oracle_rig import START_MS

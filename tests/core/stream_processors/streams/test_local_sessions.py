@@ -10,7 +10,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import NotLocal
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.streams.local_sessions import LocalSessions
+from sessionary.stream_processors.streams.sessions_table import LocalSessions
 from tests.core.oracle_rig import START_MS
 from tests.core.store_rig import StoreRig
 from tests.core.stream_processors.streams.local_rows import PARTITIONS, PartitionedRows

@@ -1,14 +1,17 @@
 """`sessionary doctor`: check every part of a stack, and say what to do about each fault."""
 
+import http.client
 import os
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sessionary.infra.cli.commands.operators.partition import describe_halt
 from sessionary.infra.cli.errors import CheckFailed
@@ -27,8 +30,9 @@ from sessionary.infra.environment import (
 )
 from sessionary.infra.kpi.integrity import LATE_S
 from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
+from sessionary.infra.local.ports import LOOPBACK
+from sessionary.infra.metrics_targets import recorded_ports
 from sessionary.infra.settings import OperatorSettings
-from sessionary.infra.sink_pages import find_sink_faults
 from sessionary.infra.worker_findings import (
     Document,
     Finding,
@@ -41,9 +45,50 @@ from sessionary.infra.worker_findings import (
 )
 from sessionary.schemas.errors import SessionaryError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
-from sessionary.stream_processors.measures.core_build import core_build
-from sessionary.stream_processors.measures.interpreter_build import interpreter_build
+from sessionary.stream_processors.core_build import core_build, interpreter_build
+
+# Asks the sinks of a local stack for their pages: whether they are ready, and what blocks them.
+
+
+_PART: Final = "sink-"  # of a local stack, before the sink's kind
+_WELL: Final = "ok"
+_TEXT_BYTES_MAX: Final = 4_096
+
+
+def find_sink_faults(environ: Mapping[str, str], timeout_s: float) -> dict[str, str | None]:
+    """Return kind of sink → why it is not well, None if it is; empty without a stack's variables.
+
+    `timeout_s` holds for each page; a sink has two of them.
+    """
+    ports = recorded_ports(environ, [f"{_PART}{kind}" for kind in sorted(SINK_TOPICS)])
+    return {
+        part.removeprefix(_PART): _find_fault(f"http://{LOOPBACK}:{port}", timeout_s) for part, port in ports.items()
+    }
+
+
+def _find_fault(address: str, timeout_s: float) -> str | None:
+    """Return what blocks a sink by its pages, else why it does not keep up."""
+    try:
+        _, health = _read_page(f"{address}/healthz", timeout_s)
+        is_ready, readiness = _read_page(f"{address}/readyz", timeout_s)
+    except (OSError, ValueError, http.client.HTTPException):
+        return f"{address} does not answer"
+    if health != _WELL:  # a sink with a blocked partition is alive, and ready for the others
+        return health
+    return None if is_ready else readiness
+
+
+def _read_page(page: str, timeout_s: float) -> tuple[bool, str]:
+    """Return whether a page's status is 200, and its text. Raises `OSError`, `HTTPException`."""
+    try:
+        with urllib.request.urlopen(page, timeout=timeout_s) as answer:
+            return True, answer.read(_TEXT_BYTES_MAX).decode(errors="replace").strip()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return False, refusal.read(_TEXT_BYTES_MAX).decode(errors="replace").strip()
+
 
 _PACKAGES = ("sessionary", "confluent-kafka", "fastavro", "faust-streaming", "aiokafka", "clickhouse-connect", "chdb")
 _TIMEOUT_S = 5.0

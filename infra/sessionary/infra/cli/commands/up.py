@@ -76,7 +76,7 @@ def activate_newest_rules(stack: "Stack") -> None:
         limits = stack.environ["SESSIONARY_QUOTAS_FILE"] if stack.has_quotas else None
         quotas, of_sessions, of_tokens = None if limits is None else True, None, None
         if limits is not None:
-            from sessionary.stream_processors.quotas.limits_file import LimitsFile
+            from sessionary.stream_processors.quotas.settings import LimitsFile
 
             found = LimitsFile(Path(limits))
             of_sessions, of_tokens = found.limits_sessions or None, found.limits_tokens or None

@@ -2,7 +2,6 @@
 
     endpoint          the endpoint as a role and as a child process
     http_server       ClickHouse's HTTP interface in front of the engine
-    page_requests     pure: which requests a web page of another site may have sent
     request_bodies    pure: decompresses request bodies (lz4, gzip, zstd, deflate)
     sql               pure: what a statement is, and whether this engine may run it
     engine            the ClickHouse engine (chdb) over a folder

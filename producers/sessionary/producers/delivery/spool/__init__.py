@@ -3,12 +3,8 @@
 From the transport down to the bytes:
 
     transport   appends each event to the spool, sends it, replays what a dead process left
-    frame_record  the record to be sent of a frame
     spool       the queue of this process's events, and that of dead processes
-    orphans     finds, locks and reads what dead processes left
-    frame_queue  segments in order, with a read cursor
-    segment     one memory-mapped file
-    frames      the bytes of a file, and how frames are found behind damage
-    inspection  what lies in the folders, for people
+    orphans     spools that a process left: adopts them, and describes them
+    segment     one mapped file of the spool, and its frames
     file_lock   the lock that says whether a process lives
 """

@@ -20,17 +20,47 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from sessionary.producers.delivery.direct_transport import DirectTransport, receipt_of
 from sessionary.producers.delivery.kafka_producer import error_reason
-from sessionary.producers.delivery.spool.frame_record import record_from_frame
-from sessionary.producers.delivery.spool.frames import Frame
 from sessionary.producers.delivery.spool.orphans import Claim, release_claim
-from sessionary.producers.delivery.spool.segment import FramePosition
+from sessionary.producers.delivery.spool.segment import Frame, FramePosition
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import ClientClosed, Invalid, SettingsError, SpoolDamaged, Unavailable
 from sessionary.producers.ports import Backlog, OnError, OnReceipt, OutRecord, Receipt
 from sessionary.producers.process.guards import join_thread
 from sessionary.producers.settings import ProducerSettings
-from sessionary.schemas.codec import Decoder
+from sessionary.schemas.codec import Decoder, Event, read_identity
 from sessionary.schemas.codec.compiled_helpers import new_instance
+from sessionary.schemas.headers import EventIdentity, event_headers
+from sessionary.schemas.types import Envelope
+
+# The record to be sent of a frame in the spool, whichever process and release wrote it.
+
+
+def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
+    """Return the record that was written as `frame`. Raises `Invalid` if it cannot be read."""
+    envelope: Envelope | EventIdentity | None = read_identity(frame.value)
+    if envelope is None:
+        event = decoder.decode_event(frame.value)
+        if not isinstance(event, Event):
+            raise Invalid("unknown_event_type", "the spool holds a tick, not an event")
+        envelope = event.envelope
+    try:
+        headers = event_headers(envelope, frame.traceparent)
+    except (ValueError, OverflowError, OSError) as error:
+        what = f"event {envelope.event_id} occurred at {envelope.occurred_at} us"
+        raise Invalid("invalid_value", f"{what}, which no header can hold: {error}") from error
+    return OutRecord(
+        frame.key,
+        frame.value,
+        headers,
+        envelope.event_id,
+        envelope.event_type,
+        envelope.tenant_id,
+        envelope.session_id,
+        envelope.producer_id,
+        envelope.producer_seq,
+        frame.traceparent,
+    )
+
 
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0

@@ -1,14 +1,94 @@
 """What the row builders share: types, the columns of a row's source, decoding."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.errors import DecodeError, Invalid
+from sessionary.schemas.headers import HeaderSource, header_pairs, read_headers
 from sessionary.schemas.ids import parse_key
 from sessionary.schemas.types import Envelope
-from sessionary.sinks.core.rows.raw_record import RawRecord
 from sessionary.sinks.errors import BadRow
+
+# Times that ClickHouse's columns can hold, in µs since the epoch; pure.
+
+
+# DateTime has 32 bits of seconds; DateTime64 in µs ends with the year 2299.
+TIME_MIN_US: Final = 0
+TIME_MAX_US: Final = 4_260_211_200_000_000  # 2105-01-01
+REPORTED_MIN_US: Final = -2_208_988_800_000_000  # 1900-01-01
+REPORTED_MAX_US: Final = 10_413_791_999_999_999  # 2299-12-31, last µs
+NEVER_S: Final = 4_260_211_200
+
+
+def check_log_time(name: str, value_us: int) -> int:
+    """Return a time that the log or a processor set. Raises `BadRow` outside 1970 to 2104.
+
+    Such times name table partitions and expiries. ClickHouse would store a year 9999 without
+    an error.
+    """
+    if TIME_MIN_US <= value_us < TIME_MAX_US:
+        return value_us
+    raise BadRow(f"{name} {value_us} is outside the years 1970 to 2104")
+
+
+def clamp_reported_time(value_us: int) -> int:
+    """Return a time of an agent's clock, moved into the years 1900 to 2299.
+
+    It is only reported: a wrong clock must not cost the audit trail a row.
+    """
+    return min(max(value_us, REPORTED_MIN_US), REPORTED_MAX_US)
+
+
+def expiry_seconds(personal_until_us: int | None) -> int:
+    """Return when personal columns expire, in s since the epoch; `NEVER_S` for None."""
+    return NEVER_S if personal_until_us is None else personal_until_us // 1_000_000
+
+
+# A Kafka record before it becomes a row.
+
+
+class _NoHeaders:
+    """Stands for the message of a record without headers."""
+
+    def headers(self) -> None:
+        """Return None."""
+
+    def set_headers(self, headers: list[tuple[str, str | bytes | None]], /) -> None:
+        """Do nothing: reading the headers does not fail."""
+
+
+NO_HEADERS: Final = _NoHeaders()
+
+
+class RawRecord(NamedTuple):
+    """A record as Kafka delivers it.
+
+    `header_source` is the driver's message. It makes the header objects when it is asked: most
+    sinks never need them.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    header_source: HeaderSource = NO_HEADERS
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The headers in their order; a header without a value has an empty one.
+
+        `UNREADABLE_HEADERS` if they cannot be read.
+        """
+        return header_pairs(read_headers(self.header_source))
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key or b"") + len(self.value or b"")
+
 
 # One row of a ClickHouse table: a value per column. Times are integers in the column's unit.
 TableRow = tuple[Any, ...]

@@ -2,13 +2,7 @@
 
     partitions        partitions' states, a new start for a halted one, decisions
     rules             the rules in force, and newer ones' activation
-    quota_workers     how many workers of the role quotas run
-    worker_facts      what a worker tells of itself: release, clock, disk
-    people            people step in: pause, resume, cancel; answers to questions
-    migrations        people let sessions change their service: migrations, claims
-    session_events    an event of a person: sent, judged, answered
-    event_sender      appends it to the events topic
-    openapi           what the API's document says of people's pages
+    session_events    what operators do with sessions, as events: pause, cancel, claim, move …
 
 A worker answers for itself, and asks the other workers of its group.
 """

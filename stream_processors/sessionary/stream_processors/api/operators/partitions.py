@@ -21,16 +21,17 @@ from aiohttp.web import Request, Response
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_number, parse_object
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
-from sessionary.stream_processors.runtime.decisions.broker_time import CLOCKS_APART_S_MAX, read_broker_time
-from sessionary.stream_processors.runtime.decisions.pending_decision import (
+from sessionary.stream_processors.runtime.decisions import (
+    CLOCKS_APART_S_MAX,
     Decision,
     GapAcceptance,
     RecordSkip,
     TruncationAcceptance,
+    read_broker_time,
 )
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings

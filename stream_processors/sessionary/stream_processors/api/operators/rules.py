@@ -9,28 +9,88 @@ the group, also those without a partition: any of them may own one in a moment.
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NamedTuple
 
 from aiohttp.web import Request, Response
+from confluent_kafka import KafkaError, KafkaException
 
+from sessionary.schemas.kafka.clients import AdminConnection, take_answer
 from sessionary.schemas.limits import FINISHED_RUN_DAYS_MAX, RESUME_MS_MAX
 from sessionary.schemas.records import Position
 from sessionary.schemas.rules import known_rules, newest_known
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.api.operators.partitions import has_known_position, state_of_owner
-from sessionary.stream_processors.api.operators.quota_workers import count_quota_workers
-from sessionary.stream_processors.api.operators.worker_facts import worker_facts
 from sessionary.stream_processors.api.problems import Problem, json_response, not_ready
 from sessionary.stream_processors.api.routing import NoAnswer, OtherWorkers, was_passed_on
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
+from sessionary.stream_processors.api.tokens import TokenStore
+from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.rules_change import RulesRequest, is_in_force, last_decided
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
-from sessionary.stream_processors.settings import ProcessorSettings
+from sessionary.stream_processors.settings import ProcessorSettings, quotas_group
+from sessionary.stream_processors.store.stores import free_bytes
+
+# What a worker tells of itself: release, build of the rules, clock, and the room on its disk.
+
+
+def _installed_release() -> str | None:
+    try:
+        return version("sessionary")
+    except PackageNotFoundError:  # it runs from a folder of sources
+        return None
+
+
+# As it was when the process started: an upgrade of the package does not change what runs.
+_RELEASE: Final = _installed_release()
+
+
+def worker_facts(settings: ProcessorSettings) -> dict[str, Any]:
+    """Return release, build of the rules, clock (ms since the epoch), state folder and free bytes.
+
+    The last two are null if rows are kept in memory, or in a temporary folder. Asks the operating
+    system for the disk, which takes microseconds.
+    """
+    folder = settings.state_dir if settings.store == "rocksdb" else None
+    return {
+        "release": _RELEASE,
+        "core": core_build(),
+        "time_ms": time.time_ns() // 1_000_000,
+        "state_dir": None if folder is None else str(folder),
+        "state_free_bytes": free_bytes(folder),
+    }
+
+
+# How many workers of the role quotas run: the members of their group, by Kafka.
+
+
+_TIMEOUT_S: Final = 3.0
+
+
+def count_quota_workers(settings: KafkaSettings) -> int:
+    """Return the number of members. One that was killed counts until its session timeout.
+
+    Blocks for up to 4 s. Raises `Lost` if Kafka does not tell.
+    """
+    group = quotas_group(settings.topic_prefix)
+    connection = AdminConnection(settings)
+    try:
+        asked = connection.open_client().describe_consumer_groups([group], request_timeout=_TIMEOUT_S)
+        return len(take_answer(asked[group], _TIMEOUT_S).members)
+    except (KafkaException, TimeoutError) as error:
+        cause = error.args[0] if isinstance(error, KafkaException) else None
+        if cause is not None and cause.code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return 0
+        why = "no answer in time" if cause is None else cause.str()
+        raise Lost(f"Kafka does not tell whether the group {group} has a member: {why}") from None
+    finally:
+        connection.end_client()
+
 
 _log = role_logger(__name__)
 _BEGIN_S = 5.0

@@ -21,33 +21,127 @@ the event is sent again with the next number, at most `ATTEMPTS_MAX` times.
 """
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from aiohttp.web import Request, Response
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from sessionary.schemas.codec import Event
+from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_text
 from sessionary.schemas.errors import Invalid
-from sessionary.schemas.events import EVENT_TYPES, Payload
+from sessionary.schemas.events import (
+    EVENT_TYPES,
+    Payload,
+    SessionMigrationAborted,
+    SessionMigrationOffered,
+    SessionPaused,
+    SessionResumed,
+    SessionTakenOver,
+    SessionTerminated,
+)
+from sessionary.schemas.headers import event_headers
 from sessionary.schemas.ids import SessionKey, checked_session_id, derived_id, partition_of, valid_name
+from sessionary.schemas.kafka.clients import discard_producer
+from sessionary.schemas.limits import (
+    MIGRATION_TTL_MS_DEFAULT,
+    MIGRATION_TTL_MS_MAX,
+    MIGRATION_TTL_MS_MIN,
+    NAME_CHARACTERS_MAX,
+    TEXT_CHARACTERS_MAX,
+)
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.access import Caller
-from sessionary.stream_processors.api.operators.event_sender import Place
-from sessionary.stream_processors.api.problems import Problem, not_ready
+from sessionary.stream_processors.api.problems import Problem, json_response, not_ready, parse_object
 from sessionary.stream_processors.api.routing import OtherWorkers
-from sessionary.stream_processors.api.session_poll import tenant_of_operator
+from sessionary.stream_processors.api.session_poll import tenant_of_operator, verdict_document
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, require_session
-from sessionary.stream_processors.api.tokens.token_store import TokenStore
-from sessionary.stream_processors.api.verdicts import verdict_document
+from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.sequencing import last_offsets
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
+
+# Appends single events to the events topic for people; blocks, so that a thread calls it.
+
+
+_TIMEOUT_S: Final = 8.0
+
+
+class Place(NamedTuple):
+    """Where an event is in the log."""
+
+    partition: int
+    offset: int
+
+
+class EventSender:
+    """Sends events, one at a time. Thread-safe. Its producer is made with the first event.
+
+    A producer that failed is replaced: librdkafka was seen to find no broker again for minutes.
+    """
+
+    def __init__(self, settings: ProcessorSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+
+    def send_event(self, event: Event) -> Place:
+        """Append an event to its session's partition; return its place. Blocks for up to 8 s.
+
+        Raises `Lost` if it is not acknowledged; it may be in the log all the same.
+        """
+        told: list[tuple[KafkaError | None, Message]] = []
+        envelope = event.envelope
+        key = SessionKey(envelope.tenant_id, envelope.session_id).encoded()
+        with self._lock:
+            producer = self._producer = self._producer or self._made()
+            try:
+                producer.produce(
+                    self._settings.topics.events,
+                    encode_event(event),
+                    key,
+                    headers=list(event_headers(envelope)),
+                    on_delivery=lambda error, message: told.append((error, message)),
+                )
+                producer.flush(_TIMEOUT_S)
+            except (BufferError, KafkaException) as error:
+                self._drop()
+                raise Lost(f"{envelope.event_type} was not sent: {error}") from error
+            if not told or told[0][0] is not None:
+                self._drop()
+                raise Lost(f"{envelope.event_type} was not acknowledged: {told[0][0] if told else 'no answer'}")
+        message = told[0][1]
+        partition, offset = message.partition(), message.offset()
+        if partition is None or offset is None or offset < 0:
+            raise Lost(f"the place of {envelope.event_type} in the log is not known")
+        return Place(partition, offset)
+
+    def close(self) -> None:
+        """Drop the producer; nothing is under way."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            discard_producer(producer)
+
+    def _made(self) -> Producer:
+        return Producer(
+            {
+                **self._settings.client_config(),
+                "linger.ms": 0,
+                "message.timeout.ms": int(_TIMEOUT_S * 1_000),
+                "partitioner": "murmur2_random",
+            }
+        )
+
 
 SERVICE_ID: Final = "control-api"  # of the envelope, unless the event says another one
 ATTEMPTS_MAX: Final = 5
@@ -262,3 +356,170 @@ def _envelope_of(
 def _refused(reason: str, event_type: str, row: SessionState) -> Problem:
     detail = _DETAILS.get(reason, f"{event_type} was refused ({reason}): the session is {row.state}")
     return Problem(409, reason, "Refused", detail)
+
+
+# The pages by which people step in: pause, resume and cancel a session, answer its question.
+#
+#     POST /v1/sessions/{session_id}/pause|resume|cancel     {"reason": text}
+#     POST /v1/sessions/{session_id}/approve|refuse          {"reason": text, "question_id": id}
+#
+# Both fields of an answer may be missing. All need the role operator. A token of no tenant names
+# the session's, as `?tenant=…`.
+
+
+class PeoplePages:
+    """Answers the requests of operators for one session."""
+
+    def __init__(self, events: SessionEvents) -> None:
+        self._events = events
+
+    async def pause(self, request: Request) -> Response:
+        """Answer `POST …/pause` with a `JudgedEvent`. Raises `Problem`."""
+        return await self._act(
+            request, "pause", lambda reason, _: SessionPaused("manual", reason, as_operator=True), needs_reason=True
+        )
+
+    async def resume(self, request: Request) -> Response:
+        """Answer `POST …/resume` with a `JudgedEvent`. Raises `Problem`."""
+        return await self._act(
+            request, "resume", lambda reason, _: SessionResumed(message=reason, as_operator=True), needs_reason=True
+        )
+
+    async def cancel(self, request: Request) -> Response:
+        """Answer `POST …/cancel` with a `JudgedEvent`. Raises `Problem`."""
+        return await self._act(
+            request,
+            "cancel",
+            lambda reason, _: SessionTerminated("cancelled", reason, as_operator=True),
+            needs_reason=True,
+        )
+
+    async def approve(self, request: Request) -> Response:
+        """Answer `POST …/approve` with a `JudgedEvent`. Raises `Problem`."""
+        return await self._act(request, "approve", lambda reason, asked: _answer(reason, asked, approved=True))
+
+    async def refuse(self, request: Request) -> Response:
+        """Answer `POST …/refuse` with a `JudgedEvent`. Raises `Problem`."""
+        return await self._act(request, "refuse", lambda reason, asked: _answer(reason, asked, approved=False))
+
+    async def _act(
+        self,
+        request: Request,
+        action: str,
+        make_payload: Callable[[str | None, str | None], Payload],
+        *,
+        needs_reason: bool = False,
+    ) -> Response:
+        """Send what `make_payload` returns for a reason and a question's id, and answer."""
+        caller = self._events.require_operator(request)
+        body = await parse_object(request)
+        reason = _text("reason", body.get("reason"), TEXT_CHARACTERS_MAX)
+        question_id = _text("question_id", body.get("question_id"), NAME_CHARACTERS_MAX)
+        if needs_reason:
+            require_text("reason", reason)
+
+        def payload_of(row: SessionState) -> Payload:
+            return make_payload(reason, question_id)
+
+        event = PersonsEvent(action, caller.principal, payload_of)
+        judged = await self._events.judge_event(request, caller, event)
+        return judged if isinstance(judged, Response) else json_response(judged_document(judged))
+
+
+def _answer(reason: str | None, question_id: str | None, *, approved: bool) -> SessionResumed:
+    return SessionResumed(approved=approved, question_id=question_id, message=reason, as_operator=True)
+
+
+def require_text(name: str, value: object) -> str:
+    """Return a text of a request's body, which must have one. Raises `Problem` 400."""
+    text = _text(name, value, TEXT_CHARACTERS_MAX)
+    if text is None:
+        raise Problem(400, "invalid_value", f"Bad {name}", f"say why, in the field `{name}`")
+    return text
+
+
+def _text(name: str, value: object, characters_max: int) -> str | None:
+    """Return a text of a request's body without spaces around it, or None. Raises `Problem` 400."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value.strip()) <= characters_max:
+        detail = f"{name} must be a text of 1 to {characters_max} characters"
+        raise Problem(400, "invalid_value", f"Bad {name}", detail)
+    return value.strip()
+
+
+# The pages by which people let sessions change their service.
+#
+#     POST /v1/sessions/{session_id}/migrate          {"to": service, "ttl_ms": ms, "reason": text}
+#     POST /v1/sessions/{session_id}/abort-migration  {"reason": text}
+#     POST /v1/sessions/{session_id}/claim            {"for": service, "reason": text}
+#
+# `ttl_ms` may be missing. All need the role operator; a token of no tenant names the session's, as
+# `?tenant=…`. A session that is offered moves once its target has loaded and accepted it. One that
+# is claimed is the service's at once, whatever its owner does.
+
+
+class MigrationPages:
+    """Answers the requests of operators for another owner of one session."""
+
+    def __init__(self, events: SessionEvents) -> None:
+        self._events = events
+
+    async def migrate(self, request: Request) -> Response:
+        """Answer `POST …/migrate` with a `JudgedMigration`. Raises `Problem`."""
+        caller = self._events.require_operator(request)
+        body = await parse_object(request)
+        target, ttl_ms = _require_service("to", body), body.get("ttl_ms", MIGRATION_TTL_MS_DEFAULT)
+        if type(ttl_ms) is not int or not MIGRATION_TTL_MS_MIN <= ttl_ms <= MIGRATION_TTL_MS_MAX:
+            detail = f"ttl_ms must be a number from {MIGRATION_TTL_MS_MIN} to {MIGRATION_TTL_MS_MAX}"
+            raise Problem(400, "invalid_value", "Bad ttl_ms", detail)
+        reason, limit_ms = require_text("reason", body.get("reason")), ttl_ms
+
+        def offer(row: SessionState) -> Payload:
+            return SessionMigrationOffered(str(uuid.uuid4()), target, limit_ms, reason, as_operator=True)
+
+        return await self._answer(request, caller, PersonsEvent("migrate", caller.principal, offer))
+
+    async def abort(self, request: Request) -> Response:
+        """Answer `POST …/abort-migration` with a `JudgedMigration`. Raises `Problem`."""
+        caller = self._events.require_operator(request)
+        reason = require_text("reason", (await parse_object(request)).get("reason"))
+
+        def call_off(row: SessionState) -> Payload:
+            if row.migration is None or not row.migration.is_open:
+                raise Problem(409, "unknown_migration", "Refused", "the session has no open migration")
+            return SessionMigrationAborted(reason, row.migration.migration_id, as_operator=True)
+
+        return await self._answer(request, caller, PersonsEvent("abort-migration", caller.principal, call_off))
+
+    async def claim(self, request: Request) -> Response:
+        """Answer `POST …/claim` with a `JudgedClaim`. Raises `Problem`."""
+        caller = self._events.require_operator(request)
+        body = await parse_object(request)
+        service_id, reason = _require_service("for", body), require_text("reason", body.get("reason"))
+
+        def take_over(row: SessionState) -> Payload:
+            return SessionTakenOver(reason, as_operator=True)
+
+        event = PersonsEvent("claim", caller.principal, take_over, service_id)
+        judged = await self._events.judge_event(request, caller, event)
+        if isinstance(judged, Response):
+            return judged
+        return json_response({**judged_document(judged), "owner_service": judged.row.owner_service})
+
+    async def _answer(self, request: Request, caller: Caller, event: PersonsEvent) -> Response:
+        judged = await self._events.judge_event(request, caller, event)
+        if isinstance(judged, Response):
+            return judged
+        migration = judged.row.migration
+        assert migration is not None  # the event that was applied was about it
+        names = {"migration_id": migration.migration_id, "to": migration.target_service, "step": migration.step}
+        return json_response({**judged_document(judged), **names})
+
+
+def _require_service(name: str, body: Mapping[str, Any]) -> str:
+    """Return the service that a field of a body names. Raises `Problem` 400."""
+    service_id = body.get(name)
+    if not isinstance(service_id, str) or not valid_name(service_id):
+        raise Problem(400, "invalid_value", f"Bad {name}", f"name the service, in the field `{name}`")
+    return service_id

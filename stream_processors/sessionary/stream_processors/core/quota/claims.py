@@ -21,8 +21,8 @@ them.
 from collections.abc import Sequence
 from typing import Final
 
-from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState
 from sessionary.schemas.records import QuotaNotice, QuotaVerdict, TenantQuota
+from sessionary.schemas.types import QuotaClaim, QuotaClaimState
 from sessionary.stream_processors.core.quota.limits import CLAIMS_MAX, HOLDERS_MAX, WAITING_MAX, TenantLimits
 
 HOLDING: Final[frozenset[QuotaClaimState]] = frozenset({"granted", "taken"})

@@ -6,7 +6,7 @@ What was decided by them stands in the log, so they may change at any time.
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
-from sessionary.schemas.parts.quota import QuotaName
+from sessionary.schemas.types import QuotaName
 
 # A tenant without a limit has this one: all its claims are one row.
 HOLDERS_MAX: Final = 5_000

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.parts.quota import QuotaStep, RunQuota
 from sessionary.schemas.records import (
     AuditRecord,
     FinishedRun,
@@ -28,7 +27,7 @@ from sessionary.schemas.records import (
     SessionState,
     TaskRequest,
 )
-from sessionary.schemas.types import ErrorInfo, Refusal, RunStateName
+from sessionary.schemas.types import ErrorInfo, QuotaStep, Refusal, RunQuota, RunStateName
 from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.run.transitions import (

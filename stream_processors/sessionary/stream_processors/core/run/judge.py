@@ -9,9 +9,8 @@ from typing import Final, final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import RunQueued, RunStarted
 from sessionary.schemas.limits import RUNS_OPEN_MAX
-from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import FinishedRun, RunState, SessionState
-from sessionary.schemas.types import Envelope
+from sessionary.schemas.types import Envelope, RunQuota
 from sessionary.stream_processors.core.family import SessionArrival, object_to_row_size
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.model import COMPLETIONS

@@ -20,9 +20,8 @@ from typing import Final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.parts.quota import QuotaName, QuotaStep, SessionQuota
 from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
-from sessionary.schemas.types import Refusal, RuleSet
+from sessionary.schemas.types import QuotaName, QuotaStep, Refusal, RuleSet, SessionQuota
 from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.run.changes import QUOTA, tell_limit

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from sessionary.schemas.limits import SESSION_WAIT_MS, inactivity_budget_ms
-from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import ClockName, ClockRepair
+from sessionary.schemas.types import ClockName, ClockRepair, Migration
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.session.people import EXPIRED
 

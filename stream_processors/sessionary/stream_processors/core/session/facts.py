@@ -7,8 +7,6 @@ What runs and children are for their session, their own facts say (`ChildFact`).
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, final
 
-from sessionary.schemas.parts.migration import Migration
-from sessionary.schemas.parts.quota import QuotaName
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import (
     Answer,
@@ -16,10 +14,12 @@ from sessionary.schemas.types import (
     ErrorClass,
     FencedBeats,
     ForgottenProducer,
+    Migration,
     OpenRun,
     Phase,
     ProducerLedger,
     Question,
+    QuotaName,
     Refusal,
     RefusalReason,
     SeqRange,

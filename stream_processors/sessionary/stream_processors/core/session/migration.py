@@ -21,9 +21,8 @@ from sessionary.schemas.events import (
 )
 from sessionary.schemas.ids import content_hash, derived_id, valid_name
 from sessionary.schemas.limits import MIGRATION_TTL_MS_MAX, MIGRATION_TTL_MS_MIN
-from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import AuditRecord, CleanupRequest, MigrationRequest, SessionState
-from sessionary.schemas.types import Cleanup, SessionStateName
+from sessionary.schemas.types import Cleanup, Migration, SessionStateName
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.model import CONTENT

@@ -6,10 +6,9 @@ from benchmarks.measurements.keyed_count.counting import RECORDS_MAX, counting_j
 from benchmarks.measurements.keyed_count.job import key_bytes
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.measures.row_census import count_for_a_slice
 from sessionary.stream_processors.runtime.job import Produced
-from sessionary.stream_processors.store.saved_position import SavedPosition
-from sessionary.stream_processors.store.stores import MemoryStore
+from sessionary.stream_processors.store.stores import MemoryStore, SavedPosition
+from sessionary.stream_processors.worker_gauges import count_for_a_slice
 from tests.core.benchmarks.measurements.keyed_count.outputs import EVENTS, KEYS, audited
 
 

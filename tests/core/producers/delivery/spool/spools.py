@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from sessionary.producers.delivery.spool.frames import Frame
-from sessionary.producers.delivery.spool.segment import FramePosition
+from sessionary.producers.delivery.spool.segment import Frame, FramePosition
 from sessionary.producers.delivery.spool.spool import Spool
 
 BYTES_MAX = 1 << 20

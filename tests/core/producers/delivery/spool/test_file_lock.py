@@ -23,7 +23,7 @@ from pathlib import Path
 if sys.argv[2] == "bare":
     sys.modules["fcntl"] = None
     del os.posix_fallocate
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import Spool
 folder, begin_s = Path(sys.argv[1]), time.time() + 0.5
 

@@ -8,9 +8,8 @@ import pytest
 
 from sessionary.producers import SettingsError, SpoolUnusable
 from sessionary.producers.delivery.spool import segment
-from sessionary.producers.delivery.spool.frames import Frame
-from sessionary.producers.delivery.spool.inspection import summarize_folder, verify_folder
-from sessionary.producers.delivery.spool.segment import FramePosition
+from sessionary.producers.delivery.spool.orphans import summarize_folder, verify_folder
+from sessionary.producers.delivery.spool.segment import Frame, FramePosition
 from sessionary.producers.delivery.spool.spool import Spool
 from tests.core.producers.delivery.spool.spools import (
     BYTES_MAX,

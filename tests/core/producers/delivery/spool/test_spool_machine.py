@@ -24,8 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from sessionary.producers import SettingsError
 from sessionary.producers.delivery.spool import file_lock, orphans, segment, spool
 from sessionary.producers.delivery.spool.file_lock import _lock_file
-from sessionary.producers.delivery.spool.frames import Frame, encode_frame
-from sessionary.producers.delivery.spool.segment import FramePosition
+from sessionary.producers.delivery.spool.segment import Frame, FramePosition, encode_frame
 from sessionary.producers.delivery.spool.spool import Spool
 from sessionary.producers.errors import SpoolDamaged
 

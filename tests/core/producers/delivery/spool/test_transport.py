@@ -13,7 +13,7 @@ from sessionary.producers import ClientClosed
 from sessionary.producers.delivery import direct_transport
 from sessionary.producers.delivery.spool import segment
 from sessionary.producers.delivery.spool import transport as spool_transport
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.errors import Invalid, SpoolDamaged
 from sessionary.producers.ports import Receipt

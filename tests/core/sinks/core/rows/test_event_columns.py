@@ -17,13 +17,11 @@ from sessionary.schemas.events import PAYLOADS, LlmDecision, MessageAppended, St
 from sessionary.schemas.headers import HeaderSource, event_headers
 from sessionary.schemas.records import Tick
 from sessionary.schemas.types import DataClass
-from sessionary.sinks.core.column_times import REPORTED_MAX_US, TIME_MAX_US
 from sessionary.sinks.core.payload_json import TEXT_MAX
 from sessionary.sinks.core.rows import event_columns
 from sessionary.sinks.core.rows.event_columns import find_encoder
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS
-from sessionary.sinks.core.rows.raw_record import RawRecord
-from sessionary.sinks.core.rows.shared import RecordEncoder
+from sessionary.sinks.core.rows.shared import REPORTED_MAX_US, TIME_MAX_US, RawRecord, RecordEncoder
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime.block_writer import BlockWriter

@@ -2,9 +2,7 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import Tick
-from sessionary.sinks.core.rows.audit import audit_row
-from sessionary.sinks.core.rows.batches import batch_row
-from sessionary.sinks.core.rows.rejected import rejected_row
+from sessionary.sinks.core.rows.outputs import audit_row, batch_row, rejected_row
 from sessionary.sinks.errors import BadRow
 from tests.core.sinks.samples import DECODER, raw_record
 

@@ -14,7 +14,7 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.model import RecentOutcomes
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.readers.commit_news import CommitNews, RowWatch
+from sessionary.stream_processors.runtime.partition_owner import CommitNews, RowWatch
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 from tests.support.event_factory import EventFactory

@@ -25,8 +25,7 @@ from schemathesis.config import (
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 
-from sessionary.stream_processors.api.openapi import DOCUMENT
-from sessionary.stream_processors.api.operators.openapi import PEOPLE_PATHS
+from sessionary.stream_processors.api.openapi import DOCUMENT, PEOPLE_PATHS
 from tests.core.stream_processors.api.documented.served_state import ServedState
 
 load_all_checks()

@@ -11,7 +11,7 @@ from aiohttp import ClientResponse
 
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.model import RecentOutcomes
-from sessionary.stream_processors.runtime.readers.commit_news import CommitNews
+from sessionary.stream_processors.runtime.partition_owner import CommitNews
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, Server
 from tests.support.event_factory import EventFactory

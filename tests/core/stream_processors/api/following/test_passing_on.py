@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sessionary.infra.local.ports import free_port
-from sessionary.stream_processors.api.following import follow_page
+from sessionary.stream_processors.api import following as follow_pages
 from tests.core.stream_processors.api.api_server import Server, running_server
 from tests.core.stream_processors.api.following.follow_rig import FollowRig, following
-from tests.core.stream_processors.api.following.test_follow_page import followers, until
+from tests.core.stream_processors.api.test_following import followers, until
 from tests.support.event_factory import EventFactory
 
 Check = Callable[[FollowRig, Server, Server], Awaitable[None]]
@@ -96,7 +96,7 @@ def test_a_stream_ends_with_that_of_the_owner(tmp_path: Path) -> None:
 
 
 def test_an_owner_that_falls_silent_ends_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_page, "OWNER_SILENT_S", 0.2)
+    monkeypatch.setattr(follow_pages, "OWNER_SILENT_S", 0.2)
 
     async def check(rig: FollowRig, owning: Server, asked: Server) -> None:
         async with following(asked, rig.path) as reader:

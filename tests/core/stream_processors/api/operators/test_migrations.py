@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.schemas.events import SessionMigrationOffered, SessionTakenOver
 from tests.core.stream_processors.api.api_server import Server
-from tests.core.stream_processors.api.operators.test_people import Kafka, act, tell
+from tests.core.stream_processors.api.operators.test_session_events import Kafka, act, tell
 from tests.support.event_factory import EventFactory
 
 OFFER = {"to": "shipping", "ttl_ms": 30_000, "reason": "the host goes away"}

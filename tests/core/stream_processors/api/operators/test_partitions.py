@@ -18,8 +18,8 @@ from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.api.operators import partitions as partition_pages
 from sessionary.stream_processors.core.model import ClockSetting
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.runtime.decisions.broker_time import BrokerTime
-from sessionary.stream_processors.runtime.decisions.pending_decision import (
+from sessionary.stream_processors.runtime.decisions import (
+    BrokerTime,
     Decision,
     GapAcceptance,
     RecordSkip,

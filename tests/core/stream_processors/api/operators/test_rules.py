@@ -17,8 +17,8 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.api.openapi import DOCUMENT
+from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Halted, Lost
-from sessionary.stream_processors.measures.core_build import core_build
 from sessionary.stream_processors.rules_change import RulesRequest
 from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
 from tests.support.second_rules import SECOND_RULES

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.ids import content_hash
-from sessionary.schemas.parts.migration import Migration
 from sessionary.schemas.records import MigrationRequest, Position
-from sessionary.schemas.types import Limits
+from sessionary.schemas.types import Limits, Migration
 from sessionary.stream_processors.core.session.migration import open_migration
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
 from tests.support.event_factory import EventFactory

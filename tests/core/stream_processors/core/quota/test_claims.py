@@ -2,8 +2,8 @@
 
 import pytest
 
-from sessionary.schemas.parts.quota import QuotaClaim, QuotaClaimState, QuotaStep
 from sessionary.schemas.records import QuotaNotice, TenantQuota
+from sessionary.schemas.types import QuotaClaim, QuotaClaimState, QuotaStep
 from sessionary.stream_processors.core.quota.claims import admit_waiting, count_holders, take_notice
 from sessionary.stream_processors.core.quota.limits import CLAIMS_MAX, HOLDERS_MAX, WAITING_MAX, TenantLimits
 

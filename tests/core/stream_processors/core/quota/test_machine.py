@@ -4,9 +4,9 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import quota_key
-from sessionary.schemas.parts.quota import QuotaStep
 from sessionary.schemas.records import Position, QuotaNotice, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
+from sessionary.schemas.types import QuotaStep
 from sessionary.stream_processors.core.model import LogRecord, Outcome
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.judge import LOOK_MS, QuotaJudge

@@ -4,8 +4,8 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import quota_key
-from sessionary.schemas.parts.quota import QuotaClaimState, QuotaStep
 from sessionary.schemas.records import QuotaNotice, TenantQuota
+from sessionary.schemas.types import QuotaClaimState, QuotaStep
 from sessionary.stream_processors.core.model import ClockSetting, Outcome
 from sessionary.stream_processors.core.quota.claims import take_notice
 from sessionary.stream_processors.core.quota.judge import LOOK_MS

@@ -4,11 +4,10 @@ from typing import Any
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import SessionKey, partition_of, quota_key
-from sessionary.schemas.parts.quota import RunQuota
 from sessionary.schemas.records import FinishedRun, QuotaNotice, QuotaVerdict, RunState, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
-from sessionary.schemas.types import ErrorInfo, Limits, Refusal
+from sessionary.schemas.types import ErrorInfo, Limits, Refusal, RunQuota
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.core.run.run_rig import RunRig

@@ -30,7 +30,7 @@ def list_spools(folder: DirOption = None, data: DataOption = None, as_json: Json
 
     The events of a living client may be acknowledged already.
     """
-    from sessionary.producers.delivery.spool.inspection import spool_folders, summarize_folder
+    from sessionary.producers.delivery.spool.orphans import spool_folders, summarize_folder
 
     root = folder or _spool_dir(data)
     found = [one for path in spool_folders(root) for one in summarize_folder(path)]
@@ -56,7 +56,7 @@ def list_spools(folder: DirOption = None, data: DataOption = None, as_json: Json
 
 def verify_spools(folder: DirOption = None, data: DataOption = None, as_json: JsonOption = False) -> None:
     """Read every event of every spool on this machine. The exit code is 1 if one is damaged."""
-    from sessionary.producers.delivery.spool.inspection import spool_folders, verify_folder
+    from sessionary.producers.delivery.spool.orphans import spool_folders, verify_folder
 
     root = folder or _spool_dir(data)
     found = [one for path in spool_folders(root) for one in verify_folder(path)]

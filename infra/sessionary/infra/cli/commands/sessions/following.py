@@ -9,7 +9,7 @@ from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, find_
 from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.tables import Json, show_line
-from sessionary.producers.session_ports import SessionView
+from sessionary.producers.run_ports import SessionView
 
 _FIRST_S: Final = 10.0
 _COLUMNS: Final = ("position", "state", "phase", "reason_code", "epoch", "version", "agent_id", "state_json")
@@ -30,7 +30,7 @@ def follow_command(
     Changes that follow each other closely are one line, the newest.
     """
     from sessionary.producers.control.http_follows import HttpFollows  # takes long to load
-    from sessionary.producers.following.follower import SessionFollower
+    from sessionary.producers.follower import SessionFollower
 
     if not is_whole_id(session):
         found = find_session(clickhouse_client(data), session, tenant)

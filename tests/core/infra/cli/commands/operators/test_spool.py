@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.producers.delivery.spool.frames import Frame
+from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import Spool
 
 

@@ -1,0 +1,376 @@
+"""The part of the OpenAPI document that is about runs, what belongs to them, and lists."""
+
+from collections.abc import Sequence
+from typing import Any, Final, get_args
+
+from sessionary.schemas.types import ArtifactStateName, CheckpointKind, ErrorInfo, StepStateName, ToolCallStateName
+from sessionary.stream_processors.api.lists import (
+    CURSOR_CHARACTERS_MAX,
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    ROWS_MAX,
+    RUN_MODES,
+    RUN_STATES,
+    SESSION_STATES,
+)
+from sessionary.stream_processors.api.openapi_parts import (
+    LOG_PLACE,
+    NO_READER,
+    NUMBER,
+    NUMBER_OR_NULL,
+    SESSION_ANSWERS,
+    SESSION_PARAMETERS,
+    TEXT,
+    TEXT_OR_NULL,
+    UNAUTHORIZED,
+    json_answer,
+    object_schema,
+    problem_response,
+    query_parameter,
+)
+from sessionary.stream_processors.api.runs import RUN_CONTENTS
+
+
+def _known(names: Any) -> list[str]:
+    return [name for name in get_args(names) if name != "UNKNOWN"]
+
+
+_SESSION_ID: Final = {**TEXT, "format": "uuid"}
+_BOOLEAN: Final = {"type": "boolean"}
+_ERROR_OR_NULL: Final = {"oneOf": [object_schema(**dict.fromkeys(ErrorInfo._fields, TEXT)), {"type": "null"}]}
+_CHECKPOINT_OR_NULL: Final = {
+    "oneOf": [
+        object_schema(
+            checkpoint_id=TEXT,
+            operation=TEXT,
+            kind={"type": ["string", "null"], "enum": [*_known(CheckpointKind), None]},
+            stage=TEXT_OR_NULL,
+            processed_count=NUMBER_OR_NULL,
+            last_item_id=TEXT_OR_NULL,
+            bytes_written=NUMBER_OR_NULL,
+            at_ms={**NUMBER, "description": "when it was saved, in ms of log time"},
+        ),
+        {"type": "null"},
+    ],
+    "description": "the last checkpoint of the run; null if there is none",
+}
+_RUN: Final = object_schema(
+    run_id=TEXT,
+    session_id={**TEXT, "format": "uuid"},
+    mode={**TEXT, "enum": ["attached", "detached"]},
+    task_type=TEXT,
+    state={**TEXT, "enum": ["queued", "started", "running", "paused", "completed", "failed", "cancelled"]},
+    reason_code={**TEXT, "description": "why it is in its state"},
+    run_seq={**NUMBER, "description": "how many events of the run were applied"},
+    progress={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    resumes={**NUMBER, "description": "how often it was resumed after it had failed"},
+    agent_id={**TEXT, "description": "the agent that began the run"},
+    input_json=TEXT_OR_NULL,
+    plan_json=TEXT_OR_NULL,
+    result_json=TEXT_OR_NULL,
+    artifact_id={**TEXT_OR_NULL, "description": "the artifact that holds the result"},
+    error=_ERROR_OR_NULL,
+    created_ms={**NUMBER, "description": "log time in ms since the epoch; so are all times here"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    last_event_ms={**NUMBER, "description": "when its last event was applied"},
+    unresolved_calls={
+        **NUMBER,
+        "description": "how many of its tool calls with a side effect have an unknown outcome; they hold it paused",
+    },
+    checkpoint=_CHECKPOINT_OR_NULL,
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its clock fires; null if it is finished"},
+)
+RUN_HEAD: Final = object_schema(
+    user_id=TEXT_OR_NULL,
+    **{name: schema for name, schema in _RUN["properties"].items() if name not in RUN_CONTENTS},
+)
+_STEP_HEAD: Final = object_schema(
+    run_id=TEXT,
+    session_id=_SESSION_ID,
+    name={**TEXT, "description": "unique in its run"},
+    step_id={**TEXT_OR_NULL, "description": "of the last attempt, as its events have it"},
+    state={**TEXT, "enum": _known(StepStateName)},
+    attempt={**NUMBER, "description": "the number of the last attempt; 0 if it was skipped before any"},
+    started_ms={**NUMBER, "description": "when the last attempt began, in ms of log time"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    error=_ERROR_OR_NULL,
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its attempt fails; null unless it runs with a limit"},
+    limit_ms={**NUMBER_OR_NULL, "description": "how long its attempt may take; null unless it runs with a limit"},
+)
+_STEP: Final = object_schema(**_STEP_HEAD["properties"], input_json=TEXT_OR_NULL, output_json=TEXT_OR_NULL)
+_CALL_HEAD: Final = object_schema(
+    run_id={**TEXT_OR_NULL, "description": "null if the call belongs to the session"},
+    session_id=_SESSION_ID,
+    step_id={**TEXT_OR_NULL, "description": "the attempt of a step that reserved it"},
+    tool_name=TEXT,
+    idem_key={**TEXT, "description": "unique in its run, or in its session"},
+    state={**TEXT, "enum": _known(ToolCallStateName)},
+    try_number={**NUMBER, "description": "the number of the last try, from 1"},
+    side_effect=_BOOLEAN,
+    queryable={**_BOOLEAN, "description": "whether the tool can be asked for the outcome"},
+    started_ms={**NUMBER, "description": "when the last try was granted, in ms of log time"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    deadline_ms={**NUMBER_OR_NULL, "description": "when its outcome becomes unknown; null unless it runs"},
+    limit_ms={**NUMBER_OR_NULL, "description": "how long a try may take; null unless it runs"},
+    reservation={**TEXT_OR_NULL, "description": "id of the event that its try was granted to; null unless it runs"},
+    error=_ERROR_OR_NULL,
+    resolved_by={**TEXT_OR_NULL, "description": "who found out the outcome, if it was unknown"},
+    artifact_id={**TEXT_OR_NULL, "description": "the artifact that holds the result"},
+)
+_CALL: Final = object_schema(**_CALL_HEAD["properties"], result_json=TEXT_OR_NULL)
+_ARTIFACT: Final = object_schema(
+    run_id={**TEXT_OR_NULL, "description": "null if the artifact belongs to the session"},
+    session_id=_SESSION_ID,
+    step_id={**TEXT_OR_NULL, "description": "the attempt of a step that created it"},
+    artifact_id={**TEXT, "description": "unique in its run, or in its session"},
+    artifact_type=TEXT,
+    uri={**TEXT, "description": "where its body is"},
+    state={**TEXT, "enum": _known(ArtifactStateName)},
+    size_bytes={**NUMBER, "description": "of the chunks so far, or of the complete body"},
+    sha256={**TEXT_OR_NULL, "description": "of the complete body, as hex; null before it is complete"},
+    created_ms={**NUMBER, "description": "in ms of log time"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+)
+
+
+def _list_of(schema: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"$ref": f"#/components/schemas/{schema}"}}
+
+
+RUN_SCHEMAS: Final[dict[str, Any]] = {
+    "Run": object_schema(**_RUN["properties"], **LOG_PLACE),
+    "Task": object_schema(
+        **_RUN["properties"], **LOG_PLACE, version={**TEXT, "description": "differs after each change of the task"}
+    ),
+    "OpenRuns": object_schema(runs={**_list_of("OpenRun"), "maxItems": 64}, **LOG_PLACE),
+    "OpenRun": _RUN,
+    "StepList": object_schema(steps=_list_of("StepHead"), **LOG_PLACE),
+    "StepHead": _STEP_HEAD,
+    "Step": object_schema(**_STEP["properties"], **LOG_PLACE),
+    "ToolCallList": object_schema(tool_calls=_list_of("ToolCallHead"), **LOG_PLACE),
+    "ToolCallHead": _CALL_HEAD,
+    "ToolCall": object_schema(**_CALL["properties"], **LOG_PLACE),
+    "Execution": object_schema(
+        runs={**_list_of("RunInExecution"), "maxItems": 64}, tool_calls=_list_of("ToolCallHead"), **LOG_PLACE
+    ),
+    "RunInExecution": object_schema(
+        **{name: schema for name, schema in _RUN["properties"].items() if name not in RUN_CONTENTS},
+        steps=_list_of("StepHead"),
+        tool_calls=_list_of("ToolCallHead"),
+    ),
+    "ArtifactList": object_schema(artifacts=_list_of("Artifact"), **LOG_PLACE),
+    "Artifact": _ARTIFACT,
+}
+
+
+_GONE: Final = problem_response(
+    "the run finished and is kept no longer (30 days, a setting of the rules); 14 days later the answer is 404"
+)
+
+
+def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown: str) -> dict[str, Any]:
+    """Return a page about a run, or about what belongs to it or to a session.
+
+    `names`: parameters of the path beside the session; `unknown`: when there is a 404. Finished
+    runs outlive their session, so the pages of a run answer 410 for the run, not for the session.
+    """
+    parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names]
+    gone = {"410": _GONE} if "run_id" in names else {}
+    responses = {"200": answer, **SESSION_ANSWERS, **gone, "404": problem_response(unknown)}
+    return {"get": {"summary": summary, "parameters": [*SESSION_PARAMETERS, *parameters], "responses": responses}}
+
+
+_TASK_PAGE: Final = {
+    "summary": "The committed state of one task, by its id alone; a finished one is there for 30 days, a setting",
+    "parameters": [
+        {"name": "task_id", "in": "path", "required": True, "schema": TEXT},
+        query_parameter("seen", TEXT, "a task's version: wait up to `wait_ms` while the task has it"),
+        *SESSION_PARAMETERS[1:],
+    ],
+    "responses": {
+        **SESSION_ANSWERS,
+        "410": _GONE,
+        "200": json_answer("the task's committed state", "Task"),
+        "404": problem_response("the tenant has no such task"),
+    },
+}
+_SESSION_PATH: Final = "/v1/sessions/{session_id}"
+_RUN_PATH: Final = f"{_SESSION_PATH}/runs/{{run_id}}"
+_NO_RUN: Final = "the tenant's session has no such run"
+_NO_SESSION: Final = "the tenant has no such session"
+RUN_PATHS: Final[dict[str, Any]] = {
+    "/v1/tasks/{task_id}": {"get": _TASK_PAGE},
+    f"{_SESSION_PATH}/runs": _page(
+        "The open runs of a session of the caller's tenant, in the order in which they began",
+        (),
+        json_answer("the open runs", "OpenRuns"),
+        _NO_SESSION,
+    ),
+    _RUN_PATH: _page(
+        "The committed state of one run of a session; a finished one is there for 30 days, a setting",
+        ("run_id",),
+        json_answer("the run's committed state", "Run"),
+        _NO_RUN,
+    ),
+    f"{_RUN_PATH}/steps": _page(
+        "The steps of a run, in the order in which their last attempts began",
+        ("run_id",),
+        json_answer("the steps, without input and output", "StepList"),
+        _NO_RUN,
+    ),
+    f"{_RUN_PATH}/steps/{{name}}": _page(
+        "The last attempt of one step of a run, with its input and output",
+        ("run_id", "name"),
+        json_answer("the step", "Step"),
+        f"{_NO_RUN}, or the run no such step",
+    ),
+    f"{_RUN_PATH}/tool-calls": _page(
+        "The reserved tool calls of a run, in the order in which their last tries were granted",
+        ("run_id",),
+        json_answer("the calls, without their results", "ToolCallList"),
+        _NO_RUN,
+    ),
+    f"{_RUN_PATH}/tool-calls/{{idem_key}}": _page(
+        "One reserved tool call of a run, with its result",
+        ("run_id", "idem_key"),
+        json_answer("the call", "ToolCall"),
+        f"{_NO_RUN}, or the run no such call",
+    ),
+    f"{_SESSION_PATH}/tool-calls": _page(
+        "The reserved tool calls of a session outside of its runs",
+        (),
+        json_answer("the calls, without their results", "ToolCallList"),
+        _NO_SESSION,
+    ),
+    f"{_SESSION_PATH}/tool-calls/{{idem_key}}": _page(
+        "One reserved tool call of a session outside of its runs, with its result",
+        ("idem_key",),
+        json_answer("the call", "ToolCall"),
+        f"{_NO_SESSION}, or the session no such call",
+    ),
+    f"{_SESSION_PATH}/execution": _page(
+        "What a session is at: its open runs with their steps and tool calls, and its calls outside of runs",
+        (),
+        json_answer("the runs and calls, in the order in which they began, without contents", "Execution"),
+        _NO_SESSION,
+    ),
+    f"{_RUN_PATH}/artifacts": _page(
+        "The artifacts of a run, in the order in which they were created",
+        ("run_id",),
+        json_answer("the artifacts, without their bodies", "ArtifactList"),
+        _NO_RUN,
+    ),
+    f"{_SESSION_PATH}/artifacts": _page(
+        "The artifacts of a session outside of its runs, in the order in which they were created",
+        (),
+        json_answer("the artifacts, without their bodies", "ArtifactList"),
+        _NO_SESSION,
+    ),
+}
+
+
+# The part of the OpenAPI document that is about lists over all partitions.
+
+
+_SESSION_HEAD: Final = object_schema(
+    session_id={**TEXT, "format": "uuid"},
+    user_id=TEXT_OR_NULL,
+    state=TEXT,
+    phase=TEXT_OR_NULL,
+    reason_code={**TEXT, "description": "why it is in its state"},
+    epoch=NUMBER,
+    version=NUMBER,
+    agent_id=TEXT,
+    owner_service=TEXT,
+    open_runs={**NUMBER, "description": "how many of its runs are not finished"},
+    created_ms={**NUMBER, "description": "log time in ms since the epoch; so are all times here"},
+    entered_ms={**NUMBER, "description": "when it entered its state"},
+    last_event_ms=NUMBER,
+    deadline_ms={**NUMBER, "description": "when the next clock fires"},
+)
+_WAITING_HEAD: Final = object_schema(
+    tenant_id=TEXT,
+    session_id={**TEXT, "format": "uuid"},
+    user_id=TEXT_OR_NULL,
+    agent_id=TEXT,
+    owner_service=TEXT,
+    question_id={**TEXT, "description": "to name it in an answer"},
+    question={**TEXT, "description": "for people"},
+    asked_ms={**NUMBER, "description": "since when it waits; log time in ms since the epoch, as the next"},
+    deadline_ms={**NUMBER, "description": "when it is refused if there is no answer"},
+)
+_PLACE: Final[dict[str, Any]] = {
+    "next_cursor": {
+        **TEXT_OR_NULL,
+        "description": "ask again with `cursor` set to it; null: there are no more rows. An answer may have fewer rows "
+        f"than `limit` although there are more: a partition reads at most {ROWS_MAX:,} rows for one answer",
+    },
+    "missing_partitions": {
+        "type": "array",
+        "description": "partitions that did not answer; their rows are missing. Ask again from the beginning later",
+        "items": NUMBER,
+    },
+    "positions": {
+        "type": "object",
+        "description": "by partition that answered, the next offset to be judged; rows may be newer",
+        "additionalProperties": NUMBER,
+    },
+}
+LIST_SCHEMAS: Final[dict[str, Any]] = {
+    "RunList": object_schema(runs={"type": "array", "items": {"$ref": "#/components/schemas/RunHead"}}, **_PLACE),
+    "RunHead": RUN_HEAD,
+    "SessionList": object_schema(
+        sessions={"type": "array", "items": {"$ref": "#/components/schemas/SessionHead"}}, **_PLACE
+    ),
+    "SessionHead": _SESSION_HEAD,
+    "WaitingList": object_schema(
+        waiting={"type": "array", "items": {"$ref": "#/components/schemas/WaitingHead"}}, **_PLACE
+    ),
+    "WaitingHead": _WAITING_HEAD,
+}
+
+
+def _list_page(summary: str, schema: str, *filters: dict[str, Any]) -> dict[str, Any]:
+    limit = {**NUMBER, "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT_DEFAULT}
+    cursor = {**TEXT, "maxLength": CURSOR_CHARACTERS_MAX}
+    parameters = [
+        query_parameter("user_id", TEXT, "only those of this user"),
+        *filters,
+        query_parameter("limit", limit, "how many rows the answer has at most"),
+        query_parameter("cursor", cursor, "`next_cursor` of the answer before"),
+        query_parameter("tenant", TEXT, "the tenant that the client means; default: the token's"),
+    ]
+    responses = {
+        "200": json_answer("the rows of all partitions that answer, after at most 3 s", schema),
+        "400": problem_response("a parameter is malformed"),
+        "401": UNAUTHORIZED,
+        "403": NO_READER,
+    }
+    return {"get": {"summary": summary, "parameters": parameters, "responses": responses}}
+
+
+def _filter(name: str, choices: Sequence[str], meaning: str) -> dict[str, Any]:
+    return query_parameter(name, {**TEXT, "enum": [*choices]}, meaning)
+
+
+def _waiting_page() -> dict[str, Any]:
+    summary = "The questions that wait for a person: of the caller's tenant, or of all for an operator of none"
+    page = _list_page(summary, "WaitingList")
+    page["get"]["parameters"] = page["get"]["parameters"][1:]  # it asks for no user
+    return page
+
+
+LIST_PATHS: Final[dict[str, Any]] = {
+    "/v1/runs": _list_page(
+        "The open and finished runs of the caller's tenant, in the order of session and run ids",
+        "RunList",
+        _filter("state", RUN_STATES, "only those in this state"),
+        _filter("mode", RUN_MODES, "only attached or only detached ones"),
+    ),
+    "/v1/sessions": _list_page(
+        "The sessions of the caller's tenant that are not archived, in the order of their ids",
+        "SessionList",
+        _filter("state", SESSION_STATES, "only those in this state"),
+    ),
+    "/v1/waiting": _waiting_page(),
+}
