@@ -3,7 +3,7 @@
 import json
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.formats import record_format
+from sessionary.schemas.codec.framing import record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers
 from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
@@ -33,6 +34,7 @@ from sessionary.stream_processors.store.packed_rows import (
 from sessionary.stream_processors.store.row_sum import sum_rows
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
+from tests.support.second_rules import SECOND_RULES
 
 RULES = NEWEST_RULES.version
 
@@ -273,25 +275,18 @@ def test_a_row_without_its_content_stops_the_partition_by_name(
     assert caught.value.reason == "changelog_unreadable"
 
 
-NEW_HEAD = b"\xc3\x01 changed"
+class CountingMachine(SessionMachine):
+    """A machine of a process that knows the second rules, and counts what it decodes."""
 
-
-class ChangedMachine(SessionMachine):
-    """A later release's machine: its sessions have another schema."""
-
-    decoded = 0
-    row_kinds: Sequence[RowKind] = (
-        SessionMachine.row_kinds[0]._replace(
-            prefixes=SessionMachine.row_kinds[0].prefixes | {NEW_HEAD},
-            encode=lambda row, rules: NEW_HEAD + encode_record(row)[len(NEW_HEAD) :],
-        ),
-        SessionMachine.row_kinds[1],
-    )
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoded = 0
+        graves = RowKind(Gravestone, live=False, prefixes=record_headers(Gravestone), encode=encode_record)
+        self.row_kinds = (SessionMachine.row_kinds[0], graves)
 
     def decode(self, value: bytes) -> Any:
         self.decoded += 1
-        is_new = value.startswith(NEW_HEAD)
-        return super().decode(record_format(SessionState, RULES).header + value[10:] if is_new else value)
+        return super().decode(value)
 
 
 def test_one_walk_tells_what_three_would(rows: dict[bytes, SessionRow]) -> None:
@@ -312,13 +307,6 @@ def test_one_walk_tells_what_three_would(rows: dict[bytes, SessionRow]) -> None:
     }
 
 
-def row_example() -> SessionRow:
-    rig, agent = OracleRig(), EventFactory()
-    rig.start(agent)
-    row: SessionRow = rig.fold.rows[agent.key.encoded()]
-    return row
-
-
 def recovery_calls(codec: MachineRows, packed: PackedRow) -> int:
     """Return how many calls make a row of a store, and a timer, of a changelog's record."""
     calls = 0
@@ -333,3 +321,25 @@ def recovery_calls(codec: MachineRows, packed: PackedRow) -> int:
     finally:
         sys.setprofile(None)
     return calls
+
+
+@pytest.mark.usefixtures("second_rules")
+def test_rows_of_an_older_form_are_recovered_undecoded_at_the_cost_of_new_ones() -> None:
+    machine = CountingMachine()
+    codec, former = MachineRows([machine]), ROWS.pack(GRAVE, RULES)
+    later = codec.pack(GRAVE, SECOND_RULES.version)
+    assert former.value[:10] == record_format(Gravestone, RULES).header
+    assert later.value[:10] == record_format(Gravestone, SECOND_RULES.version).header != former.value[:10]
+    assert recovery_calls(codec, former) == recovery_calls(codec, later)
+    usual: dict[bytes, bytes | None] = {}
+    records = ChangelogRecords(
+        [b"a", b"b"], [former.value, later.value], [[(DUE_HEADER, former.due)], [(DUE_HEADER, later.due)]]
+    )
+    assert codec.repack_usual(records, 0, usual) == 2
+    assert usual == {b"a": former.stored, b"b": later.stored}
+    assert machine.decoded == 0
+    # The row is read, and written in the new form, when it is next touched.
+    read = codec.unpack(codec.repack(former.value, former.due))
+    assert (machine.decoded, read) == (1, GRAVE)
+    assert codec.pack(read, SECOND_RULES.version) == later
+    assert codec.unpack(later.stored) == GRAVE
