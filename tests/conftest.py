@@ -2,6 +2,7 @@
 
     kafka          topics below a fresh prefix on the shared broker (KafkaSettings)
     clickhouse     an empty database on the shared endpoint (ClickHouseSettings)
+    tables         a database there with all tables and views, which are empty (ClickHouseSettings)
     broker         a broker of the test's own, to stop and kill (LocalBroker)
     own_clickhouse an endpoint of the test's own, to stop and kill (LocalClickHouse)
     processes      starts child processes and ends them (Processes)
@@ -25,6 +26,7 @@ from tests.style.project import ROOT
 from tests.support.groups import Groups
 from tests.support.interpreted import Interpreted
 from tests.support.logs import log_folder, start_run
+from tests.support.migrated_tables import lend_tables, take_tables_back
 from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes, log_tail
 from tests.support.stack import Stack
@@ -123,6 +125,14 @@ def clickhouse(request: pytest.FixtureRequest) -> Iterator[ClickHouseSettings]:
     _show_on_failure(request, log_folder() / "clickhouse.log")
     yield settings
     run_sql(settings, f"DROP DATABASE IF EXISTS {settings.clickhouse_database}")
+
+
+@pytest.fixture
+def tables(request: pytest.FixtureRequest) -> Iterator[ClickHouseSettings]:
+    url = request.config.stash[_STACK].clickhouse_url()
+    _show_on_failure(request, log_folder() / "clickhouse.log")
+    yield lend_tables(url)
+    take_tables_back(url)
 
 
 @pytest.fixture
