@@ -12,6 +12,7 @@ from sessionary.sinks.metrics import HELP
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import encoded_audits, group_lag, produce_records, settings_for, sink_in_thread
 from tests.support.metrics_page import metric_values, read_page
+from tests.support.migrated_tables import make_tables
 from tests.support.sink_records import NOW_US
 from tests.support.waiting import wait_until
 
@@ -49,16 +50,19 @@ def delete_records(kafka: KafkaSettings, partition: int, offset: int) -> None:
     admin.delete_records([place])[place].result(120)
 
 
-def test_a_sink_serves_every_metric_and_its_work_moves_them(kafka: KafkaSettings, tables: ClickHouseSettings) -> None:
+def test_a_sink_serves_every_metric_and_its_work_moves_them(
+    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+) -> None:
     port = free_port()
     # No instance name: the member leaves when it stops, so that the test can commit in its place.
-    settings = settings_for(kafka, tables, instance=None, metrics_port=port, sink_flush_rows=50)
+    settings = settings_for(kafka, clickhouse, instance=None, metrics_port=port, sink_flush_rows=50)
     moved = MovedMetrics(port)
     produce_records(kafka, kafka.topics.audit, [*encoded_audits(0, 4, each=50), (1, b"no record")])
     with sink_in_thread("audit", settings):
         wait_until(lambda: moved.have("blocked", "retries_total"), 60, "the wait for tables")
         _, text = read_page(f"http://127.0.0.1:{port}/metrics")
         assert [name for name in HELP if f"# HELP {name} " not in text] == []
+        make_tables(clickhouse)
         work = ("rows_total", "blocks_total", "landed_offset", "insert_seconds", "dead_letters_total")
         wait_until(lambda: moved.have(*work), 60, "the work")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 30, "all to land")
