@@ -8,7 +8,8 @@ from sessionary.producers import SessionClient
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
-from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.pipeline_rig import TENANT, TOKEN, started_pipeline
+from tests.integration.sink_rig import settings_for, sink_in_thread
 from tests.integration.test_processor_api import get
 from tests.integration.test_sinks_views import insert, selected
 from tests.support import Processes, wait_until
@@ -45,10 +46,8 @@ def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(tables: Click
 def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
     kafka: KafkaSettings, tables: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    pipeline = PipelineRig(kafka, tables, processes)
     tokens = {TOKEN: TENANT, "token-b": {"tenant": "other", "principal": "bob"}}
-    pipeline.start_processor(api_tokens=json.dumps(tokens))
-    pipeline.start_sinks(("audit",))
+    pipeline = started_pipeline(kafka, processes, tables, api_tokens=json.dumps(tokens))
     settings = pipeline.client_settings(tmp_path)
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
         session = client.session(user_id="u")
@@ -71,8 +70,9 @@ def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
         minutes = int((time.monotonic() - began_s) // 60)  # that passed: none, if the machine is not busy
         session.complete()
     found = "SELECT tenant_id, actor, reason_code FROM {db}.audit FINAL WHERE kind = 'access'"
-    wait_until(lambda: pipeline.sql(found) != [], 60, "the audit record", pause_s=0.5)
-    pipeline.wait_landed(kinds=("audit",))
+    with sink_in_thread("audit", settings_for(kafka, tables)):
+        wait_until(lambda: pipeline.sql(found) != [], 60, "the audit record", pause_s=0.5)
+        pipeline.wait_landed(kinds=("audit",))
     rows = pipeline.sql(found)
     assert [row[:2] for row in rows] == [["other", "bob"]] * len(rows)
     assert 1 <= len(rows) <= 1 + minutes
