@@ -2,9 +2,11 @@
 
     kafka          topics below a fresh prefix on the shared broker (KafkaSettings)
     clickhouse     an empty database on the shared endpoint (ClickHouseSettings)
+    tables         a database there with all tables and views, which are empty (ClickHouseSettings)
     broker         a broker of the test's own, to stop and kill (LocalBroker)
     own_clickhouse an endpoint of the test's own, to stop and kill (LocalClickHouse)
     processes      starts child processes and ends them (Processes)
+    pipeline       topics and a processor that all tests of a file share (PipelineRig)
 
 Logs are in `build/logs`; if a test fails, the ends of its logs are printed.
 """
@@ -21,10 +23,12 @@ from native.tree import find_stale_modules
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
+from tests.integration.pipeline_rig import API_TOKENS, PipelineRig, started_pipeline
 from tests.style.project import ROOT
 from tests.support.groups import Groups
 from tests.support.interpreted import Interpreted
 from tests.support.logs import log_folder, start_run
+from tests.support.migrated_tables import lend_tables, take_tables_back
 from tests.support.pipelines import new_clickhouse, new_pipeline, remove_pipeline, run_sql
 from tests.support.processes import Processes, log_tail
 from tests.support.stack import Stack
@@ -92,10 +96,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for log in item.stash.get(_LOGS, []):
-            report.sections.append((f"end of {log.name}", log_tail(log)))
-        if _PROCESSES in item.stash:
-            report.sections += [(f"end of {name}", text) for name, text in item.stash[_PROCESSES].tails()]
+        for node in item.listchain():  # of the test, and of its file
+            for log in node.stash.get(_LOGS, []):
+                report.sections.append((f"end of {log.name}", log_tail(log)))
+            if _PROCESSES in node.stash:
+                report.sections += [(f"end of {name}", text) for name, text in node.stash[_PROCESSES].tails()]
     return report
 
 
@@ -126,6 +131,14 @@ def clickhouse(request: pytest.FixtureRequest) -> Iterator[ClickHouseSettings]:
 
 
 @pytest.fixture
+def tables(request: pytest.FixtureRequest) -> Iterator[ClickHouseSettings]:
+    url = request.config.stash[_STACK].clickhouse_url()
+    _show_on_failure(request, log_folder() / "clickhouse.log")
+    yield lend_tables(url)
+    take_tables_back(url)
+
+
+@pytest.fixture
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalBroker]:
     own = LocalBroker(tmp_path / "kafka", None, _own_log(request, "broker"))
     own.start()
@@ -152,3 +165,19 @@ def processes(request: pytest.FixtureRequest) -> Iterator[Processes]:
     request.node.stash[_PROCESSES] = started = Processes(request.node.name)
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="module")
+def pipeline(request: pytest.FixtureRequest) -> Iterator[PipelineRig]:
+    """A processor takes seconds to start. Tests that share it have sessions of their own.
+
+    Its operator's token is `OPERATOR_TOKEN`, and its tenants are `TENANT` and `OTHER`.
+    """
+    kafka = new_pipeline(request.config.stash[_STACK].bootstrap_servers())
+    request.node.stash[_PROCESSES] = started = Processes(request.node.name)
+    _show_on_failure(request, log_folder() / "broker.log")
+    try:
+        yield started_pipeline(kafka, started, api_tokens=API_TOKENS)
+    finally:
+        started.stop()
+        remove_pipeline(kafka)

@@ -108,8 +108,8 @@ def evidence_of(judged: JudgedRows) -> Evidence:
     return Evidence(1, log, outputs, {}, {}, [], {})
 
 
-def test_what_clickhouse_has_of_a_claimed_session_is_compared(clickhouse: ClickHouseSettings) -> None:
-    claimed = ClaimedRows(clickhouse)
+def test_what_clickhouse_has_of_a_claimed_session_is_compared(tables: ClickHouseSettings) -> None:
+    claimed = ClaimedRows(tables)
     assert claimed.find_differences() == []
     trail = claimed.trail
     spoilers: dict[str, Callable[[], object]] = {

@@ -10,33 +10,21 @@ from pathlib import Path
 from sessionary.schemas.codec import Event
 from sessionary.schemas.events import SessionTerminated
 from sessionary.schemas.records import RejectedEvent
-from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import TOKEN, PipelineRig
 from tests.style.project import ROOT
-from tests.support import Processes, environment, read_events, read_records
+from tests.support import environment, read_events, read_records
 
 END_S = 300.0  # of a program on a busy machine
 
 
 class ExamplesRig:
-    """A processor, and examples that find it by their environment."""
+    """Runs examples, which find a pipeline by their environment."""
 
-    def __init__(
-        self,
-        kafka: KafkaSettings,
-        processes: Processes,
-        folder: Path,
-        *,
-        clickhouse: ClickHouseSettings | None = None,
-        **settings: str,
-    ) -> None:
-        """Start a processor. `settings`: more of its settings."""
-        self._kafka = kafka
-        self.pipeline = PipelineRig(kafka, clickhouse, processes)
-        self.processor = self.pipeline.start_processor(**settings)
+    def __init__(self, pipeline: PipelineRig, folder: Path) -> None:
+        self.pipeline, self._kafka = pipeline, pipeline.kafka
         own = {"control_url": self.pipeline.control_url, "api_token": TOKEN, "spool_dir": str(folder / "spool")}
         own |= {"verdict_timeout_s": "120", "close_timeout_s": "120"}
-        self.variables = environment(kafka, **own)  # with which a program finds the pipeline
+        self.variables = environment(pipeline.kafka, **own)  # with which a program finds the pipeline
         self._environment = {**os.environ, **self.variables}
 
     def start_example(self, module: str, *args: object) -> "subprocess.Popen[str]":

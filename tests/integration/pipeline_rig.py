@@ -22,6 +22,10 @@ from tests.support.waiting import wait_until
 COMMAND = str(Path(sys.executable).parent / "sessionary")
 TENANT = "acme"
 TOKEN = "token-of-acme"
+OTHER, OTHER_TOKEN = "globex", "token-of-globex"
+OPERATOR_TOKEN, OPERATOR = "op", {"principal": "ops", "roles": ["operator"]}
+# Who may ask a processor that tests share.
+API_TOKENS = json.dumps({TOKEN: TENANT, OTHER_TOKEN: OTHER, OPERATOR_TOKEN: OPERATOR})
 SINKS = ("audit", "history", "rejected", "batches")
 # On a busy machine: of a server's answer, and of what a client waits for.
 _ANSWER_S, _CLIENT_S = 60.0, 120.0
@@ -49,7 +53,12 @@ def brief_limits(budget_ms: int = 3_000, grace_ms: int = 1_500) -> Limits:
 
 
 class PipelineRig:
-    """Starts the processes, knows their addresses, and waits until all rows have arrived."""
+    """Starts the processes, knows their addresses, and waits until all rows have arrived.
+
+    `processor`: the one that was started last.
+    """
+
+    processor: Child
 
     def __init__(self, kafka: KafkaSettings, clickhouse: ClickHouseSettings | None, processes: Processes) -> None:
         self.kafka, self.clickhouse = kafka, clickhouse
@@ -67,6 +76,7 @@ class PipelineRig:
         }
         env = environment(self.kafka, **defaults)
         child = self._processes.start("sessionary.stream_processors", env=env, name=f"processor-{defaults['instance']}")
+        self.processor = child
         wait_until(self.is_ready, 180, "the processor to own its partitions")
         return child
 
@@ -158,3 +168,12 @@ class PipelineRig:
                 return all(landed >= end for (landed, _), end in zip(found, ends, strict=True))
 
             wait_until(has_landed, timeout_s, f"sink {kind} to catch up", pause_s=0.5)
+
+
+def started_pipeline(
+    kafka: KafkaSettings, processes: Processes, clickhouse: ClickHouseSettings | None = None, **settings: str
+) -> PipelineRig:
+    """Return a pipeline with a processor that owns its partitions. `settings`: the processor's."""
+    pipeline = PipelineRig(kafka, clickhouse, processes)
+    pipeline.start_processor(**settings)
+    return pipeline

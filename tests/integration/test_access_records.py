@@ -8,19 +8,17 @@ from sessionary.producers import SessionClient
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.model import Place
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
-from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.pipeline_rig import TENANT, TOKEN, started_pipeline
+from tests.integration.sink_rig import settings_for, sink_in_thread
 from tests.integration.test_processor_api import get
-from tests.integration.test_sinks_views import insert, migrated, selected
+from tests.integration.test_sinks_views import insert, selected
 from tests.support import Processes, wait_until
-from tests.support.migrated_tables import make_tables
 from tests.support.sink_records import NOW_US, batch_record
 
-__all__ = ["migrated"]  # the fixture
 
-
-def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(migrated: ClickHouseSettings) -> None:
+def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(tables: ClickHouseSettings) -> None:
     insert(
-        migrated,
+        tables,
         [
             batch_record(0, 1, first_offset=20, last_offset=20, applied=0, ticks=1, audited=3),
             batch_record(0, 2, first_offset=21, last_offset=21, applied=0, ticks=1, audited=1),
@@ -34,25 +32,22 @@ def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(migrated: Cli
         )
         for n, (tenant, principal, number) in enumerate(asked)
     ]
-    insert(migrated, lines, "accesses")
+    insert(tables, lines, "accesses")
     kept = (
         "SELECT tenant_id, actor, security FROM {db}.audit FINAL WHERE kind = 'access' ORDER BY source_offset, source_n"
     )
-    assert [(row["tenant_id"], row["actor"]) for row in selected(migrated, kept)] == [
+    assert [(row["tenant_id"], row["actor"]) for row in selected(tables, kept)] == [
         (tenant, principal) for tenant, principal, _ in asked
     ]
-    assert selected(migrated, "SELECT * FROM {db}.v_integrity WHERE fault != 'history_rows_missing'") == []
-    assert selected(migrated, "SELECT * FROM {db}.v_sessions") == []
+    assert selected(tables, "SELECT * FROM {db}.v_integrity WHERE fault != 'history_rows_missing'") == []
+    assert selected(tables, "SELECT * FROM {db}.v_sessions") == []
 
 
 def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+    kafka: KafkaSettings, tables: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    make_tables(clickhouse)
-    pipeline = PipelineRig(kafka, clickhouse, processes)
     tokens = {TOKEN: TENANT, "token-b": {"tenant": "other", "principal": "bob"}}
-    pipeline.start_processor(api_tokens=json.dumps(tokens))
-    pipeline.start_sinks(("audit",))
+    pipeline = started_pipeline(kafka, processes, tables, api_tokens=json.dumps(tokens))
     settings = pipeline.client_settings(tmp_path)
     with SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client:
         session = client.session(user_id="u")
@@ -75,8 +70,9 @@ def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
         minutes = int((time.monotonic() - began_s) // 60)  # that passed: none, if the machine is not busy
         session.complete()
     found = "SELECT tenant_id, actor, reason_code FROM {db}.audit FINAL WHERE kind = 'access'"
-    wait_until(lambda: pipeline.sql(found) != [], 60, "the audit record", pause_s=0.5)
-    pipeline.wait_landed(kinds=("audit",))
+    with sink_in_thread("audit", settings_for(kafka, tables)):
+        wait_until(lambda: pipeline.sql(found) != [], 60, "the audit record", pause_s=0.5)
+        pipeline.wait_landed(kinds=("audit",))
     rows = pipeline.sql(found)
     assert [row[:2] for row in rows] == [["other", "bob"]] * len(rows)
     assert 1 <= len(rows) <= 1 + minutes

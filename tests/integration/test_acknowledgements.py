@@ -8,7 +8,14 @@ from sessionary.schemas.codec import Decoder
 from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.processor_load import Agent, Sender, count_judged, start_processor, wait_judged
+from tests.integration.processor_load import (
+    Agent,
+    Sender,
+    agent_of_partition,
+    count_judged,
+    start_processor,
+    wait_judged,
+)
 from tests.integration.test_processor_road import LASTING, SHORT
 from tests.support import Processes, read_records, read_topic, wait_until
 
@@ -73,17 +80,12 @@ def is_reported(kafka: KafkaSettings, partition: int, judged: int) -> bool:
     return isinstance(records[-1], BatchAcknowledged) and records[-1].number == batches[-1].number
 
 
-def agent_in(partition: int, kafka: KafkaSettings) -> Agent:
-    """Return a new agent whose session is in that partition."""
-    return next(one for one in iter(Agent, None) if partition_of(one.key.encoded(), kafka.partitions) == partition)
-
-
 def test_reports_take_no_number_and_no_batch_is_reported_twice(kafka: KafkaSettings, processes: Processes) -> None:
     """An idle partition begins again, and stays idle while another one works and is reported."""
     start_processor(processes, kafka, "w1")
     sender, judged = Sender(kafka), Counter[int]()
     for partition in (0, 0, 1):
-        events = agent_in(partition, kafka).start(LASTING)
+        events = agent_of_partition(partition, kafka.partitions).start(LASTING)
         sender.send(*events)
         sender.flush()
         judged[partition] += len(events)

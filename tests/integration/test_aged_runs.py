@@ -26,8 +26,8 @@ _SEVEN_YEARS = 2_557
 
 
 @pytest.fixture
-def rows(clickhouse: ClickHouseSettings) -> AgedRows:
-    return AgedRows(clickhouse)
+def rows(tables: ClickHouseSettings) -> AgedRows:
+    return AgedRows(tables)
 
 
 def insert_run(rows: AgedRows, number: int, age: float) -> None:

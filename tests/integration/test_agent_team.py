@@ -15,6 +15,7 @@ from sessionary.schemas.events import StateUpdated
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.stream_processors.core.committed import PartitionSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
+from tests.integration.pipeline_rig import started_pipeline
 from tests.integration.processor_load import check_everything
 from tests.support import Processes, read_events, wait_until
 
@@ -32,7 +33,7 @@ SELECT agent_id, service_id, event_type, place FROM
 
 @pytest.fixture
 def rig(kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
-    return ExamplesRig(kafka, processes, tmp_path, clickhouse=clickhouse)
+    return ExamplesRig(started_pipeline(kafka, processes, clickhouse), tmp_path)
 
 
 def check_trail(rig: ExamplesRig, session_id: str) -> None:
@@ -153,8 +154,8 @@ def test_agents_in_processes_of_their_own_lose_no_update_and_no_version_falls(
     # Each refused one was told, and made again. A client that hears of another agent looks before
     # its next update, so it may be told without having sent one.
     assert 0 <= sum(each["late"] for each in seen) - refused <= agents * (agents - 1)
-    rig.processor.signal(signal.SIGTERM)
-    assert rig.processor.wait(180)
+    rig.pipeline.processor.signal(signal.SIGTERM)
+    assert rig.pipeline.processor.wait(180)
     # The rows are the fold of the log, whatever the agents were told.
     defaults = PartitionSettings(kafka.topics.events, kafka.partitions)
     check_everything(kafka, hole_ms=defaults.hole_ms, quiet_ms=defaults.quiet_ms)

@@ -14,8 +14,8 @@ _RESULTS = {"researcher_1": '["p1"]', "analyzer_1": '["insight1"]', "writer_1": 
 
 
 @pytest.fixture
-def runs(clickhouse: ClickHouseSettings) -> Runs:
-    return Runs(clickhouse)
+def runs(tables: ClickHouseSettings) -> Runs:
+    return Runs(tables)
 
 
 def task(agent_id: str, name: str | None, *, completed: bool = False, **fields: Any) -> AgentTaskUpdated:

@@ -64,8 +64,8 @@ class Artifacts:
 
 
 @pytest.fixture
-def artifacts(clickhouse: ClickHouseSettings, tmp_path: Path) -> Artifacts:
-    return Artifacts(clickhouse, tmp_path / "store")
+def artifacts(tables: ClickHouseSettings, tmp_path: Path) -> Artifacts:
+    return Artifacts(tables, tmp_path / "store")
 
 
 def test_a_body_is_not_served_from_day_0_is_there_on_day_6_and_gone_on_day_8(artifacts: Artifacts) -> None:
@@ -217,12 +217,12 @@ def test_a_sweep_that_is_killed_before_any_change_loses_nothing_and_is_finished_
 
 def test_the_command_says_what_it_would_do_then_does_it_and_may_be_repeated(
     artifacts: Artifacts,
-    clickhouse: ClickHouseSettings,
+    tables: ClickHouseSettings,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", tables.clickhouse_database)
     monkeypatch.setenv("SESSIONARY_RETENTION_ARTIFACTS_DAYS", str(DAYS))
     old = artifacts.save("old", 8)
     command = ["artifact", "sweep", "--store", str(artifacts.folder), "--json"]

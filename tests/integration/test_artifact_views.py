@@ -27,8 +27,8 @@ ATTACHED = RunStarted("attached", "chat")
 
 
 @pytest.fixture
-def runs(clickhouse: ClickHouseSettings) -> Runs:
-    return Runs(clickhouse)
+def runs(tables: ClickHouseSettings) -> Runs:
+    return Runs(tables)
 
 
 def checkpoint(number: int, **fields: Any) -> CheckpointSaved:

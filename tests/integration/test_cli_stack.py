@@ -8,7 +8,9 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +18,7 @@ import pytest
 from pydantic import SecretStr
 
 from docs.build.alert_rules import rule_metrics
+from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment, tenant_tokens
@@ -56,8 +59,18 @@ class Done(NamedTuple):
 
 
 def _command(*arguments: str, timeout_s: float = 300.0) -> Done:
+    """Run a command as a process."""
     done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, timeout=timeout_s, check=False)
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def _run(*arguments: str) -> Done:
+    """Run a command in this process: its start would take longer than what it does."""
+    out, err = TextIOWrapper(BytesIO(), "utf-8", write_through=True), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = run(arguments)
+    out.seek(0)
+    return Done(code, out.read(), err.getvalue())
 
 
 def _check_figures(figures: dict[str, Any], sessions: int) -> None:
@@ -93,7 +106,7 @@ class Served(NamedTuple):
     figures: dict[str, Any]
 
     def ask(self, *arguments: str) -> list[dict[str, Any]]:
-        done = _command(*arguments, "--data", str(self.data), "--json")
+        done = _run(*arguments, "--data", str(self.data), "--json")
         assert done.code == 0, done.err
         return done.rows
 
@@ -160,7 +173,7 @@ def test_sessions_are_listed_and_filtered(served: Served) -> None:
     assert served.ask("session", "list", "--agent", agent) == [row for row in rows if agent in row["agents"]]
     assert served.ask("session", "list", "--since", "1h") == rows
     assert served.ask("session", "list", "--since", "2100-01-01") == []
-    assert _command("session", "list", "--since", "yesterday", "--data", str(served.data)).code == 5
+    assert _run("session", "list", "--since", "yesterday", "--data", str(served.data)).code == 5
 
 
 def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
@@ -169,7 +182,7 @@ def test_a_session_is_shown_by_its_id_or_its_beginning(served: Served) -> None:
     assert whole["session_id"] == short["session_id"] == session
     assert whole["transition_list"][0]["transition"] == "T01"
     assert whole["cleanups"]
-    assert _command("session", "show", "ffffffff-0000", "--data", str(served.data)).code == 4
+    assert _run("session", "show", "ffffffff-0000", "--data", str(served.data)).code == 4
 
 
 def test_a_timeline_tells_what_became_of_each_event(served: Served) -> None:
@@ -234,7 +247,7 @@ def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None
         "the same record refused again",
         pause_s=0.5,
     )
-    assert _command("rejected", "show", "0:999999", "--data", str(served.data)).code == 4
+    assert _run("rejected", "show", "0:999999", "--data", str(served.data)).code == 4
 
 
 def test_a_list_that_is_followed_has_its_new_rows_once_until_ctrl_c(served: Served) -> None:
@@ -270,24 +283,24 @@ def test_a_list_that_is_followed_has_its_new_rows_once_until_ctrl_c(served: Serv
 def test_rows_are_written_as_csv_and_parquet_and_a_query_may_be_a_file(served: Served, tmp_path: Path) -> None:
     query, folder = tmp_path / "query.sql", ["--data", str(served.data)]
     query.write_text("SELECT count() AS n, 'a, b' AS a FROM v_sessions;")
-    assert _command("sql", "--file", str(query), "--format", "csv", *folder).out == f'"n","a"\n{RUNS},"a, b"\n'
+    assert _run("sql", "--file", str(query), "--format", "csv", *folder).out == f'"n","a"\n{RUNS},"a, b"\n'
     command, text = [COMMAND, "sql", *folder], query.read_text()
     piped = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     assert json.loads(piped.stdout) == {"n": RUNS, "a": "a, b"}
     table = tmp_path / "rows.parquet"
-    assert _command("sql", "--file", str(query), "--output", str(table), *folder).code == 0
+    assert _run("sql", "--file", str(query), "--output", str(table), *folder).code == 0
     former = table.read_bytes()
     assert (former[:4], former[-4:]) == (b"PAR1", b"PAR1")
-    assert _command("sql", "SELECT nothing", "--output", str(table), *folder).code == 5
+    assert _run("sql", "SELECT nothing", "--output", str(table), *folder).code == 5
     assert (table.read_bytes(), {path.name for path in tmp_path.iterdir()}) == (former, {"query.sql", "rows.parquet"})
-    assert _command("sql", "SELECT 1", "--output", str(tmp_path / "rows.txt"), *folder).code == 5
+    assert _run("sql", "SELECT 1", "--output", str(tmp_path / "rows.txt"), *folder).code == 5
 
 
 def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:
     assert served.ask("sql", "SELECT count() AS n, 'a' AS a FROM v_sessions;") == [{"n": RUNS, "a": "a"}]
     assert served.ask("sql", "/* a */ -- b\nSELECT unhex('c328') AS bytes") == [{"bytes": "\ufffd("}]
     for refused in ("SELECT 1 FORMAT CSV", "WITH 1 AS x INSERT INTO schema_migrations SELECT x, 'a', 'b', now()"):
-        assert _command("sql", refused, "--data", str(served.data)).code == 5
+        assert _run("sql", refused, "--data", str(served.data)).code == 5
     wrong = _command("sql", "SELECT nothing FROM nowhere", "--data", str(served.data))
     assert (wrong.code, wrong.out) == (5, "")
     assert len(wrong.err.splitlines()) == 1
@@ -332,7 +345,7 @@ def _well_pages(address: str, named: set[str]) -> bool:
 def test_everything_is_as_it_should_be_and_applying_again_changes_nothing(served: Served) -> None:
     def good_checks() -> list[dict[str, Any]]:
         """Return the checks if all are good: what a busy machine delays is good the next time."""
-        checks = _command("doctor", "--data", str(served.data), "--json").rows
+        checks = _run("doctor", "--data", str(served.data), "--json").rows
         sys.stdout.writelines(f"{check}\n" for check in checks if not check["ok"])
         return checks if all(check["ok"] for check in checks) else []
 
@@ -351,7 +364,7 @@ def test_partitions_are_listed_and_an_open_one_is_not_retried(served: Served) ->
     done = _command("partition", "retry", "1", "--data", str(served.data))
     assert (done.code, done.out) == (5, "")
     assert "partition 1 is open: only a halted partition is opened again" in done.err
-    checked = _command("doctor", "--data", str(served.data), "--json").rows
+    checked = _run("doctor", "--data", str(served.data), "--json").rows
     assert "partitions" in {check["check"] for check in checked}
 
 

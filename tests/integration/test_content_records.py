@@ -8,7 +8,6 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import StateUpdated
-from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import SessionState
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.stream_processors.core.model import LogRecord
@@ -16,7 +15,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX, FamilyCodec
 from sessionary.stream_processors.store.stores import RocksMemory, RocksStore, Store
-from tests.integration.processor_load import Agent, Sender
+from tests.integration.processor_load import Sender, agent_of_partition
 from tests.integration.test_changelog_loss import LossBench, append_to_changelog, changelog
 from tests.integration.test_processor_partition import WAIT_S, new_store
 from tests.support import read_topic
@@ -32,9 +31,7 @@ class ContentBench(LossBench):
 
     def __init__(self, kafka: KafkaSettings) -> None:
         super().__init__(kafka, events=5)
-        agent, sender = Agent(), Sender(kafka)
-        while partition_of(agent.key.encoded(), kafka.partitions) != self.partition:
-            agent = Agent()
+        agent, sender = agent_of_partition(self.partition, kafka.partitions), Sender(kafka)
         self.key = agent.key.encoded()
         update = StateUpdated(base_version=1, new_version=2, state_json=STATE_JSON)
         work = (agent.work() for _ in range(2 * BATCHES))

@@ -1,15 +1,20 @@
 """One session of two services: its turns and tool results, as its rows and ClickHouse have them."""
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from sessionary.producers import SessionClient, StateMismatch, tool
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.integration.pipeline_rig import TENANT, PipelineRig
+from sessionary.sinks.core.sink_kinds import SinkKind
+from tests.integration.pipeline_rig import TENANT, PipelineRig, started_pipeline
+from tests.integration.sink_rig import settings_for, sink_in_thread
 from tests.support.processes import Processes
 from tests.support.waiting import wait_until
 
+SINKS: Sequence[SinkKind] = ("audit", "history", "rejected")
 TURNS = [
     ("user", "What will May bring?", "billing"),
     ("tool", '{"april":7}', "billing"),
@@ -72,10 +77,9 @@ class TwoServices:
 
 
 def test_a_session_of_two_services_shows_all_turns_and_results_in_its_rows_and_in_clickhouse(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
+    kafka: KafkaSettings, tables: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    pipeline = PipelineRig(kafka, clickhouse, processes)
-    pipeline.start_processor()
+    pipeline = started_pipeline(kafka, processes, tables)
     services = TwoServices(pipeline, tmp_path)
     with services.first, services.second:
         session_id = services.work()
@@ -87,12 +91,17 @@ def test_a_session_of_two_services_shows_all_turns_and_results_in_its_rows_and_i
     assert results == {"revenue": '{"april":7}', "forecast": "8"}
     assert pipeline.ask(session_id)["state_json"] == '{"month":"june"}'
 
-    pipeline.start_sinks(("audit", "history", "rejected"))
     where = f"FROM {{{{db}}}}.{{}} WHERE session_id = '{session_id}'"
-    wait_until(
-        lambda: pipeline.sql(f"SELECT count() {where.format('v_messages')}") == [["3"]], 60, "all turns", pause_s=0.5
-    )
-    pipeline.wait_landed()
+    with ExitStack() as sinks:
+        for kind in SINKS:
+            sinks.enter_context(sink_in_thread(kind, settings_for(kafka, tables)))
+        wait_until(
+            lambda: pipeline.sql(f"SELECT count() {where.format('v_messages')}") == [["3"]],
+            60,
+            "all turns",
+            pause_s=0.5,
+        )
+        pipeline.wait_landed()
     turns = pipeline.sql(f"SELECT turn, role, service_id {where.format('v_messages')} ORDER BY turn")
     assert turns == [[f"{n}", role, service] for n, (role, _, service) in enumerate(TURNS, 1)]
     found = pipeline.sql(f"SELECT tool_name, result, service_id {where.format('v_tool_calls')} ORDER BY tool_name")

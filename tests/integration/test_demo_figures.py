@@ -11,7 +11,6 @@ from sessionary.infra.demo.plan import Plan
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.clickhouse_rows import insert_records
-from tests.support.migrated_tables import make_tables
 from tests.support.sink_records import NOW_US, batch_record
 
 DEMO = "demo"
@@ -29,18 +28,17 @@ def write_journal(path: Path, offsets: Sequence[int]) -> Path:
 
 
 def test_no_event_misses_its_batch_because_of_a_transaction_without_records(
-    clickhouse: ClickHouseSettings, tmp_path: Path
+    tables: ClickHouseSettings, tmp_path: Path
 ) -> None:
     """A decision, such as other rules, is a transaction that begins where the next one does."""
-    make_tables(clickhouse)
-    client = ClickHouseClient(clickhouse)
+    client = ClickHouseClient(tables)
     record_plan(client, Plan(DEMO, (), 0.0))
     batches = []
     for first in range(0, 10 * PAIRS, 10):
         number = first // 5
         batches.append(batch_record(0, number + 1, first_offset=first, last_offset=first, applied=0))
         batches.append(batch_record(0, number + 2, first_offset=first, last_offset=first + 9))
-    insert_records(clickhouse, "batches", [encode_record(batch) for batch in batches], NOW_US)
+    insert_records(tables, "batches", [encode_record(batch) for batch in batches], NOW_US)
     load_journals(client, DEMO, [write_journal(tmp_path / "journal.ndjson", range(10 * PAIRS))])
     assert client.fetch_one(queries.MISSING, demo=DEMO)["batches"] == 0
     load_journals(client, DEMO, [write_journal(tmp_path / "more.ndjson", [10 * PAIRS, 10 * PAIRS + 1])])

@@ -1,6 +1,5 @@
 """The examples as users run them: as processes, on a real broker and a processor."""
 
-import json
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -21,16 +20,14 @@ from sessionary.schemas.events import (
     ToolCallSucceeded,
     UsageRecorded,
 )
-from sessionary.schemas.settings import KafkaSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of, session_of
-from tests.integration.pipeline_rig import TENANT, TOKEN
-from tests.support import Processes
+from tests.integration.pipeline_rig import OPERATOR_TOKEN, TENANT, PipelineRig
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def rig(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
-    return ExamplesRig(kafka, processes, tmp_path)
+def rig(pipeline: PipelineRig, tmp_path: Path) -> ExamplesRig:
+    return ExamplesRig(pipeline, tmp_path)
 
 
 def test_a_plain_agent_and_an_asyncio_agent_report_their_calls(rig: ExamplesRig) -> None:
@@ -57,14 +54,6 @@ def test_a_plain_agent_and_an_asyncio_agent_report_their_calls(rig: ExamplesRig)
     }
     assert sum(isinstance(p, RunCompleted) for p in payloads) == 1
     assert rig.refusals() == []
-
-    with rig.start_example("asyncio_tools.agent", "Atlantis") as failing:
-        output, _ = failing.communicate(timeout=END_S)
-    assert failing.returncode == 1
-    events = rig.events(output)
-    assert end_of(events) == "unrecoverable"
-    (failed,) = (event.payload for event in events if isinstance(event.payload, ToolCallFailed))
-    assert failed.error.code == "LookupError"
 
 
 def test_a_killed_agent_goes_on_in_its_next_process(rig: ExamplesRig, tmp_path: Path) -> None:
@@ -110,13 +99,9 @@ def test_a_session_waits_for_a_person_and_goes_on_in_another_process(rig: Exampl
     assert rig.refusals() == []
 
 
-def test_an_agent_asks_and_an_operator_answers_or_none_in_time(
-    kafka: KafkaSettings, processes: Processes, tmp_path: Path
-) -> None:
-    tokens = json.dumps({TOKEN: TENANT, "op": {"principal": "ops", "roles": ["operator"]}})
-    rig = ExamplesRig(kafka, processes, tmp_path, api_tokens=tokens)
+def test_an_agent_asks_and_an_operator_answers_or_none_in_time(rig: ExamplesRig) -> None:
     assert rig.run_example("pause_for_person.approval", 1200, 1).splitlines()[1] == "expired by the clock in epoch 2"
-    settings = OperatorSettings(control_url=rig.pipeline.control_url, operator_token=SecretStr("op"))
+    settings = OperatorSettings(control_url=rig.pipeline.control_url, operator_token=SecretStr(OPERATOR_TOKEN))
     with rig.start_example("pause_for_person.approval", 1200) as asking:
         assert asking.stdout is not None
         session_id = session_of(asking.stdout.readline())
@@ -132,3 +117,14 @@ def test_an_agent_asks_and_an_operator_answers_or_none_in_time(
         assert answered["reason_code"] == "approved"
         assert asking.communicate(timeout=END_S)[0] == "approved by ops in epoch 2\n"
     assert rig.refusals() == []
+
+
+def test_an_agent_that_fails_tells_why(rig: ExamplesRig) -> None:
+    """It comes last: its tool may end later than its session, and is refused then."""
+    with rig.start_example("asyncio_tools.agent", "Atlantis") as failing:
+        output, _ = failing.communicate(timeout=END_S)
+    assert failing.returncode == 1
+    events = rig.events(output)
+    assert end_of(events) == "unrecoverable"
+    (failed,) = (event.payload for event in events if isinstance(event.payload, ToolCallFailed))
+    assert failed.error.code == "LookupError"

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sessionary.infra.local.process import Child
-from sessionary.schemas.ids import new_session_id, partition_of
+from sessionary.schemas.ids import new_session_id
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.streams.stream_transport import StreamConsumer
@@ -25,6 +25,7 @@ from tests.integration.pipeline_rig import COMMAND
 from tests.integration.processor_load import (
     Agent,
     Sender,
+    agent_of_partition,
     check_everything,
     count_judged,
     last_writers,
@@ -79,15 +80,9 @@ def charged(kafka: KafkaSettings) -> list[tuple[bytes | None, tuple[str, str | N
     return found
 
 
-def agent_in(kafka: KafkaSettings, partition: int) -> Agent:
-    return next(
-        agent for agent in iter(Agent, None) if partition_of(agent.key.encoded(), kafka.partitions) == partition
-    )
-
-
 def start_sessions(kafka: KafkaSettings) -> list[Agent]:
     """Start two sessions in each partition, which stay Active; wait until they are committed."""
-    agents = [agent_in(kafka, partition) for partition in range(kafka.partitions) for _ in range(2)]
+    agents = [agent_of_partition(number // 2, kafka.partitions) for number in range(2 * kafka.partitions)]
     sender = Sender(kafka)
     for agent in agents:
         sender.send(*agent.start(LASTING))
@@ -195,7 +190,7 @@ def test_a_record_that_an_agent_was_handling_when_its_worker_ended_comes_again(
     kafka: KafkaSettings, processes: Processes
 ) -> None:
     make_topics(kafka, kafka.partitions, "tool-invoices", "charged-invoices")
-    key = agent_in(kafka, 1).key.encoded()
+    key = agent_of_partition(1, kafka.partitions).key.encoded()
     producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
     producer.produce(f"{kafka.topic_prefix}.tool-invoices", b"wait", key)
     assert producer.flush(120) == 0

@@ -34,8 +34,8 @@ _USAGE = "SELECT calls, tokens_in, model_cost_usd_micros + tool_cost_usd_micros 
 
 
 @pytest.fixture
-def rows(clickhouse: ClickHouseSettings) -> AgedRows:
-    return AgedRows(clickhouse)
+def rows(tables: ClickHouseSettings) -> AgedRows:
+    return AgedRows(tables)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,8 @@ def test_a_refusal_marks_the_record_at_its_place_not_one_of_a_topic_that_was_mad
     assert rows.fetch_values(_USAGE) == [(1, 100, 12)]
 
 
-def test_marks_are_kept_for_as_long_as_settings_keep_the_history(
-    rows: AgedRows, clickhouse: ClickHouseSettings
-) -> None:
-    settings = RetentionSettings.model_validate({**clickhouse.model_dump(), "retention_history_days": 18_262})
+def test_marks_are_kept_for_as_long_as_settings_keep_the_history(rows: AgedRows, tables: ClickHouseSettings) -> None:
+    settings = RetentionSettings.model_validate({**tables.model_dump(), "retention_history_days": 18_262})
     apply_retention(settings)
     for offset, age in enumerate((1, 4_000)):
         rows.insert_rows("history", age, [usage()], offset)

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +18,6 @@ from confluent_kafka import KafkaError, Message, Producer
 from sessionary.infra.control_api_client import ControlApiClient
 from sessionary.infra.settings import OperatorSettings
 from sessionary.schemas.errors import SessionaryError
-from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import AuditRecord, BatchRecord, RejectedEvent
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
@@ -27,7 +26,14 @@ from sessionary.stream_processors.core.model import LogRecord
 from tests.core.record_fuzzer import FuzzedRecord
 from tests.fuzz.fuzz_run import VERDICT, FuzzRun
 from tests.integration.pipeline_rig import PipelineRig
-from tests.integration.processor_load import HOLE_MS, QUIET_MS, Agent, Sender, count_judged, wait_caught_up
+from tests.integration.processor_load import (
+    HOLE_MS,
+    QUIET_MS,
+    Sender,
+    agent_of_partition,
+    count_judged,
+    wait_caught_up,
+)
 from tests.integration.refold import refold
 from tests.support.broken_headers import BrokenMessage
 from tests.support.event_factory import TICK
@@ -127,11 +133,6 @@ def refolded_outcomes(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> 
     trail = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
     expected = refold(log, settings, audits=trail)
     return outcomes_of(expected.rejected, expected.audits)
-
-
-def agent_of_partition(partition: int, partitions: int) -> Agent:
-    agents: Iterator[Agent] = iter(Agent, None)
-    return next(agent for agent in agents if partition_of(agent.key.encoded(), partitions) == partition)
 
 
 _DAYS = 31  # that finished runs are kept

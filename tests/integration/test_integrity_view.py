@@ -14,7 +14,6 @@ from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS, SinkKind
 from sessionary.sinks.settings import SinkSettings
 from tests.support.losses import delete_rows
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record
 
@@ -88,9 +87,8 @@ class Rows:
 
 
 @pytest.fixture
-def rows(clickhouse: ClickHouseSettings) -> Iterator[Rows]:
-    make_tables(clickhouse)
-    written = Rows(clickhouse)
+def rows(tables: ClickHouseSettings) -> Iterator[Rows]:
+    written = Rows(tables)
     for partition in (0, 1):
         written.transactions(partition, range(1, _BATCHES + 1))
     yield written
@@ -116,7 +114,7 @@ def scalar_lookups(clickhouse: ClickHouseSettings) -> int:
     return int(run_sql(clickhouse, f"{asked}'ScalarSubqueriesCacheMiss')"))
 
 
-def test_its_plan_names_few_subqueries(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+def test_its_plan_names_few_subqueries(rows: Rows, tables: ClickHouseSettings) -> None:
     """Each is analysed again at each place that names it, which costs more than small tables do.
 
     The server counts for all its clients, so queries of other tests can only add: the least of a
@@ -124,28 +122,28 @@ def test_its_plan_names_few_subqueries(rows: Rows, clickhouse: ClickHouseSetting
     """
     asked = []
     for _ in range(10):
-        before = scalar_lookups(clickhouse)
-        assert faults(clickhouse, late_s=0) == []
-        asked.append(scalar_lookups(clickhouse) - before)
+        before = scalar_lookups(tables)
+        assert faults(tables, late_s=0) == []
+        asked.append(scalar_lookups(tables) - before)
     assert min(asked) <= 90, asked
 
 
-def test_losses_are_named_with_their_offsets(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    assert faults(clickhouse, late_s=0) == []
-    delete_rows(clickhouse, "history", "source_partition = 1 AND source_offset IN (23, 25)")
+def test_losses_are_named_with_their_offsets(rows: Rows, tables: ClickHouseSettings) -> None:
+    assert faults(tables, late_s=0) == []
+    delete_rows(tables, "history", "source_partition = 1 AND source_offset IN (23, 25)")
     named = [("history_rows_missing", 1, 2, 23, 25)]
-    assert faults(clickhouse, late_s=0) == named
-    assert faults(clickhouse) == [], "rows of just now may be of a block whose parts come one by one"
+    assert faults(tables, late_s=0) == named
+    assert faults(tables) == [], "rows of just now may be of a block whose parts come one by one"
     run_sql(
-        clickhouse,
-        f"ALTER TABLE {clickhouse.clickhouse_database}.history UPDATE landed_at = now64(3) - 61 "
+        tables,
+        f"ALTER TABLE {tables.clickhouse_database}.history UPDATE landed_at = now64(3) - 61 "
         "WHERE source_partition = 1 AND source_offset = 49 SETTINGS mutations_sync = 2",
     )
-    assert faults(clickhouse) == named
+    assert faults(tables) == named
     # The group's offset was moved on, or Kafka deleted records before they were read.
     for table in ("history", "audit", "rejected"):
-        delete_rows(clickhouse, table, "source_partition = 0 AND source_offset BETWEEN 15 AND 34")
-    assert faults(clickhouse, late_s=0) == [
+        delete_rows(tables, table, "source_partition = 0 AND source_offset BETWEEN 15 AND 34")
+    assert faults(tables, late_s=0) == [
         ("audit_missing", None, 2, None, None),
         ("audit_rows_missing", 0, 2, 20, 39),
         ("history_rows_missing", 0, 20, 15, 34),
@@ -154,134 +152,134 @@ def test_losses_are_named_with_their_offsets(rows: Rows, clickhouse: ClickHouseS
     ]
 
 
-def test_rows_at_the_end_are_missed_once_they_are_late(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+def test_rows_at_the_end_are_missed_once_they_are_late(rows: Rows, tables: ClickHouseSettings) -> None:
     rows.batches(0, [5])
-    assert faults(clickhouse) == []
-    assert faults(clickhouse, late_s=0) == [
+    assert faults(tables) == []
+    assert faults(tables, late_s=0) == [
         ("audit_rows_missing", 0, 1, 50, 59),
         ("history_rows_missing", 0, 10, 50, 59),
         ("rejected_rows_missing", 0, 2, 50, 59),
     ]
     for write in (rows.history, rows.audit, rows.refusals):
         write(0, [5])
-    assert faults(clickhouse, late_s=0) == []
+    assert faults(tables, late_s=0) == []
 
 
-def test_batches_that_lack_are_found_between_others_and_at_the_end(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    delete_rows(clickhouse, "batches", "partition = 0 AND number IN (1, 3)")
-    assert faults(clickhouse) == [("batch_missing", 0, 2, 0, 39)]
-    delete_rows(clickhouse, "batches", "partition = 0 AND number > 2")
+def test_batches_that_lack_are_found_between_others_and_at_the_end(rows: Rows, tables: ClickHouseSettings) -> None:
+    delete_rows(tables, "batches", "partition = 0 AND number IN (1, 3)")
+    assert faults(tables) == [("batch_missing", 0, 2, 0, 39)]
+    delete_rows(tables, "batches", "partition = 0 AND number > 2")
     end = [("batch_missing", 0, 1, 0, 19), ("batch_missing", 0, 2, 30, None)]
-    assert faults(clickhouse, late_s=0) == end
+    assert faults(tables, late_s=0) == end
     side = SINKS["batches"].side
     assert side is not None
-    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), side.table)
+    inserter = TableInserter(SinkSettings.model_validate(tables.model_dump()), side.table)
     inserter.open()
     block = inserter.new_block()
     told = encode_record(BatchAcknowledged(1, 6, rows.now_us, "w1"))
     assert not block.add_rows([side.build_row(RawRecord("t", 1, 9, rows.now_us // 1_000, b"k", told), Decoder())])
     inserter.insert_block(block, "told", first_try=True)
     inserter.close()
-    assert faults(clickhouse, late_s=0) == [*end, ("batch_missing", 1, 2, 50, None)]
+    assert faults(tables, late_s=0) == [*end, ("batch_missing", 1, 2, 50, None)]
 
 
-def test_emptied_tables_are_faults(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    def empty(*tables: str) -> None:
-        for table in tables:
-            run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.{table}")
+def test_emptied_tables_are_faults(rows: Rows, tables: ClickHouseSettings) -> None:
+    def empty(*names: str) -> None:
+        for table in names:
+            run_sql(tables, f"TRUNCATE TABLE {tables.clickhouse_database}.{table}")
 
     empty("history", "rejected")
-    assert faults(clickhouse, late_s=0) == [
+    assert faults(tables, late_s=0) == [
         *[("history_rows_missing", partition, 40, 10, 49) for partition in (0, 1)],
         *[("rejected_rows_missing", partition, 8, 10, 49) for partition in (0, 1)],
     ]
     empty("batches")
-    assert faults(clickhouse, late_s=0) == [("batch_missing", partition, 4, 0, None) for partition in (0, 1)]
+    assert faults(tables, late_s=0) == [("batch_missing", partition, 4, 0, None) for partition in (0, 1)]
     empty("audit")
     rows.transactions(1, [_BATCHES + 1])
-    assert faults(clickhouse) == [("audit_missing", None, 4, None, None), ("batch_missing", 1, 4, 0, 49)]
+    assert faults(tables) == [("audit_missing", None, 4, None, None), ("batch_missing", 1, 4, 0, 49)]
 
 
-def test_a_part_that_was_deleted_is_a_fault(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    database = clickhouse.clickhouse_database
+def test_a_part_that_was_deleted_is_a_fault(rows: Rows, tables: ClickHouseSettings) -> None:
+    database = tables.clickhouse_database
     for table in ("history", "rejected", "audit", "batches"):
-        run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.{table}")
+        run_sql(tables, f"SYSTEM STOP MERGES {database}.{table}")
         rows.transactions(2, [1]) if table == "history" else None
     for table in ("history", "rejected", "audit", "batches"):
         name, lost = run_sql(
-            clickhouse,
+            tables,
             f"SELECT name, rows FROM system.parts WHERE database = '{database}' AND table = '{table}' AND active "
             "ORDER BY rows, name LIMIT 1",
         ).split()
-        run_sql(clickhouse, f"ALTER TABLE {database}.{table} DROP PART '{name}'")
+        run_sql(tables, f"ALTER TABLE {database}.{table} DROP PART '{name}'")
         fault = "batch_missing" if table == "batches" else f"{table}_rows_missing"
-        found = [one for one in faults(clickhouse, late_s=0) if one[0] == fault]
+        found = [one for one in faults(tables, late_s=0) if one[0] == fault]
         if table == "batches":
             # No table has anything of this transaction any more: only Kafka knows it.
             assert found == []
         else:
             assert [one[2] for one in found] == [int(lost)]
+        run_sql(tables, f"SYSTEM START MERGES {database}.{table}")
 
 
-def test_a_row_that_is_stored_twice_is_a_fault_until_it_is_merged(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    database = clickhouse.clickhouse_database
-    tables = ("history", "audit", "rejected")
-    for table in tables:
-        run_sql(clickhouse, f"OPTIMIZE TABLE {database}.{table} FINAL")
-        run_sql(clickhouse, f"SYSTEM STOP MERGES {database}.{table}")
+def test_a_row_that_is_stored_twice_is_a_fault_until_it_is_merged(rows: Rows, tables: ClickHouseSettings) -> None:
+    database = tables.clickhouse_database
+    names = ("history", "audit", "rejected")
+    for table in names:
+        run_sql(tables, f"OPTIMIZE TABLE {database}.{table} FINAL")
+        run_sql(tables, f"SYSTEM STOP MERGES {database}.{table}")
     for write in (rows.history, rows.audit, rows.refusals):
         write(1, [2])
-    assert faults(clickhouse) == [
+    assert faults(tables) == [
         ("audit_rows_doubled", 1, 1, 20, 29),
         ("history_rows_doubled", 1, 10, 20, 29),
         ("rejected_rows_doubled", 1, 2, 20, 29),
     ]
-    for table in tables:
-        run_sql(clickhouse, f"SYSTEM START MERGES {database}.{table}")
-        run_sql(clickhouse, f"OPTIMIZE TABLE {database}.{table} FINAL")
-    assert faults(clickhouse) == []
+    for table in names:
+        run_sql(tables, f"SYSTEM START MERGES {database}.{table}")
+        run_sql(tables, f"OPTIMIZE TABLE {database}.{table} FINAL")
+    assert faults(tables) == []
 
 
-def test_rows_without_a_record_and_dead_letters_are_faults(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+def test_rows_without_a_record_and_dead_letters_are_faults(rows: Rows, tables: ClickHouseSettings) -> None:
     rows.insert("batches", [rows.raw(0, 9, batch_record(0, 5, applied=9, audited=0, started_at=rows.now_us))])
     rows.history(0, [5])
-    inserter = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), SINKS["audit"].table)
+    inserter = TableInserter(SinkSettings.model_validate(tables.model_dump()), SINKS["audit"].table)
     inserter.open()
     block = inserter.new_block("sink_dead_letters")
     raw = RawRecord("t.audit", 1, 77, rows.now_us // 1_000, b"k", b"junk")
     block.add_rows([dead_letter_row("audit", raw, "undecodable")])
     inserter.insert_block(block, "dead", first_try=True, table="sink_dead_letters")
     inserter.close()
-    assert faults(clickhouse, late_s=0) == [
+    assert faults(tables, late_s=0) == [
         ("audit_dead_letters", 1, 1, 77, 77),
         ("history_rows_unexpected", 0, 1, 50, 59),
     ]
 
 
-def test_what_retention_may_have_removed_is_no_fault(clickhouse: ClickHouseSettings) -> None:
-    make_tables(clickhouse)
-    rows = Rows(clickhouse)
+def test_what_retention_may_have_removed_is_no_fault(tables: ClickHouseSettings) -> None:
+    rows = Rows(tables)
     for number, days in enumerate((358, 200, 21), 1):
         rows.batches(0, [number], days * DAY_US)
     rows.close()
-    assert faults(clickhouse) == []
+    assert faults(tables) == []
     # After 30 days rows of personal data are gone, after 365 days refusals are.
-    assert faults(clickhouse, late_s=0) == [
+    assert faults(tables, late_s=0) == [
         ("audit_rows_missing", 0, 1, 30, 39),
         ("history_rows_missing", 0, 10, 30, 39),
         ("rejected_rows_missing", 0, 4, 20, 39),
     ]
 
 
-def test_a_time_compares_its_own_transactions_only(rows: Rows, clickhouse: ClickHouseSettings) -> None:
+def test_a_time_compares_its_own_transactions_only(rows: Rows, tables: ClickHouseSettings) -> None:
     for number in (5, 6, 7):
         rows.transactions(1, [number], -3_600_000_000 * number)
-    delete_rows(clickhouse, "history", "source_offset IN (61, 72)")
-    delete_rows(clickhouse, "batches", "number = 2")
+    delete_rows(tables, "history", "source_offset IN (61, 72)")
+    delete_rows(tables, "batches", "number = 2")
     hours = [rows.now_us // 1_000_000 + 3_600 * number for number in (6, 7)]
-    database = clickhouse.clickhouse_database
+    database = tables.clickhouse_database
     text = run_sql(
-        clickhouse,
+        tables,
         f"SELECT fault, first_offset FROM {database}.v_integrity_between(from=toDateTime({hours[0]}, 'UTC'), "
         f"to=toDateTime({hours[1]}, 'UTC'), late_s=0)",
     )
@@ -289,24 +287,24 @@ def test_a_time_compares_its_own_transactions_only(rows: Rows, clickhouse: Click
 
 
 def test_a_time_after_a_loss_of_all_rows_misses_the_transaction_before_its_first(
-    rows: Rows, clickhouse: ClickHouseSettings
+    rows: Rows, tables: ClickHouseSettings
 ) -> None:
     """Else a time that begins after the loss is well: nothing in it lacks."""
     since_s = rows.now_us // 1_000_000 + 3_600
     window = f"from=toDateTime({since_s}, 'UTC'), to='2106-01-01 00:00:00', late_s=0"
     query = (
         "SELECT fault, partition, rows, first_offset, last_offset FROM "
-        f"{clickhouse.clickhouse_database}.v_integrity_between({window}) ORDER BY partition"
+        f"{tables.clickhouse_database}.v_integrity_between({window}) ORDER BY partition"
     )
     for table in SINKS:
-        run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.{table}")
+        run_sql(tables, f"TRUNCATE TABLE {tables.clickhouse_database}.{table}")
     rows.transactions(0, [5, 6], -7_200_000_000)
     rows.transactions(1, [1], -7_200_000_000)  # the first one of its partition
-    assert run_sql(clickhouse, query).split() == ["batch_missing", "0", "1", "49", "49"]
+    assert run_sql(tables, query).split() == ["batch_missing", "0", "1", "49", "49"]
     rows.batches(0, [4], 7_200_000_000)  # it is there, and not of this time
-    assert run_sql(clickhouse, query) == ""
+    assert run_sql(tables, query) == ""
     rows.batches(0, [4], 7_200_000_000)  # twice, which is not of this time either
-    assert run_sql(clickhouse, query) == ""
+    assert run_sql(tables, query) == ""
 
 
 class Ends:
@@ -327,13 +325,13 @@ class Ends:
         )
 
 
-def test_the_record_that_a_sink_has_written_last_must_have_a_row(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    ends = Ends(clickhouse)
+def test_the_record_that_a_sink_has_written_last_must_have_a_row(rows: Rows, tables: ClickHouseSettings) -> None:
+    ends = Ends(tables)
     for sink in SINKS:
         ends.tell(sink, 150, 149)
-    assert faults(clickhouse) == [(f"{sink}_end_missing", 1, 1, 149, 149) for sink in sorted(SINKS)]
+    assert faults(tables) == [(f"{sink}_end_missing", 1, 1, 149, 149) for sink in sorted(SINKS)]
     # What the tables have; the last line of the audit trail became a dead letter.
-    letters = TableInserter(SinkSettings.model_validate(clickhouse.model_dump()), SINKS["audit"].table)
+    letters = TableInserter(SinkSettings.model_validate(tables.model_dump()), SINKS["audit"].table)
     letters.open()
     block = letters.new_block("sink_dead_letters", topic_id="now")
     raw = RawRecord("t.audit", 1, 149, rows.now_us // 1_000, b"k", b"junk")
@@ -342,24 +340,22 @@ def test_the_record_that_a_sink_has_written_last_must_have_a_row(rows: Rows, cli
     letters.close()
     for sink, last in (("audit", 149), ("history", 49), ("rejected", 47), ("batches", 4)):
         ends.tell(sink, 150, last, "now", "now64(3) + 1")
-    assert faults(clickhouse) == [("audit_dead_letters", 1, 1, 149, 149)]
+    assert faults(tables) == [("audit_dead_letters", 1, 1, 149, 149)]
     # A row of a topic of that name that was deleted is none of this one.
     ends.tell("audit", 150, 149, "of the next topic", "now64(3) + 2")
-    assert ("audit_end_missing", 1, 1, 149, 149) in faults(clickhouse)
+    assert ("audit_end_missing", 1, 1, 149, 149) in faults(tables)
 
 
-def test_where_a_sink_stands_is_within_its_log_and_was_told_lately(rows: Rows, clickhouse: ClickHouseSettings) -> None:
-    ends = Ends(clickhouse)
+def test_where_a_sink_stands_is_within_its_log_and_was_told_lately(rows: Rows, tables: ClickHouseSettings) -> None:
+    ends = Ends(tables)
     ends.tell("history", 90, None)
     ends.tell("audit", 203, None)
     ends.tell("rejected", 100, None)
     ends.tell("batches", 150, 149, told="now64(3) - INTERVAL 8 DAY")  # such a row may have expired
-    assert faults(clickhouse) == [("audit_log_shorter", 1, 3, 200, 202), ("history_deleted_unread", 1, 10, 90, 99)]
+    assert faults(tables) == [("audit_log_shorter", 1, 3, 200, 202), ("history_deleted_unread", 1, 10, 90, 99)]
 
 
-def test_a_transaction_of_a_decision_alone_takes_no_row_of_the_next_one(
-    rows: Rows, clickhouse: ClickHouseSettings
-) -> None:
+def test_a_transaction_of_a_decision_alone_takes_no_row_of_the_next_one(rows: Rows, tables: ClickHouseSettings) -> None:
     decision = batch_record(0, 5, first_offset=50, last_offset=50, applied=0, started_at=rows.now_us)
     rows.insert("batches", [rows.raw(0, 5, decision)])
     line = audit_record(0, 0, at=rows.now_us, source_partition=0, source_offset=50, batch_number=5)
@@ -367,4 +363,4 @@ def test_a_transaction_of_a_decision_alone_takes_no_row_of_the_next_one(
     following = batch_record(0, 6, first_offset=50, last_offset=59, audited=0, started_at=rows.now_us)
     rows.insert("batches", [rows.raw(0, 6, following)])
     rows.history(0, [5])
-    assert faults(clickhouse, late_s=0) == []
+    assert faults(tables, late_s=0) == []

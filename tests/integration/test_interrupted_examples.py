@@ -14,6 +14,7 @@ from sessionary.schemas.events import StepStarted
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.examples_rig import END_S, ExamplesRig, end_of
+from tests.integration.pipeline_rig import started_pipeline
 from tests.support import Processes, read_records, wait_until
 from tests.support.shopping_list import ITEMS
 
@@ -34,7 +35,7 @@ LIST_SQL = (
 
 @pytest.fixture
 def rig(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> ExamplesRig:
-    return ExamplesRig(kafka, processes, tmp_path)
+    return ExamplesRig(started_pipeline(kafka, processes), tmp_path)
 
 
 def attempts(rig: ExamplesRig, output: str) -> Counter[str]:
@@ -85,7 +86,7 @@ def test_examples_that_are_killed_go_on_where_they_were(rig: ExamplesRig, kafka:
 def test_a_shopping_list_of_three_processes_is_in_clickhouse(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = ExamplesRig(kafka, processes, tmp_path, clickhouse=clickhouse)
+    rig = ExamplesRig(started_pipeline(kafka, processes, clickhouse), tmp_path)
     rig.pipeline.start_sinks(["history"])
     session_id = str(uuid.uuid4())
     said = [rig.run_program("tests.support.shopping_list", step, session_id) for step in ("plan", "read", "clear")]

@@ -55,8 +55,8 @@ class SharedRun:
 
 
 @pytest.fixture
-def shared(clickhouse: ClickHouseSettings) -> SharedRun:
-    return SharedRun(clickhouse)
+def shared(tables: ClickHouseSettings) -> SharedRun:
+    return SharedRun(tables)
 
 
 def test_a_run_s_events_have_the_places_that_the_judge_gives_them(shared: SharedRun) -> None:

@@ -39,14 +39,8 @@ _SECOND_US = 1_000_000
 
 
 @pytest.fixture
-def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
-    make_tables(clickhouse)
-    return clickhouse
-
-
-@pytest.fixture
-def now_us(clickhouse: ClickHouseSettings) -> int:
-    return int(run_sql(clickhouse, "SELECT toUnixTimestamp(now())")) * _SECOND_US
+def now_us(tables: ClickHouseSettings) -> int:
+    return int(run_sql(tables, "SELECT toUnixTimestamp(now())")) * _SECOND_US
 
 
 def timed_out(number: int, at_us: int, **fields: Any) -> bytes:
@@ -69,13 +63,13 @@ def refused(offset: int, at_us: int) -> bytes:
     return encode_record(RejectedEvent("stale_epoch", "", True, None, None, None, None, None, "t", 0, offset, at_us))
 
 
-def test_without_rows_no_figure_is_known(migrated: ClickHouseSettings) -> None:
+def test_without_rows_no_figure_is_known(tables: ClickHouseSettings) -> None:
     unknown = Quantiles(None, None, None)
-    assert ask_key_figures(migrated, _HOUR_S) == KeyFigures(None, None, unknown, unknown, unknown, None, None, None)
+    assert ask_key_figures(tables, _HOUR_S) == KeyFigures(None, None, unknown, unknown, unknown, None, None, None)
 
 
 def test_a_tenth_of_confirmations_that_is_suppressed_shows_as_a_reclaim_ratio_of_0_9(
-    migrated: ClickHouseSettings, now_us: int
+    tables: ClickHouseSettings, now_us: int
 ) -> None:
     """R-000-23; a lost host leaves the divisor, and a timeout of just now is not judged yet."""
     timeout_us = now_us - (LATE_S + 60) * _SECOND_US
@@ -85,128 +79,124 @@ def test_a_tenth_of_confirmations_that_is_suppressed_shows_as_a_reclaim_ratio_of
     lines += [timed_out(101, now_us + LATE_S * _SECOND_US)]  # however long the machine takes until it is asked
     before_us = now_us - (_HOUR_S + 60) * _SECOND_US
     lines += [timed_out(102, before_us), released(103, now_us)]
-    insert_records(migrated, "audit", lines, now_us)
-    insert_records(migrated, "audit", lines[:150], now_us, "again")  # stored twice, counted once
-    figures = ask_key_figures(migrated, _HOUR_S)
+    insert_records(tables, "audit", lines, now_us)
+    insert_records(tables, "audit", lines[:150], now_us, "again")  # stored twice, counted once
+    figures = ask_key_figures(tables, _HOUR_S)
     assert figures.reclaim_ratio == 0.9
     assert figures.cleanup == Quantiles(0.45, 0.85, 0.89)
     assert figures.cleanup_average_s == pytest.approx(0.445)
     assert figures.audit_io_ratio == 1.0
     failed = [timed_out(200, timeout_us), released(200, timeout_us, actions_failed=("mark_closed",))]
-    insert_records(migrated, "audit", failed, now_us, "failed")
-    assert ask_key_figures(migrated, _HOUR_S).reclaim_ratio == pytest.approx(90 / 101)
+    insert_records(tables, "audit", failed, now_us, "failed")
+    assert ask_key_figures(tables, _HOUR_S).reclaim_ratio == pytest.approx(90 / 101)
 
 
 def test_a_clean_up_whose_confirmation_a_late_sink_has_not_read_is_not_judged_yet(
-    migrated: ClickHouseSettings, now_us: int
+    tables: ClickHouseSettings, now_us: int
 ) -> None:
     read_us, unread_us = (now_us - (LATE_S + age_s) * _SECOND_US for age_s in (1_200, 30))
     lines = [timed_out(0, read_us), released(0, read_us + 1), timed_out(1, unread_us)]
-    insert_records(migrated, "audit", lines, now_us)
-    assert ask_key_figures(migrated, _HOUR_S).reclaim_ratio == 0.5
-    assert ask_key_figures(migrated, _HOUR_S, behind_s=900).reclaim_ratio == 1.0
+    insert_records(tables, "audit", lines, now_us)
+    assert ask_key_figures(tables, _HOUR_S).reclaim_ratio == 0.5
+    assert ask_key_figures(tables, _HOUR_S, behind_s=900).reclaim_ratio == 1.0
 
 
 @pytest.mark.parametrize("percent", [9, 11])
-def test_the_share_of_costs_of_retries_after_a_timeout(migrated: ClickHouseSettings, now_us: int, percent: int) -> None:
+def test_the_share_of_costs_of_retries_after_a_timeout(tables: ClickHouseSettings, now_us: int, percent: int) -> None:
     """R-000-46: a load of 9 % and one of 11 %; refused and repeated events cost nothing."""
     events = [usage(1, 100 - percent), usage(2, percent, retry=True), usage(2, percent, retry=True), usage(3, 5_000)]
-    insert_records(migrated, "history", events, now_us - _SECOND_US)
-    insert_records(migrated, "history", [usage(4, 5_000)], now_us - 2 * _HOUR_S * _SECOND_US, "before")
-    insert_records(migrated, "rejected", [refused(3, now_us - _SECOND_US)], now_us)
-    assert ask_key_figures(migrated, _HOUR_S).timeout_retry_cost_ratio == pytest.approx(percent / 100)
+    insert_records(tables, "history", events, now_us - _SECOND_US)
+    insert_records(tables, "history", [usage(4, 5_000)], now_us - 2 * _HOUR_S * _SECOND_US, "before")
+    insert_records(tables, "rejected", [refused(3, now_us - _SECOND_US)], now_us)
+    assert ask_key_figures(tables, _HOUR_S).timeout_retry_cost_ratio == pytest.approx(percent / 100)
 
 
-def test_the_largest_context_is_that_of_an_event_that_was_not_refused(
-    migrated: ClickHouseSettings, now_us: int
-) -> None:
+def test_the_largest_context_is_that_of_an_event_that_was_not_refused(tables: ClickHouseSettings, now_us: int) -> None:
     """R-000-44."""
     beats = [
         agent_event(Heartbeat(number), seq=number, context_bytes=size)
         for number, size in enumerate((5, 209_715_201, 10**12))
     ]
-    insert_records(migrated, "history", beats, now_us - _SECOND_US)
-    insert_records(migrated, "rejected", [refused(2, now_us - _SECOND_US)], now_us)
-    assert ask_key_figures(migrated, _HOUR_S).session_context_bytes_max == 209_715_201
+    insert_records(tables, "history", beats, now_us - _SECOND_US)
+    insert_records(tables, "rejected", [refused(2, now_us - _SECOND_US)], now_us)
+    assert ask_key_figures(tables, _HOUR_S).session_context_bytes_max == 209_715_201
 
 
-def test_latencies_and_the_share_of_audit_bytes(migrated: ClickHouseSettings, now_us: int) -> None:
+def test_latencies_and_the_share_of_audit_bytes(tables: ClickHouseSettings, now_us: int) -> None:
     """R-000-22, R-000-42, R-000-43, R-000-45."""
     began_us = now_us - 60 * _SECOND_US
     lines = [audit_record(n, 1, source_partition=1, batch_number=n, at=began_us) for n in (1, 2, 3)]
-    insert_records(migrated, "audit", [encode_record(line) for line in lines], now_us)
+    insert_records(tables, "audit", [encode_record(line) for line in lines], now_us)
     batches = [
         batch_record(1, n, started_at=began_us + 20_000, previous_acknowledged_at=began_us + 10_000 * n + 20_000)
         for n in (1, 2, 3, 4)
     ]
-    insert_records(migrated, "batches", [encode_record(record) for record in batches], now_us)
-    figures = ask_key_figures(migrated, _HOUR_S)
+    insert_records(tables, "batches", [encode_record(record) for record in batches], now_us)
+    figures = ask_key_figures(tables, _HOUR_S)
     # The acknowledgement of each is told by the next one.
     assert figures.transition_latency == Quantiles(0.05, 0.06, 0.06)
     assert figures.audit_write_latency == Quantiles(0.03, 0.04, 0.04)
-    sizes = ClickHouseClient(migrated).fetch_one(
+    sizes = ClickHouseClient(tables).fetch_one(
         "SELECT (SELECT sum(value_size) FROM audit) AS a, (SELECT sum(value_size) FROM batches) AS b"
     )
     assert figures.audit_io_ratio == sizes["a"] / (sizes["a"] + sizes["b"])
 
 
-def test_stored_bytes_are_told_by_session_and_layer(migrated: ClickHouseSettings, now_us: int) -> None:
+def test_stored_bytes_are_told_by_session_and_layer(tables: ClickHouseSettings, now_us: int) -> None:
     """R-003-89."""
     state = '{"text": "' + "ä" * 5_000 + '"}'
     updates = [StateUpdated(1, 2, state), StateUpdated(2, 3, state + state), StateUpdated(9, 10, state * 9)]
     events = [agent_event(update, seq=number) for number, update in enumerate(updates)]
-    insert_records(migrated, "history", events, now_us)
-    insert_records(migrated, "rejected", [refused(2, now_us)], now_us)
+    insert_records(tables, "history", events, now_us)
+    insert_records(tables, "rejected", [refused(2, now_us)], now_us)
     sizes = "SELECT layer, records, bytes FROM v_stored_bytes WHERE tenant_id = 'acme' ORDER BY layer"
 
     def stored() -> list[tuple[object, ...]]:
-        return [tuple(row.values()) for row in ClickHouseClient(migrated).fetch_rows(sizes)]
+        return [tuple(row.values()) for row in ClickHouseClient(tables).fetch_rows(sizes)]
 
-    kept = sum(
-        int(row["value_size"]) for row in ClickHouseClient(migrated).fetch_rows("SELECT value_size FROM history")
-    )
+    kept = sum(int(row["value_size"]) for row in ClickHouseClient(tables).fetch_rows("SELECT value_size FROM history"))
     assert stored() == [("history", 3, kept), ("state", 1, 2 * len(state.encode()))]
     archived = audit_record(1, 9, transition="T14", from_state="Terminated", to_state="Archived", at=now_us)
-    insert_records(migrated, "audit", [encode_record(archived)], now_us)
+    insert_records(tables, "audit", [encode_record(archived)], now_us)
     assert [layer for layer, *_ in stored()] == ["audit", "history"]
 
 
-def test_the_largest_tenant_stores_what_the_view_says_of_it(migrated: ClickHouseSettings, now_us: int) -> None:
+def test_the_largest_tenant_stores_what_the_view_says_of_it(tables: ClickHouseSettings, now_us: int) -> None:
     """R-003-89. One tenant has more of history, the other one more in all tables together."""
-    assert ask_tenant_bytes_max(migrated) == 0
+    assert ask_tenant_bytes_max(tables) == 0
     text = "x" * 500
     events = [agent_event(StateUpdated(1, 2, f'{{"text": "{text}"}}'))]
     events += [agent_event(StateUpdated(1, 2, f'{{"text": "{text}y"}}'), session=2, tenant_id="globex")]
-    insert_records(migrated, "history", events, now_us)
+    insert_records(tables, "history", events, now_us)
     lines = [encode_record(audit_record(1, seq, at=now_us)) for seq in (1, 2)]
-    insert_records(migrated, "audit", lines, now_us)
-    insert_records(migrated, "rejected", [refused(9, now_us)] * 50, now_us)  # of no tenant
+    insert_records(tables, "audit", lines, now_us)
+    insert_records(tables, "rejected", [refused(9, now_us)] * 50, now_us)  # of no tenant
     asked = "SELECT tenant_id, layer, bytes FROM v_stored_bytes WHERE layer != 'state'"
-    stored = {(row["tenant_id"], row["layer"]): row["bytes"] for row in ClickHouseClient(migrated).fetch_rows(asked)}
+    stored = {(row["tenant_id"], row["layer"]): row["bytes"] for row in ClickHouseClient(tables).fetch_rows(asked)}
     assert stored["globex", "history"] > stored["acme", "history"]
-    assert ask_tenant_bytes_max(migrated) == stored["acme", "history"] + stored["acme", "audit"]
+    assert ask_tenant_bytes_max(tables) == stored["acme", "history"] + stored["acme", "audit"]
 
 
 def test_findings_are_counted_by_fault_and_rows_that_a_sink_has_not_read_are_not_missing(
-    migrated: ClickHouseSettings, now_us: int
+    tables: ClickHouseSettings, now_us: int
 ) -> None:
     began_us = now_us - 600 * _SECOND_US
     batch = encode_record(batch_record(0, 1, started_at=began_us, applied=0, audited=2))
-    insert_records(migrated, "batches", [batch], now_us)
+    insert_records(tables, "batches", [batch], now_us)
     run_sql(
-        migrated,
-        f"ALTER TABLE {migrated.clickhouse_database}.batches UPDATE landed_at = now64(3) - 500 WHERE true "
+        tables,
+        f"ALTER TABLE {tables.clickhouse_database}.batches UPDATE landed_at = now64(3) - 500 WHERE true "
         "SETTINGS mutations_sync = 2",
     )
-    assert set(ask_integrity(migrated, 21_600, 3_600).by_fault.values()) == {0}
-    found = ask_integrity(migrated, 21_600, 0.0)
+    assert set(ask_integrity(tables, 21_600, 3_600).by_fault.values()) == {0}
+    found = ask_integrity(tables, 21_600, 0.0)
     assert set(found.by_fault) == set(KNOWN_FAULTS)
     assert {fault: number for fault, number in found.by_fault.items() if number} == {"audit_rows_missing": 1}
-    assert set(ask_integrity(migrated, 300, 0.0).by_fault.values()) == {0}  # it began before
+    assert set(ask_integrity(tables, 300, 0.0).by_fault.values()) == {0}  # it began before
 
 
-def test_every_disk_says_how_much_of_it_is_free(clickhouse: ClickHouseSettings) -> None:
-    assert [(disk.disk, 0 < disk.free_ratio < 1) for disk in ask_disk_space(clickhouse)] == [("default", True)]
+def test_every_disk_says_how_much_of_it_is_free(tables: ClickHouseSettings) -> None:
+    assert [(disk.disk, 0 < disk.free_ratio < 1) for disk in ask_disk_space(tables)] == [("default", True)]
 
 
 def _is_absent(port: int, series: str) -> bool:

@@ -14,7 +14,6 @@ from tests.integration.sink_rig import produce_records
 from tests.integration.test_lag import running_exporter
 from tests.support.clickhouse_rows import insert_records
 from tests.support.metrics_page import metric_values, read_page
-from tests.support.migrated_tables import make_tables
 from tests.support.sink_records import audit_record
 from tests.support.waiting import wait_until
 
@@ -23,23 +22,22 @@ _STEP = 5
 
 
 def test_an_exporter_serves_every_metric_and_the_pipeline_moves_them(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+    kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
     """A member of a sink's group commits a few records a round: it has a lag that shrinks."""
-    make_tables(clickhouse)
     topic, moved = kafka.topics.audit, set[str]()
     produce_records(kafka, topic, [(0, b"record")] * _RECORDS)
     group = f"{kafka.topic_prefix}.sink.audit"
     member = Consumer({**kafka.client_config(), "group.id": group, "enable.auto.commit": False})
     member.subscribe([topic])
-    with closing(member), running_exporter(kafka, clickhouse, window_s=2.0) as port:
+    with closing(member), running_exporter(kafka, tables, window_s=2.0) as port:
         wait_until(lambda: len(member.assignment()) + (member.poll(0.1) is None) > 1, 60, "an assignment")
         offsets = itertools.count(_STEP, _STEP)
 
         def have_moved() -> bool:
             at_us = time.time_ns() // 1_000
             line = encode_record(audit_record(1, at_us, at=at_us))
-            insert_records(clickhouse, "audit", [line], at_us - 2_000_000, f"t{at_us}")
+            insert_records(tables, "audit", [line], at_us - 2_000_000, f"t{at_us}")
             member.commit(offsets=[TopicPartition(topic, 0, next(offsets))], asynchronous=False)
             member.poll(0)
             page = metric_values(port)

@@ -13,7 +13,7 @@ from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import SessionClient
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.integration.pipeline_rig import TENANT, TOKEN
+from tests.integration.pipeline_rig import TENANT, TOKEN, started_pipeline
 from tests.integration.test_long_tasks import TaskRig, last_state
 from tests.support.pipelines import new_pipeline
 from tests.support.processes import Processes
@@ -59,11 +59,11 @@ class ThreeWorkers:
 
     def __init__(self, broker: LocalBroker, clickhouse: ClickHouseSettings, processes: Processes, folder: Path) -> None:
         self._broker, self._processes, self._folder = broker, processes, folder
-        self.rig = TaskRig(new_pipeline(broker.bootstrap_servers), processes, folder)
+        self.rig = TaskRig(started_pipeline(new_pipeline(broker.bootstrap_servers), processes), processes, folder)
         self.rig.pipeline.clickhouse = clickhouse
         (folder / "app_tasks.py").write_text(TASKS)
         self.ports = [self.rig.pipeline.api_port, free_port(), free_port()]
-        self._roles = [self.rig.processor, *self._start_processors((2, 3)), self._start_worker()]
+        self._roles = [self.rig.pipeline.processor, *self._start_processors((2, 3)), self._start_worker()]
 
     def _start_processors(self, numbers: tuple[int, ...]) -> list[Child]:
         start = self.rig.pipeline.start_processor

@@ -8,7 +8,7 @@ from sessionary.producers import SessionClient
 from sessionary.schemas.events import RunQueued, ToolCallSucceeded
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.examples_rig import ExamplesRig, end_of
-from tests.integration.pipeline_rig import COMMAND, TENANT
+from tests.integration.pipeline_rig import COMMAND, TENANT, started_pipeline
 from tests.integration.test_long_tasks import last_state
 from tests.style.project import ROOT
 from tests.support import Processes
@@ -17,7 +17,7 @@ from tests.support import Processes
 def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = ExamplesRig(kafka, processes, tmp_path)
+    rig = ExamplesRig(started_pipeline(kafka, processes), tmp_path)
     output = rig.run_example("long_task.agent", "ask", "m1", 4)
     found = re.fullmatch(
         r"The training has begun as task ([0-9a-f-]{36})\. Ask for its status .*", output.splitlines()[1]

@@ -17,7 +17,7 @@ from sessionary.producers import CleanupRequest, MigrationAborted, Session, Sess
 from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
+from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig, started_pipeline
 from tests.support.pipelines import environment
 from tests.support.processes import Processes
 from tests.support.reading import read_records, read_topic
@@ -29,12 +29,11 @@ _PAUSE_S = 0.005
 
 
 class MigrationRig:
-    """A processor; a client of billing, and processes of shipping."""
+    """A client of billing, and processes of shipping."""
 
-    def __init__(self, kafka: KafkaSettings, processes: Processes, folder: Path) -> None:
-        self._kafka, self._processes, self._folder = kafka, processes, folder
-        self._pipeline = PipelineRig(kafka, None, processes)
-        self._pipeline.start_processor()
+    def __init__(self, pipeline: PipelineRig, processes: Processes, folder: Path) -> None:
+        self._pipeline, self._kafka = pipeline, pipeline.kafka
+        self._processes, self._folder = processes, folder
         self._targets = 0
         self.errors: list[Exception] = []
         self.cleanups: list[CleanupRequest] = []
@@ -73,9 +72,9 @@ def lines_of(target: Child, kind: str) -> list[dict[str, Any]]:
 
 
 def test_a_session_moves_to_another_service_and_works_on_there(
-    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+    pipeline: PipelineRig, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = MigrationRig(kafka, processes, tmp_path)
+    rig = MigrationRig(pipeline, processes, tmp_path)
     target = rig.start_target()
     with rig.source() as source:
         session = source.session(user_id="u", state={"steps": 0})
@@ -110,9 +109,9 @@ def test_a_session_moves_to_another_service_and_works_on_there(
 
 
 def test_a_migration_to_a_service_that_nobody_runs_is_aborted_and_the_session_goes_on(
-    kafka: KafkaSettings, processes: Processes, tmp_path: Path
+    pipeline: PipelineRig, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = MigrationRig(kafka, processes, tmp_path)
+    rig = MigrationRig(pipeline, processes, tmp_path)
     with rig.source() as source, source.session(user_id="u", state={"steps": 0}) as session:
         with pytest.raises(MigrationAborted) as raised:
             session.migration.move(to=TARGET, ttl_s=1.0)
@@ -127,7 +126,7 @@ def test_a_migration_to_a_service_that_nobody_runs_is_aborted_and_the_session_go
 def test_a_target_that_dies_before_it_accepts_is_followed_by_the_next_one(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = MigrationRig(kafka, processes, tmp_path)
+    rig = MigrationRig(started_pipeline(kafka, processes), processes, tmp_path)
     first = rig.start_target("--hang")
     with rig.source() as source:
         session = source.session(user_id="u", state={"steps": 0})
@@ -151,7 +150,7 @@ def test_a_target_that_dies_before_it_accepts_is_followed_by_the_next_one(
 def test_the_owner_works_until_the_session_is_held_and_never_after_the_target(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = MigrationRig(kafka, processes, tmp_path)
+    rig = MigrationRig(started_pipeline(kafka, processes), processes, tmp_path)
     target = rig.start_target()
     moved: set[str] = set()
     with rig.source() as source:

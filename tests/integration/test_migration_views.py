@@ -68,8 +68,8 @@ class JudgedRows:
 
 
 @pytest.fixture
-def judged(clickhouse: ClickHouseSettings) -> JudgedRows:
-    return JudgedRows(clickhouse)
+def judged(tables: ClickHouseSettings) -> JudgedRows:
+    return JudgedRows(tables)
 
 
 def test_a_migration_is_one_row_with_its_freeze_and_its_clean_up(judged: JudgedRows) -> None:

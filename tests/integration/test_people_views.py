@@ -11,7 +11,6 @@ from sessionary.schemas.types import Limits
 from tests.core.oracle_rig import OracleRig
 from tests.support.clickhouse_rows import insert_block
 from tests.support.event_factory import EventFactory
-from tests.support.migrated_tables import make_tables
 
 HOUR_MS = 3_600_000
 
@@ -48,9 +47,8 @@ class Story:
         insert_block(clickhouse, "audit", records, "people")
 
 
-def test_pauses_and_waits_have_their_length_snapshot_and_person(clickhouse: ClickHouseSettings) -> None:
-    make_tables(clickhouse)
-    client = ClickHouseClient(clickhouse)
+def test_pauses_and_waits_have_their_length_snapshot_and_person(tables: ClickHouseSettings) -> None:
+    client = ClickHouseClient(tables)
     story = Story()
     held, asked, late, open_ = (story.start(name) for name in ("held", "asked", "late", "open"))
     story.act(held, "session_paused", snapshot=None, reason="look at it")
@@ -61,7 +59,7 @@ def test_pauses_and_waits_have_their_length_snapshot_and_person(clickhouse: Clic
     story.rig.advance(60_000)
     story.act(held, "session_resumed", message="go on")
     story.act(asked, "session_resumed", approved=True, message="fine")
-    story.store(clickhouse)
+    story.store(tables)
     names = "session_id, reason_code, actor, snapshot_id, ended_state, ended_reason_code, ended_by, length_s"
     pauses = {row["session_id"]: row for row in client.fetch_rows(f"SELECT {names} FROM v_pauses")}
     assert pauses[held.key.session_id] == {

@@ -23,6 +23,7 @@ from tests.integration.processor_load import (
     Agent,
     OutgoingRecord,
     Sender,
+    agent_of_partition,
     snapshot,
     start_processor,
 )
@@ -116,7 +117,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     sender.send(lasting.work())
     sender.flush()
     wait_until(lambda: page_of(port).get('errors_total{kind="judge"}') == 1, 20, "the event at which the judge fails")
-    sender.send(*agent_of(kafka, partition).start(SILENT))
+    sender.send(*agent_of_partition(partition, kafka.partitions).start(SILENT))
     sender.flush()
     wait_until(lambda: page_of(port).get('sessions{state="Active"}') == 2, 60, "a session that falls silent")
     sender.send(lasting.start(SHORT)[1], OutgoingRecord(lasting.key.encoded(), b"\x00\x00\x00\x00\x07value"))
@@ -124,12 +125,6 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     _check_lag(port, partition)
     due = f'timers_due{{partition="{partition}"}}'
     wait_until(lambda: page_of(port).get(due) == 1, 60, "its deadline, not fired")
-
-
-def agent_of(kafka: KafkaSettings, partition: int) -> Agent:
-    """Return an agent whose session is in a partition."""
-    agents = iter(Agent, None)
-    return next(agent for agent in agents if partition_of(agent.key.encoded(), kafka.partitions) == partition)
 
 
 def damage_store(folder: Path) -> None:

@@ -52,7 +52,9 @@ LASTING = Limits(model_ms=3_600_000, override=True)
 
 
 def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processes: Processes) -> None:
-    worker = start_processor(processes, kafka, "w1")
+    """The worker also tells which core it runs."""
+    port, tokens = free_port(), {"op": {"principal": "on-call", "roles": ["operator"]}}
+    worker = start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(tokens))
     sender, agents = Sender(kafka), [Agent() for _ in range(20)]
     for agent in agents:
         sender.send(*agent.start(LASTING), agent.work(), agent.event(SessionActivity("again", None), seq=2))
@@ -63,6 +65,7 @@ def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processe
     sender.send(*(agent.event(SessionTerminated("closed", None, None)) for agent in agents[:5]))
     places = sender.flush()
     wait_judged(kafka, len(places))
+    check_core(port, worker.log)
     worker.signal(signal.SIGTERM)
     assert worker.wait(180)
     assert worker.exit_code == 0
@@ -76,6 +79,27 @@ def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processe
         "undecodable": 1,
         "bad_key": 1,
     }
+
+
+def check_core(port: int, log: Path) -> None:
+    """Assert that a worker tells the core that it runs to operators and in its log."""
+    control_url = f"http://127.0.0.1:{port}"
+    client = ControlApiClient(OperatorSettings.model_validate({"control_url": control_url, "operator_token": "op"}))
+
+    def told() -> list[object]:
+        try:
+            return [found["core"] for found in client.list_rules()["workers"]]
+        except SessionaryError:  # the worker does not serve yet
+            return []
+
+    def written() -> list[object]:
+        lines = log.read_text("utf-8").splitlines()
+        return [json.loads(line)["core"] for line in lines if "processor is ready" in line]
+
+    wait_until(told, 120, "an answer")
+    assert told() == [core_build()]
+    wait_until(written, 120, "the line in the log")
+    assert set(written()) == {core_build()}
 
 
 def test_deadlines_fire_without_any_event(kafka: KafkaSettings, processes: Processes) -> None:
@@ -95,30 +119,6 @@ def test_deadlines_fire_without_any_event(kafka: KafkaSettings, processes: Proce
     assert min(late_ms) >= 0
     # Ticks are due each second; a busy machine sends them later. The log has no other record.
     assert sorted(late_ms)[len(late_ms) // 2] < 15_000
-
-
-def test_a_worker_tells_the_core_that_it_runs_to_operators_and_in_its_log(
-    kafka: KafkaSettings, processes: Processes
-) -> None:
-    port, tokens = free_port(), {"op": {"principal": "on-call", "roles": ["operator"]}}
-    worker = start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps(tokens))
-    control_url = f"http://127.0.0.1:{port}"
-    client = ControlApiClient(OperatorSettings.model_validate({"control_url": control_url, "operator_token": "op"}))
-
-    def told() -> list[object]:
-        try:
-            return [found["core"] for found in client.list_rules()["workers"]]
-        except SessionaryError:  # the worker does not serve yet
-            return []
-
-    def written() -> list[object]:
-        lines = worker.log.read_text("utf-8").splitlines()
-        return [json.loads(line)["core"] for line in lines if "processor is ready" in line]
-
-    wait_until(told, 120, "an answer")
-    assert told() == [core_build()]
-    wait_until(written, 120, "the line in the log")
-    assert set(written()) == {core_build()}
 
 
 def _judged_over(kafka: KafkaSettings, records: int) -> bool:

@@ -12,11 +12,11 @@ from tests.support.judged_rows import JudgedRows
 
 
 def test_refused_records_are_found_by_user_by_agent_and_by_session(
-    clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
-    log, agent = JudgedRows(AgedRows(clickhouse)), EventFactory()
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", tables.clickhouse_database)
+    log, agent = JudgedRows(AgedRows(tables)), EventFactory()
     log.start(agent)
     people = [("ann", "planner"), ("ann", "writer"), ("bob", "writer")]
     for user, name in people:

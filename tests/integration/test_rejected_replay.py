@@ -35,13 +35,13 @@ class LateRegistry:
 
 @pytest.fixture
 def command(
-    clickhouse: ClickHouseSettings,
+    tables: ClickHouseSettings,
     kafka: KafkaSettings,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> Command:
     """Runs a command on both servers; returns its rows."""
-    for name, value in environment(kafka, clickhouse).items():
+    for name, value in environment(kafka, tables).items():
         monkeypatch.setenv(name, value)
 
     def run_command(*words: str) -> list[dict[str, str]]:
@@ -52,9 +52,9 @@ def command(
 
 
 def test_a_replayed_record_fills_its_own_gap_once_its_schema_is_known(
-    clickhouse: ClickHouseSettings, kafka: KafkaSettings, command: Command
+    tables: ClickHouseSettings, kafka: KafkaSettings, command: Command
 ) -> None:
-    registry, log, agent = LateRegistry(), JudgedRows(AgedRows(clickhouse)), EventFactory()
+    registry, log, agent = LateRegistry(), JudgedRows(AgedRows(tables)), EventFactory()
     log.judge._states[0].decoder = Decoder(registry)
     log.start(agent)
     event = Event(agent.envelope("usage_recorded"), payload_of("usage_recorded"))

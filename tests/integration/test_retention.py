@@ -14,6 +14,7 @@ from sessionary.sinks.settings import RetentionSettings
 from tests.support.aged_rows import AgedRows
 from tests.support.clickhouse_rows import insert_block
 from tests.support.event_factory import EventFactory
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import batch_record
 
@@ -71,6 +72,7 @@ class Engine(AgedRows):
 
 @pytest.fixture
 def engine(clickhouse: ClickHouseSettings) -> Engine:
+    make_tables(clickhouse)
     return Engine(clickhouse)
 
 

@@ -13,7 +13,7 @@ from sessionary.infra.local.process import Child
 from sessionary.producers import SessionClient
 from sessionary.schemas.ids import SessionKey, new_session_id
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig
+from tests.integration.pipeline_rig import COMMAND, TENANT, TOKEN, PipelineRig, started_pipeline
 from tests.integration.test_long_tasks import TaskRig, last_state
 from tests.support.event_factory import EventFactory
 from tests.support.pipelines import environment
@@ -110,7 +110,7 @@ def test_lines_are_json_with_their_fields_and_hold_no_payload_and_no_token(
 def test_lines_of_a_task_worker_are_json_and_hold_no_payload_and_no_token(
     kafka: KafkaSettings, processes: Processes, tmp_path: Path
 ) -> None:
-    rig = TaskRig(kafka, processes, tmp_path)
+    rig = TaskRig(started_pipeline(kafka, processes), processes, tmp_path)
     (tmp_path / "app_tasks.py").write_text(TASKS)
     worker = rig.start_worker("worker-1", log_level="DEBUG")
     settings = rig.pipeline.client_settings(tmp_path)

@@ -22,6 +22,7 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import ArtifactCreated, CheckpointSaved, MessageAppended, StepStarted
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.test_run_views import STARTED, Runs, call_started
+from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse, run_sql
 from tests.support.sink_records import usage
 
@@ -89,6 +90,7 @@ def test_a_tenant_sees_its_own_rows_and_none_of_another_one_in_every_table_and_v
     try:
         server.wait_ready()
         clickhouse = new_clickhouse(server.url)
+        make_tables(clickhouse)
         fill_tables(clickhouse)
         source, database = ClickHouseClient(clickhouse), clickhouse.clickhouse_database
         policies = tenant_policies(source, "acme")
@@ -123,34 +125,34 @@ def test_a_tenant_sees_its_own_rows_and_none_of_another_one_in_every_table_and_v
     )
 
 
-def test_the_statements_cover_each_table_of_tenants_before_they_grant_anything(clickhouse: ClickHouseSettings) -> None:
-    fill_tables(clickhouse)
-    statements = tenant_rights(ClickHouseClient(clickhouse), "o'hara", "ann")
+def test_the_statements_cover_each_table_of_tenants_before_they_grant_anything(tables: ClickHouseSettings) -> None:
+    fill_tables(tables)
+    statements = tenant_rights(ClickHouseClient(tables), "o'hara", "ann")
     kinds = [statement.split()[0] for statement in statements]
     assert kinds == sorted(kinds), "policies first"
-    database = clickhouse.clickhouse_database
-    tables = ("artifact_deletions", "audit", "history", "rejected", "run_events")
+    database = tables.clickhouse_database
+    named = ("artifact_deletions", "audit", "history", "rejected", "run_events")
     assert [statement for statement in statements if statement.startswith("CREATE")] == [
         f"CREATE ROW POLICY OR REPLACE `ann reads o_hara` ON {database}.{table} FOR SELECT "
         f"USING tenant_id = 'o\\'hara' TO `ann`"
-        for table in tables
+        for table in named
     ]
     granted = {statement.split()[3] for statement in statements if statement.startswith("GRANT")}
-    assert {f"{database}.{name}" for name in (*tables, "v_runs", "v_usage_between")} <= granted
+    assert {f"{database}.{name}" for name in (*named, "v_runs", "v_usage_between")} <= granted
     assert granted.isdisjoint({f"{database}.{name}" for name in ("batches", "sink_dead_letters", "schema_migrations")})
     with pytest.raises(Invalid, match="no user"):
-        tenant_rights(ClickHouseClient(clickhouse), "acme", "a`; DROP")
+        tenant_rights(ClickHouseClient(tables), "acme", "a`; DROP")
 
 
 def test_the_server_understands_the_statements_and_the_command_prints_them(
-    clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    fill_tables(clickhouse)
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
+    fill_tables(tables)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", tables.clickhouse_database)
     assert run(["db", "rights", "acme", "--user", "ann"]) == 0
     lines = capfd.readouterr().out.splitlines()
-    assert [f"{line};" for line in tenant_rights(ClickHouseClient(clickhouse), "acme", "ann")] == lines
-    source = ClickHouseClient(clickhouse)
+    assert [f"{line};" for line in tenant_rights(ClickHouseClient(tables), "acme", "ann")] == lines
+    source = ClickHouseClient(tables)
     for line in lines:
         assert source.fetch_rows(f"EXPLAIN AST {line.rstrip(';')}"), line

@@ -19,10 +19,10 @@ def question_of(session: str, run: str) -> str:
 
 
 def test_the_beats_of_a_run_are_told_in_order_with_the_time_that_it_took_and_none_after_its_end(
-    clickhouse: ClickHouseSettings,
+    tables: ClickHouseSettings,
 ) -> None:
     """What is sent in a silent minute lands in another order, and one beat twice."""
-    runs, memory = Runs(clickhouse), InMemoryTransport(partitions=1)
+    runs, memory = Runs(tables), InMemoryTransport(partitions=1)
     client, _ = memory_client(memory=memory)
     with client, client.session(user_id="u") as session:
         with session.run("train") as run:
@@ -35,7 +35,7 @@ def test_the_beats_of_a_run_are_told_in_order_with_the_time_that_it_took_and_non
 
     def land(offset: int, token: str) -> None:
         record = (runs.at_us(offset), offset, encode_event(events[offset]))
-        insert_block(clickhouse, "history", [record], token)
+        insert_block(tables, "history", [record], token)
 
     for offset in reversed(range(len(events))):
         land(offset, f"event {offset}")

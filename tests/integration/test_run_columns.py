@@ -6,7 +6,6 @@ import pytest
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.support.migrated_tables import make_tables
 
 # As the requirements list them: local tables, `plan` of the production tables, and artifacts.
 TABLES = {
@@ -34,9 +33,8 @@ OTHER_NAMES = {
 
 
 @pytest.mark.parametrize("view", TABLES)
-def test_a_view_has_the_names_and_meanings_of_the_required_columns(view: str, clickhouse: ClickHouseSettings) -> None:
-    make_tables(clickhouse)
-    found = ClickHouseClient(clickhouse).fetch_rows(
+def test_a_view_has_the_names_and_meanings_of_the_required_columns(view: str, tables: ClickHouseSettings) -> None:
+    found = ClickHouseClient(tables).fetch_rows(
         "SELECT name, type, comment FROM system.columns WHERE database = currentDatabase() AND table = {view:String}",
         view=view,
     )

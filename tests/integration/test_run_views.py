@@ -106,8 +106,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(clickhouse: ClickHouseSettings) -> Runs:
-    return Runs(clickhouse)
+def runs(tables: ClickHouseSettings) -> Runs:
+    return Runs(tables)
 
 
 STARTED = RunStarted("detached", "report", '{"issue":1}', '["a","b"]')
@@ -156,14 +156,14 @@ def test_an_event_that_is_delivered_again_undoes_nothing_and_counts_once(runs: R
 
 
 def test_a_block_that_the_table_had_and_the_view_had_not_is_finished_by_its_retry(
-    runs: Runs, clickhouse: ClickHouseSettings
+    runs: Runs, tables: ClickHouseSettings
 ) -> None:
     block = [(runs.at_us(0), 0, agent_event(STARTED, run_id="r1"))]
-    insert_block(clickhouse, "history", block, "t")
+    insert_block(tables, "history", block, "t")
     # As if the server had crashed between the two parts: only the table knows the token.
-    run_sql(clickhouse, f"TRUNCATE TABLE {clickhouse.clickhouse_database}.run_events")
+    run_sql(tables, f"TRUNCATE TABLE {tables.clickhouse_database}.run_events")
     for _ in range(2):
-        insert_block(clickhouse, "history", block, "t")
+        insert_block(tables, "history", block, "t")
     assert runs.ask("SELECT count() AS n FROM history") == [(1,)]
     assert runs.ask("SELECT count() AS n FROM run_events") == [(1,)]
 
@@ -357,10 +357,10 @@ def test_of_a_retry_a_resume_and_a_transition_one_query_tells_cause_actor_and_in
 
 
 def test_people_list_the_calls_that_wait_and_name_one(
-    runs: Runs, clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    runs: Runs, tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", clickhouse.clickhouse_url)
-    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", clickhouse.clickhouse_database)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
+    monkeypatch.setenv("SESSIONARY_CLICKHOUSE_DATABASE", tables.clickhouse_database)
     runs.send(STARTED, call_started("k"))
     last = runs.send(call_started("k"), RunRunning(), run="r2")
     runs.lose_call(last, "k")
@@ -383,4 +383,4 @@ def test_people_list_the_calls_that_wait_and_name_one(
     assert "give --run" in capfd.readouterr().err
     assert run(["call", "resolve", "00000000", "k", "--result", "{}", *outcome]) == 5
     assert run(["call", "resolve", "00000000", "k", "--result", "{", "--outcome", "succeeded", "--by", "ann"]) == 5
-    assert find_unknown_call(ClickHouseClient(clickhouse), "00000000", "k", "r2")["tool_call_id"] == "id-k"
+    assert find_unknown_call(ClickHouseClient(tables), "00000000", "k", "r2")["tool_call_id"] == "id-k"

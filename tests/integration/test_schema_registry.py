@@ -10,10 +10,16 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from sessionary.schemas.codec import Decoder, Event, encode_confluent
 from sessionary.schemas.codec.registry import ConfluentRegistry
-from sessionary.schemas.ids import partition_of
 from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.processor_load import Agent, OutgoingRecord, Sender, start_processor, wait_judged
+from tests.integration.processor_load import (
+    Agent,
+    OutgoingRecord,
+    Sender,
+    agent_of_partition,
+    start_processor,
+    wait_judged,
+)
 from tests.support import Processes, wait_until
 from tests.support.reading import read_batches, read_records
 from tests.support.schema_registry import RealRegistry
@@ -38,10 +44,6 @@ def framed(record: OutgoingRecord, registry: ConfluentRegistry) -> OutgoingRecor
     return record._replace(value=encode_confluent(event, registry))
 
 
-def agent_of(partition: int, partitions: int) -> Agent:
-    return next(a for a in iter(Agent, None) if partition_of(a.key.encoded(), partitions) == partition)
-
-
 def judged_in(kafka: KafkaSettings, partition: int) -> int:
     return sum(batch.applied + batch.refused for batch in read_batches(kafka) if batch.partition == partition)
 
@@ -64,7 +66,7 @@ def test_a_registry_that_stands_still_holds_up_one_partition_and_no_end(
     kafka: KafkaSettings, processes: Processes, server: RealRegistry, registry: ConfluentRegistry
 ) -> None:
     worker = start_processor(processes, kafka, "w1", schema_registry_url=server.url)
-    sender, waiting, others = Sender(kafka), agent_of(0, kafka.partitions), agent_of(1, kafka.partitions)
+    sender, (waiting, others) = Sender(kafka), [agent_of_partition(number, kafka.partitions) for number in range(2)]
     events = [framed(record, registry) for record in waiting.start()]
     os.kill(server.child.pid, signal.SIGSTOP)
     sender.send(*events)

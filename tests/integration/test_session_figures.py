@@ -49,8 +49,8 @@ _FIGURES = (
 
 
 @pytest.fixture
-def rows(clickhouse: ClickHouseSettings) -> AgedRows:
-    return AgedRows(clickhouse)
+def rows(tables: ClickHouseSettings) -> AgedRows:
+    return AgedRows(tables)
 
 
 def refusal_of(event_type: str, session: int, seq: int, at: int, offset: int) -> RejectedEvent:

@@ -2,7 +2,6 @@
 
 from docs.build.clickhouse_page import PAGE, draw_page
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 
 
@@ -12,26 +11,24 @@ def test_the_document_says_what_is_there_and_what_its_questions_answer(clickhous
     assert text.count("```sql\n") == text.count("```text\n") > 10, "each question has its answer"
 
 
-def test_every_column_of_every_table_and_view_has_a_comment(clickhouse: ClickHouseSettings) -> None:
-    make_tables(clickhouse)
-    without = f"database = '{clickhouse.clickhouse_database}' AND comment = ''"
+def test_every_column_of_every_table_and_view_has_a_comment(tables: ClickHouseSettings) -> None:
+    without = f"database = '{tables.clickhouse_database}' AND comment = ''"
     # A materialized view has the columns of the table that it fills.
     plain = f"table NOT IN (SELECT name FROM system.tables WHERE {without} AND engine = 'MaterializedView')"
-    assert run_sql(clickhouse, f"SELECT table, name FROM system.columns WHERE {without} AND {plain}") == ""
-    assert run_sql(clickhouse, f"SELECT name FROM system.tables WHERE {without} AND engine != 'MaterializedView'") == ""
+    assert run_sql(tables, f"SELECT table, name FROM system.columns WHERE {without} AND {plain}") == ""
+    assert run_sql(tables, f"SELECT name FROM system.tables WHERE {without} AND engine != 'MaterializedView'") == ""
 
 
 def test_views_name_their_time_alike_and_those_of_a_time_have_the_columns_of_the_others(
-    clickhouse: ClickHouseSettings,
+    tables: ClickHouseSettings,
 ) -> None:
-    make_tables(clickhouse)
-    database = clickhouse.clickhouse_database
+    database = tables.clickhouse_database
 
     def columns(query: str) -> list[str]:
-        return [line.partition("\t")[0] for line in run_sql(clickhouse, f"DESCRIBE ({query})").splitlines()]
+        return [line.partition("\t")[0] for line in run_sql(tables, f"DESCRIBE ({query})").splitlines()]
 
     views = run_sql(
-        clickhouse, f"SELECT name FROM system.tables WHERE database = '{database}' AND engine = 'View' ORDER BY name"
+        tables, f"SELECT name FROM system.tables WHERE database = '{database}' AND engine = 'View' ORDER BY name"
     ).split()
     plain = {view: columns(f"SELECT * FROM {database}.{view}") for view in views if not view.endswith("_between")}
     without_time = {view for view, names in plain.items() if names[0] != "time"}

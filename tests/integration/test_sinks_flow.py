@@ -58,14 +58,13 @@ def rows_grow(clickhouse: ClickHouseSettings) -> Callable[[], bool]:
 
 
 def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+    kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse, metrics_port=free_port())
+    settings = settings_for(kafka, tables, metrics_port=free_port())
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
     produce_records(kafka, kafka.topics.audit, encoded_audits(900, 4), commit=False)
     with sink_in_thread("audit", settings):
-        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "400 rows")
+        wait_until(rows_equal(tables, _COUNTS, [400, 400]), 30, "400 rows")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
         wait_until(lambda: 'sessionary_sink_lag_records{group="' in scrape_metrics(settings), 10, "metrics")
         assert scrape_metrics(settings, "/healthz") == "ok\n"
@@ -77,9 +76,9 @@ def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
     record = audit_record(7, 3)
     row = json.loads(
         run_sql(
-            clickhouse,
+            tables,
             "SELECT toUnixTimestamp64Micro(appended_at) AS at, user_id, reason, value_size, personal_until, due_at "
-            f"FROM {clickhouse.clickhouse_database}.audit "
+            f"FROM {tables.clickhouse_database}.audit "
             f"WHERE session_id = '{session_id(7)}' AND audit_seq = 3 FORMAT JSONEachRow",
         )
     )
@@ -95,48 +94,46 @@ def test_every_record_is_one_row_and_lag_ends_at_0_behind_transaction_markers(
 
 
 def test_kill_9_under_load_leaves_the_exact_rows_and_an_exact_rollup(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes
+    kafka: KafkaSettings, tables: ClickHouseSettings, processes: Processes
 ) -> None:
-    make_tables(clickhouse)
-    database = clickhouse.clickhouse_database
+    database = tables.clickhouse_database
     # A rollup adds up what is inserted, so it shows every row that was written twice, merged or
     # not.
     run_sql(
-        clickhouse,
+        tables,
         f"CREATE TABLE {database}.rollup (session_id String, n UInt64) ENGINE = SummingMergeTree ORDER BY session_id "
         "SETTINGS non_replicated_deduplication_window = 10000",
     )
     run_sql(
-        clickhouse,
+        tables,
         f"CREATE MATERIALIZED VIEW {database}.rollup_mv TO {database}.rollup AS "
         f"SELECT session_id, count() AS n FROM {database}.audit GROUP BY session_id",
     )
-    settings = settings_for(kafka, clickhouse, sink_flush_rows=400, sink_flush_seconds=0.05)
+    settings = settings_for(kafka, tables, sink_flush_rows=400, sink_flush_seconds=0.05)
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 500))
     for turn in range(4):
         child = start_sink_process(processes, "audit", settings)
-        more = rows_grow(clickhouse)
+        more = rows_grow(tables)
         wait_until(more, 30, "some rows", pause_s=0.003 * (turn + 1))
         child.kill()
         produce_records(kafka, kafka.topics.audit, encoded_audits(1_000 + turn * 200, 200))
     start_sink_process(processes, "audit", settings)
     wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 40, "everything landed")
-    assert query_numbers(clickhouse, _COUNTS) == [13_000, 13_000]
-    assert query_numbers(clickhouse, "SELECT sum(n), uniqExact(session_id) FROM {db}.rollup") == [13_000, 1_300]
+    assert query_numbers(tables, _COUNTS) == [13_000, 13_000]
+    assert query_numbers(tables, "SELECT sum(n), uniqExact(session_id) FROM {db}.rollup") == [13_000, 1_300]
 
 
 def test_a_replay_writes_the_declared_block_again_and_brings_back_what_was_lost_of_it(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+    kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
-    make_tables(clickhouse)
     # No instance name: the member leaves when it stops, so that the test can commit in its place.
     settings = settings_for(
-        kafka, clickhouse, instance=None, metrics_port=free_port(), sink_flush_rows=50, sink_flush_seconds=60
+        kafka, tables, instance=None, metrics_port=free_port(), sink_flush_rows=50, sink_flush_seconds=60
     )
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 4, each=50))
     labels = f'{{group="{settings.group_id("audit")}",sink="audit"}}'
     with sink_in_thread("audit", settings):
-        wait_until(rows_equal(clickhouse, _COUNTS, [200, 200]), 30, "200 rows")
+        wait_until(rows_equal(tables, _COUNTS, [200, 200]), 30, "200 rows")
         blocks = f"sessionary_sink_blocks_total{labels} 4.0"
         wait_until(lambda: blocks in scrape_metrics(settings), 10, "a block of each partition")
     # What a crash between insert and next commit leaves: the offset of the block's start, and the
@@ -148,8 +145,8 @@ def test_a_replay_writes_the_declared_block_again_and_brings_back_what_was_lost_
     owner.close()
     # What a server leaves that was killed during the insert: tokens of parts that it has not.
     lost = "src_partition = 2 AND src_offset < 20 SETTINGS mutations_sync = 1"
-    run_sql(clickhouse, f"ALTER TABLE {clickhouse.clickhouse_database}.audit DELETE WHERE {lost}")
-    assert query_numbers(clickhouse, _COUNTS) == [180, 180]
+    run_sql(tables, f"ALTER TABLE {tables.clickhouse_database}.audit DELETE WHERE {lost}")
+    assert query_numbers(tables, _COUNTS) == [180, 180]
     with sink_in_thread("audit", settings):
         name = f"sessionary_sink_replays_total{labels} 1.0"
         wait_until(lambda: name in scrape_metrics(settings), 30, "one replay")
@@ -157,7 +154,7 @@ def test_a_replay_writes_the_declared_block_again_and_brings_back_what_was_lost_
         used = f"sessionary_sink_deduplication_window_used{labels} 0.0005"
         wait_until(lambda: used in scrape_metrics(settings), 10, "the entries since the declaration")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 20, "lag 0")
-    assert query_numbers(clickhouse, _COUNTS) == [200, 200]
+    assert query_numbers(tables, _COUNTS) == [200, 200]
 
 
 def test_clickhouse_goes_away_and_comes_back(kafka: KafkaSettings, own_clickhouse: LocalClickHouse) -> None:
@@ -196,33 +193,31 @@ def test_without_its_tables_a_sink_waits_reports_it_and_resumes_after_the_migrat
 
 
 def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+    kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse)
+    settings = settings_for(kafka, tables)
     junk, year_9999 = b"\xff\x00junk", encode_record(audit_record(1, 5, appended_at=253_370_764_800_000_000))
     # A negative number passes the schema, and fails in encoding the column: found by bisecting.
     negative = encode_record(audit_record(1, 6, source_offset=-1))
     good = encoded_audits(0, 20)
     produce_records(kafka, kafka.topics.audit, [*good[:50], (1, junk), *good[50:], (1, year_9999), (1, negative)])
     with sink_in_thread("audit", settings):
-        wait_until(rows_equal(clickhouse, _COUNTS, [200, 200]), 30, "the good rows")
-        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.sink_dead_letters", [3]), 20, "three letters")
+        wait_until(rows_equal(tables, _COUNTS, [200, 200]), 30, "the good rows")
+        wait_until(rows_equal(tables, "SELECT count() FROM {db}.sink_dead_letters", [3]), 20, "three letters")
     letters = [found for found in read_records(kafka, kafka.topics.sink_rejected) if isinstance(found, RejectedEvent)]
     assert [letter.value for letter in letters] == [junk, year_9999, negative]
     assert {letter.reason for letter in letters} == {"bad_row"}
     assert {(letter.source_topic, letter.source_partition) for letter in letters} == {(kafka.topics.audit, 1)}
     assert "source_offset" in letters[2].detail
-    database = clickhouse.clickhouse_database
-    assert run_sql(
-        clickhouse, f"SELECT hex(value) FROM {database}.sink_dead_letters ORDER BY source_offset"
-    ).split() == [value.hex().upper() for value in (junk, year_9999, negative)]
+    database = tables.clickhouse_database
+    assert run_sql(tables, f"SELECT hex(value) FROM {database}.sink_dead_letters ORDER BY source_offset").split() == [
+        value.hex().upper() for value in (junk, year_9999, negative)
+    ]
 
 
 def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+    kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
-    make_tables(clickhouse)
     producer = Producer(kafka.client_config())
     tick = encode_record(Tick("p1"))
     for value, key in ((tick, None), (b"\xffjunk", b"k\xff"), (None, b"acme:x"), (b"", None)):
@@ -250,16 +245,16 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
     batches = [encode_record(batch_record(1, number)) for number in (1, 2, 3)]
     batches += [encode_record(acknowledged)] * 2
     produce_records(kafka, kafka.topics.batches, [(1, value) for value in batches])
-    settings = settings_for(kafka, clickhouse)
+    settings = settings_for(kafka, tables)
     with sink_in_thread("history", settings), sink_in_thread("rejected", settings), sink_in_thread("batches", settings):
-        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.history", [4]), 30, "history")
-        wait_until(rows_equal(clickhouse, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
-        wait_until(rows_equal(clickhouse, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
+        wait_until(rows_equal(tables, "SELECT count() FROM {db}.history", [4]), 30, "history")
+        wait_until(rows_equal(tables, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
+        wait_until(rows_equal(tables, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
         told = "SELECT count(), uniqExact(src_offset), max(number) FROM {db}.batch_acknowledgements"
-        wait_until(rows_equal(clickhouse, told, [2, 2, 3]), 30, "acknowledgements")
-    database = clickhouse.clickhouse_database
+        wait_until(rows_equal(tables, told, [2, 2, 3]), 30, "acknowledgements")
+    database = tables.clickhouse_database
     rows = run_sql(
-        clickhouse,
+        tables,
         "SELECT src_offset, event_type, decode_error, hex(ifNull(key_bytes, '-')), hex(ifNull(value_bytes, '-')), "
         f"hex(headers[1].value) FROM {database}.history ORDER BY source_offset FORMAT JSONCompactEachRow",
     )
@@ -270,68 +265,64 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
         [2, "", "undecodable", b"acme:x".hex().upper(), dash, "FE"],
         [3, "", "undecodable", dash, "", "FE"],
     ]
-    assert run_sql(clickhouse, f"SELECT hex(value), hex(headers['h']) FROM {database}.rejected").split() == ["FF", "FE"]
-    assert query_numbers(clickhouse, "SELECT count(), any(value_bytes) FROM {db}.v_rejected") == [1, 1]
+    assert run_sql(tables, f"SELECT hex(value), hex(headers['h']) FROM {database}.rejected").split() == ["FF", "FE"]
+    assert query_numbers(tables, "SELECT count(), any(value_bytes) FROM {db}.v_rejected") == [1, 1]
 
 
-def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, clickhouse: ClickHouseSettings) -> None:
-    other = new_clickhouse(clickhouse.clickhouse_url)
+def test_two_pipelines_side_by_side_each_take_everything(kafka: KafkaSettings, tables: ClickHouseSettings) -> None:
+    other = new_clickhouse(tables.clickhouse_url)
     try:
-        make_tables(clickhouse)
         make_tables(other)
-        first = settings_for(kafka, clickhouse)
+        first = settings_for(kafka, tables)
         second = settings_for(kafka, other, pipeline="second")
         assert first.group_id("audit") != second.group_id("audit")
         produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
         with sink_in_thread("audit", second):
             with sink_in_thread("audit", first):
-                wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "the first pipeline")
+                wait_until(rows_equal(tables, _COUNTS, [400, 400]), 30, "the first pipeline")
             produce_records(kafka, kafka.topics.audit, encoded_audits(100, 40))
             wait_until(rows_equal(other, _COUNTS, [800, 800]), 30, "the second, with the first stopped")
-        assert query_numbers(clickhouse, _COUNTS) == [400, 400]
+        assert query_numbers(tables, _COUNTS) == [400, 400]
     finally:
         run_sql(other, f"DROP DATABASE {other.clickhouse_database}")
 
 
-def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, clickhouse: ClickHouseSettings) -> None:
+def test_the_broker_goes_away_and_comes_back(broker: LocalBroker, tables: ClickHouseSettings) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse)
+    settings = settings_for(kafka, tables)
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 40))
     # A broker that was killed may have forgotten the group's static members, and fences them.
     with sink_in_thread("audit", settings, restarts=5):
-        wait_until(rows_equal(clickhouse, _COUNTS, [400, 400]), 30, "the first rows")
+        wait_until(rows_equal(tables, _COUNTS, [400, 400]), 30, "the first rows")
         broker.kill()
         broker.start()
         broker.wait_ready()
         produce_records(kafka, kafka.topics.audit, encoded_audits(100, 40))
-        wait_until(rows_equal(clickhouse, _COUNTS, [800, 800]), 60, "all rows, once")
+        wait_until(rows_equal(tables, _COUNTS, [800, 800]), 60, "all rows, once")
         wait_until(lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 30, "lag 0")
 
 
 def test_partitions_that_move_between_two_members_leave_the_exact_rows(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings
+    kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse, instance=None, sink_flush_rows=200, sink_flush_seconds=0.05)
+    settings = settings_for(kafka, tables, instance=None, sink_flush_rows=200, sink_flush_seconds=0.05)
     produce_records(kafka, kafka.topics.audit, encoded_audits(0, 400))
     with sink_in_thread("audit", settings):
-        wait_until(rows_grow(clickhouse), 30, "the first member writes")
+        wait_until(rows_grow(tables), 30, "the first member writes")
         with sink_in_thread("audit", settings):
             produce_records(kafka, kafka.topics.audit, encoded_audits(1_000, 400))
-            wait_until(lambda: query_numbers(clickhouse, _COUNTS)[1] >= 8_000, 40, "both members' rows")
+            wait_until(lambda: query_numbers(tables, _COUNTS)[1] >= 8_000, 40, "both members' rows")
         produce_records(kafka, kafka.topics.audit, encoded_audits(2_000, 100))
         wait_until(
             lambda: group_lag(settings, "audit", kafka.topics.audit) == 0, 40, "the first member owns all partitions"
         )
-    assert query_numbers(clickhouse, _COUNTS) == [9_000, 9_000]
+    assert query_numbers(tables, _COUNTS) == [9_000, 9_000]
 
 
 def test_a_block_that_clickhouse_dropped_as_known_is_noticed_and_inserted_again(
-    kafka: KafkaSettings, clickhouse: ClickHouseSettings, caplog: pytest.LogCaptureFixture
+    kafka: KafkaSettings, tables: ClickHouseSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    make_tables(clickhouse)
-    settings = settings_for(kafka, clickhouse, metrics_port=free_port(), partitions=1, sink_flush_seconds=2)
+    settings = settings_for(kafka, tables, metrics_port=free_port(), partitions=1, sink_flush_seconds=2)
     produce_records(kafka, kafka.topics.audit, [(0, encode_record(audit_record(0, seq))) for seq in (1, 2)])
     inserter = TableInserter(settings, SINKS["audit"].table)
     inserter.open()
@@ -343,6 +334,6 @@ def test_a_block_that_clickhouse_dropped_as_known_is_noticed_and_inserted_again(
     inserter.insert_block(block, token, first_try=True)
     inserter.close()
     with sink_in_thread("audit", settings):
-        wait_until(rows_equal(clickhouse, _COUNTS, [3, 3]), 60, "the rows of both")
+        wait_until(rows_equal(tables, _COUNTS, [3, 3]), 60, "the rows of both")
         wait_until(lambda: 'reason="block_not_kept"' in scrape_metrics(settings), 10, "the metric")
     assert "did not keep 2 of a block's 2 rows" in caplog.text

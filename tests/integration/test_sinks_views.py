@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, RulesActivation
 from sessionary.schemas.settings import ClickHouseSettings
@@ -16,17 +14,10 @@ from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
 from sessionary.sinks.settings import SinkSettings
 from tests.integration.sink_rig import query_numbers
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, NOW_US, audit_record, batch_record, session_id
 
 _SECOND_US = 1_000_000
-
-
-@pytest.fixture
-def migrated(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
-    make_tables(clickhouse)
-    return clickhouse
 
 
 def insert(
@@ -101,7 +92,7 @@ def released(number: int, after_s: float, **fields: Any) -> AuditRecord:
     return plain._replace(appended_at=at(61.5 + after_s), from_state="Timeout", to_state="Timeout")._replace(**fields)
 
 
-def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None:
+def test_sessions_names_and_the_seeds_json(tables: ClickHouseSettings) -> None:
     ended = audit_record(
         2, 3, transition="T13", from_state="Active", to_state="Terminated", reason="closed", at=at(5), epoch=2
     )
@@ -109,9 +100,9 @@ def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None
         2, 4, kind="refusal", transition=None, from_state="Terminated", to_state="Terminated", at=at(6)
     )
     unknown_session = audit_record(9, 0, kind="refusal", transition=None)
-    insert(migrated, [*timed_out(1), *timed_out(2)[:2], ended, refused, unknown_session])
+    insert(tables, [*timed_out(1), *timed_out(2)[:2], ended, refused, unknown_session])
     found = selected(
-        migrated,
+        tables,
         "SELECT session_id, first_state, state, service_id, epoch, transitions, timeouts, refusals, duration_s, events "
         "FROM {db}.v_sessions ORDER BY session_id",
     )
@@ -123,12 +114,12 @@ def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None
         | common,
     ]
     names = "SELECT state, name_000, name_001_a, name_001_b FROM {db}.v_state_names ORDER BY state"
-    assert [tuple(row.values()) for row in selected(migrated, names)] == [
+    assert [tuple(row.values()) for row in selected(tables, names)] == [
         ("Terminated", "Terminated", "Closed", "Idle"),
         ("Timeout", "Timeout", "Paused", "Paused"),
     ]
     rendered = selected(
-        migrated, f"SELECT json FROM {{db}}.v_audit_json WHERE session_id = '{session_id(1)}' AND audit_seq = 3"
+        tables, f"SELECT json FROM {{db}}.v_audit_json WHERE session_id = '{session_id(1)}' AND audit_seq = 3"
     )
     assert json.loads(str(rendered[0]["json"])) == {
         "session_id": session_id(1),
@@ -141,10 +132,10 @@ def test_sessions_names_and_the_seeds_json(migrated: ClickHouseSettings) -> None
         },
         "compliance_tags": ["gdpr_retention"],
     }
-    assert query_numbers(migrated, "SELECT count() FROM {db}.v_transitions") == [6]
+    assert query_numbers(tables, "SELECT count() FROM {db}.v_transitions") == [6]
 
 
-def test_events_that_a_replay_brought_are_no_longer_missing(migrated: ClickHouseSettings) -> None:
+def test_events_that_a_replay_brought_are_no_longer_missing(tables: ClickHouseSettings) -> None:
     lines = [
         *timed_out(1),
         audit_record(1, 4, kind="gap", transition=None, gap_first=5, gap_last=9),
@@ -153,12 +144,12 @@ def test_events_that_a_replay_brought_are_no_longer_missing(migrated: ClickHouse
         audit_record(1, 7, kind="gap_filled", transition=None, gap_first=11, gap_last=11),
         *timed_out(2),
     ]
-    insert(migrated, lines)
-    found = selected(migrated, "SELECT gaps, missing_events FROM {db}.v_sessions ORDER BY session_id")
+    insert(tables, lines)
+    found = selected(tables, "SELECT gaps, missing_events FROM {db}.v_sessions ORDER BY session_id")
     assert found == [{"gaps": 2, "missing_events": 4}, {"gaps": 0, "missing_events": 0}]
 
 
-def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None:
+def test_timeouts_cleanups_and_key_figures(tables: ClickHouseSettings) -> None:
     lives = [timed_out(number) for number in range(1, 6)]
     archive = audit_record(
         1, 5, transition="T14", from_state="Terminated", to_state="Archived", due_at=at(1), fired_at=at(1)
@@ -169,15 +160,15 @@ def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None
         released(3, 2.0, host_lost=True, actions_done=[]),
         released(4, 1.0, actions_failed=["mark_closed"]),
     ]
-    insert(migrated, [record for life in lives for record in life] + releases + [archive])
+    insert(tables, [record for life in lives for record in life] + releases + [archive])
     assert selected(
-        migrated,
+        tables,
         "SELECT lateness_s, reason, toUnixTimestamp64Micro(due_at) AS due FROM {db}.v_timeouts WHERE session_id = "
         f"'{session_id(1)}'",
     ) == [{"lateness_s": 0.5, "reason": "no activity for 60s", "due": at(61)}]
-    assert query_numbers(migrated, "SELECT count() FROM {db}.v_timeouts") == [5]
+    assert query_numbers(tables, "SELECT count() FROM {db}.v_timeouts") == [5]
     cleanups = selected(
-        migrated, "SELECT latency_s, released, host_lost, confirmed FROM {db}.v_cleanups ORDER BY cleanup_id"
+        tables, "SELECT latency_s, released, host_lost, confirmed FROM {db}.v_cleanups ORDER BY cleanup_id"
     )
     assert [tuple(row.values()) for row in cleanups] == [
         (1, True, False, True),
@@ -186,28 +177,28 @@ def test_timeouts_cleanups_and_key_figures(migrated: ClickHouseSettings) -> None
         (1, True, False, False),
         (None, False, False, False),
     ]
-    assert selected(migrated, "SELECT cleanup_id, context_bytes FROM {db}.v_uncleaned") == [
+    assert selected(tables, "SELECT cleanup_id, context_bytes FROM {db}.v_uncleaned") == [
         {"cleanup_id": "c5", "context_bytes": 5_000}
     ]
     figures = selected(
-        migrated,
+        tables,
         "SELECT timed_out, reclaimed, host_lost, unreclaimed, reclaim_rate, cleanup_latency_avg_s, "
         "cleanup_latency_p95_s, audit_bytes = total_bytes AS only_audit, audit_io_share FROM {db}.v_kpi",
     )
     assert [tuple(row.values()) for row in figures] == [(5, 2, 1, 2, 0.5, 2, 3, 1, 1)]
 
 
-def test_without_rows_key_figures_are_null_not_0(migrated: ClickHouseSettings) -> None:
-    assert selected(migrated, "SELECT reclaim_rate, cleanup_latency_avg_s, audit_io_share FROM {db}.v_kpi") == [
+def test_without_rows_key_figures_are_null_not_0(tables: ClickHouseSettings) -> None:
+    assert selected(tables, "SELECT reclaim_rate, cleanup_latency_avg_s, audit_io_share FROM {db}.v_kpi") == [
         {"reclaim_rate": None, "cleanup_latency_avg_s": None, "audit_io_share": None}
     ]
 
 
-def test_the_share_of_audit_bytes(migrated: ClickHouseSettings) -> None:
-    insert(migrated, timed_out(1))
-    insert(migrated, [batch_record(1, 1), batch_record(1, 2)])
+def test_the_share_of_audit_bytes(tables: ClickHouseSettings) -> None:
+    insert(tables, timed_out(1))
+    insert(tables, [batch_record(1, 1), batch_record(1, 2)])
     share, expected = query_numbers(
-        migrated,
+        tables,
         "SELECT (SELECT audit_io_share FROM {db}.v_kpi), (SELECT sum(value_size) FROM {db}.audit) / "
         "((SELECT sum(value_size) FROM {db}.audit) + (SELECT sum(value_size) FROM {db}.batches))",
     )
@@ -215,11 +206,11 @@ def test_the_share_of_audit_bytes(migrated: ClickHouseSettings) -> None:
     assert 0.5 < share < 1
 
 
-def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated: ClickHouseSettings) -> None:
+def test_latencies_come_from_the_following_batch_of_the_same_partition(tables: ClickHouseSettings) -> None:
     started = at(62)
-    insert(migrated, [record._replace(source_partition=1) for record in timed_out(1)])
+    insert(tables, [record._replace(source_partition=1) for record in timed_out(1)])
     insert(
-        migrated,
+        tables,
         [
             batch_record(1, 1, started_at=at(1), audited=2),
             batch_record(1, 2, started_at=started, previous_acknowledged_at=at(1.03)),
@@ -228,32 +219,32 @@ def test_latencies_come_from_the_following_batch_of_the_same_partition(migrated:
         ],
     )
     latencies = selected(
-        migrated, "SELECT audit_seq, timer, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
+        tables, "SELECT audit_seq, timer, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
     )
     assert [tuple(row.values()) for row in latencies] == [(1, 0, 1_030), (2, 0, 30), (3, 1, 1_025)]
-    writes = selected(migrated, "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number")
+    writes = selected(tables, "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number")
     assert [tuple(row.values()) for row in writes] == [(1, 30), (2, 25)]
 
 
-def test_the_last_batch_before_a_pause_has_its_latency_by_a_record_of_its_own(migrated: ClickHouseSettings) -> None:
-    insert(migrated, [record._replace(source_partition=1) for record in timed_out(1)])
-    insert(migrated, [batch_record(1, 1, started_at=at(1)), batch_record(1, 2, started_at=at(62))])
+def test_the_last_batch_before_a_pause_has_its_latency_by_a_record_of_its_own(tables: ClickHouseSettings) -> None:
+    insert(tables, [record._replace(source_partition=1) for record in timed_out(1)])
+    insert(tables, [batch_record(1, 1, started_at=at(1)), batch_record(1, 2, started_at=at(62))])
     transitions = "SELECT audit_seq, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
     writes = "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number"
-    assert [row["number"] for row in selected(migrated, writes)] == [1]
+    assert [row["number"] for row in selected(tables, writes)] == [1]
     told = BatchAcknowledged(1, 2, at(62.025), "p1")
-    insert(migrated, [told, told, told._replace(partition=2)], "a")
-    insert(migrated, [told], "b")
+    insert(tables, [told, told, told._replace(partition=2)], "a")
+    insert(tables, [told], "b")
     # The next batch, of an owner that knows the acknowledgement too, doubles nothing.
-    insert(migrated, [batch_record(1, 3, started_at=at(70), previous_acknowledged_at=at(62.025), audited=0)], "c")
-    assert [tuple(row.values()) for row in selected(migrated, transitions)][2:] == [(3, 1_025)]
-    assert [tuple(row.values()) for row in selected(migrated, writes)][1:] == [(2, 25)]
+    insert(tables, [batch_record(1, 3, started_at=at(70), previous_acknowledged_at=at(62.025), audited=0)], "c")
+    assert [tuple(row.values()) for row in selected(tables, transitions)][2:] == [(3, 1_025)]
+    assert [tuple(row.values()) for row in selected(tables, writes)][1:] == [(2, 25)]
 
 
-def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: ClickHouseSettings) -> None:
-    insert(migrated, [*timed_out(1), released(1, 1.0), *timed_out(2)], "a")
+def test_integrity_is_silent_over_sound_rows_and_names_each_fault(tables: ClickHouseSettings) -> None:
+    insert(tables, [*timed_out(1), released(1, 1.0), *timed_out(2)], "a")
     insert(
-        migrated,
+        tables,
         [
             batch_record(1, 1, audited=3, applied=0),
             batch_record(1, 2, audited=1, applied=0),
@@ -261,13 +252,13 @@ def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: Clic
             batch_record(2, 1, audited=2, applied=0),
         ],
     )
-    assert selected(migrated, "SELECT * FROM {db}.v_integrity") == []
-    insert(migrated, [timed_out(3)[0], timed_out(3)[2]], "c")  # 2 lacks, and so does the way from Idle to Active
-    insert(migrated, timed_out(4)[1:], "d")  # the beginning lacks
-    insert(migrated, [timed_out(2)[1]._replace(source_offset=77)], "e")  # 2 twice, from two records
-    insert(migrated, [batch_record(2, 2), batch_record(2, 4), batch_record(1, 3, first_offset=5)], "f")
+    assert selected(tables, "SELECT * FROM {db}.v_integrity") == []
+    insert(tables, [timed_out(3)[0], timed_out(3)[2]], "c")  # 2 lacks, and so does the way from Idle to Active
+    insert(tables, timed_out(4)[1:], "d")  # the beginning lacks
+    insert(tables, [timed_out(2)[1]._replace(source_offset=77)], "e")  # 2 twice, from two records
+    insert(tables, [batch_record(2, 2), batch_record(2, 4), batch_record(1, 3, first_offset=5)], "f")
     found = selected(
-        migrated,
+        tables,
         "SELECT fault, session_id, partition, rows FROM {db}.v_integrity ORDER BY fault, session_id, partition",
     )
     assert [tuple(row.values()) for row in found] == [
@@ -281,9 +272,9 @@ def test_integrity_is_silent_over_sound_rows_and_names_each_fault(migrated: Clic
     ]
 
 
-def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated: ClickHouseSettings) -> None:
+def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(tables: ClickHouseSettings) -> None:
     """R-000-29 to R-000-31: back-dated rows and a forced merge."""
-    today = round(query_numbers(migrated, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
+    today = round(query_numbers(tables, "SELECT toUnixTimestamp(now())")[0]) * _SECOND_US
     seven_years = 7 * 365 * DAY_US + 2 * DAY_US
 
     def dated(number: int, age_days: int, kept_us: int, *, personal: bool) -> AuditRecord:
@@ -298,7 +289,7 @@ def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated
         )
 
     insert(
-        migrated,
+        tables,
         [
             dated(1, 31, 30 * DAY_US, personal=True),
             dated(2, 29, 30 * DAY_US, personal=True),
@@ -308,8 +299,8 @@ def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated
             dated(6, 7 * 365 + 3, seven_years, personal=False),
         ],
     )
-    run_sql(migrated, f"OPTIMIZE TABLE {migrated.clickhouse_database}.audit FINAL")
-    rows = selected(migrated, "SELECT session_id, user_id FROM {db}.audit ORDER BY session_id")
+    run_sql(tables, f"OPTIMIZE TABLE {tables.clickhouse_database}.audit FINAL")
+    rows = selected(tables, "SELECT session_id, user_id FROM {db}.audit ORDER BY session_id")
     assert [tuple(row.values()) for row in rows] == [
         (session_id(2), "u1"),
         (session_id(3), None),
@@ -318,8 +309,8 @@ def test_rows_go_at_retain_until_and_personal_columns_at_personal_until(migrated
     ]
 
 
-def test_rows_that_fit_no_column_are_found_and_the_others_are_written(migrated: ClickHouseSettings) -> None:
-    inserter = TableInserter(SinkSettings.model_validate(migrated.model_dump()), SINKS["batches"].table)
+def test_rows_that_fit_no_column_are_found_and_the_others_are_written(tables: ClickHouseSettings) -> None:
+    inserter = TableInserter(SinkSettings.model_validate(tables.model_dump()), SINKS["batches"].table)
     inserter.open()
     rows = [
         SINKS["batches"].build_row(RawRecord("t", 0, n, 0, b"k", encode_record(batch_record(1, n + 1))), Decoder())
@@ -331,15 +322,15 @@ def test_rows_that_fit_no_column_are_found_and_the_others_are_written(migrated: 
     assert [value.row_index for value in block.add_rows(rows)] == [0, 17, 49]
     inserter.insert_block(block, "t", first_try=True)
     inserter.insert_block(block, "t", first_try=False)
-    assert query_numbers(migrated, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
+    assert query_numbers(tables, "SELECT count(), uniqExact(number) FROM {db}.batches") == [47, 47]
     inserter.close()
 
 
 def test_each_partition_s_rules_are_listed_from_the_offset_at_which_they_begin(
-    migrated: ClickHouseSettings,
+    tables: ClickHouseSettings,
 ) -> None:
     insert(
-        migrated,
+        tables,
         [
             batch_record(0, 1),
             batch_record(0, 2, first_offset=20, last_offset=20, applied=0, audited=1),  # announces; has no record
@@ -362,18 +353,18 @@ def test_each_partition_s_rules_are_listed_from_the_offset_at_which_they_begin(
         source_partition=0,
         source_offset=20,
     )
-    insert(migrated, [decided], "decisions")
+    insert(tables, [decided], "decisions")
     activation = encode_record(RulesActivation(*RuleSet(2, 1, 30, 1, 1), "mallory", "w1"))
     for offset in (19, 21):  # the first one is a client's: rules had not been announced
-        _insert_history(migrated, RawRecord("t.events", 0, offset, NOW_US // 1_000 + offset, None, activation))
+        _insert_history(tables, RawRecord("t.events", 0, offset, NOW_US // 1_000 + offset, None, activation))
     at = datetime.fromtimestamp((NOW_US // 1_000 + 21) / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    assert selected(migrated, "SELECT * EXCEPT time FROM {db}.v_rules ORDER BY partition, version") == [
+    assert selected(tables, "SELECT * EXCEPT time FROM {db}.v_rules ORDER BY partition, version") == [
         {"partition": 0, "from_offset": 10, "version": 1, "principal": "", "at": None},
         {"partition": 0, "from_offset": 21, "version": 2, "principal": "ops", "at": at},
         {"partition": 1, "from_offset": 10, "version": 1, "principal": "", "at": None},
     ]
-    assert selected(migrated, "SELECT * FROM {db}.v_integrity WHERE fault != 'history_rows_missing'") == []
-    assert selected(migrated, "SELECT * FROM {db}.v_sessions") == []
+    assert selected(tables, "SELECT * FROM {db}.v_integrity WHERE fault != 'history_rows_missing'") == []
+    assert selected(tables, "SELECT * FROM {db}.v_sessions") == []
 
 
 def _insert_history(clickhouse: ClickHouseSettings, raw: RawRecord) -> None:

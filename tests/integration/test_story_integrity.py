@@ -11,7 +11,6 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.clickhouse_rows import insert_records
 from tests.support.losses import delete_rows
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import environment, run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record, session_id, usage
 
@@ -48,11 +47,10 @@ def insert_sessions(clickhouse: ClickHouseSettings) -> None:
 
 
 def test_a_row_that_is_gone_is_told_by_the_session_whose_it_may_be(
-    clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    make_tables(clickhouse)
-    insert_sessions(clickhouse)
-    for name, value in environment(clickhouse).items():
+    insert_sessions(tables)
+    for name, value in environment(tables).items():
         monkeypatch.setenv(name, value)
 
     def integrity() -> str:
@@ -62,9 +60,9 @@ def test_a_row_that_is_gone_is_told_by_the_session_whose_it_may_be(
         assert found
         return found[1]
 
-    delete_rows(clickhouse, "history", "source_offset IN (5, 45)")  # before and after the session
+    delete_rows(tables, "history", "source_offset IN (5, 45)")  # before and after the session
     assert integrity() == "no row of this session is missing or doubled"
-    delete_rows(clickhouse, "history", "source_offset = 24")
+    delete_rows(tables, "history", "source_offset = 24")
     assert integrity() == "history_rows_missing: 1, of this session or of others in partition 0, offsets 24 to 24"
-    delete_rows(clickhouse, "batches", "number = 3")
+    delete_rows(tables, "batches", "number = 3")
     assert integrity() == "batch_missing: 1, of this session or of others in partition 0, offsets 20 to 29"

@@ -11,10 +11,9 @@ from confluent_kafka import Producer
 
 from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.ports import free_port
-from sessionary.schemas.ids import partition_of
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.runtime import blocked_partitions
-from tests.integration.processor_load import Agent, Sender, start_processor
+from tests.integration.processor_load import Sender, agent_of_partition, start_processor
 from tests.integration.sink_rig import query_numbers, settings_for, sink_in_thread
 from tests.integration.test_partition_decisions import read_decisions
 from tests.integration.test_processor_api import get
@@ -29,14 +28,6 @@ PACKED, DAMAGED, WHOLE, LOST = 0, 1, 2, 3  # partitions
 MARK = b"a record that is not Avro, so that it is refused"
 TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})
 HALTED_S = 120
-
-
-def agent_of(partition: int, partitions: int) -> Agent:
-    """Return an agent whose session belongs to a partition."""
-    agent = Agent()
-    while partition_of(agent.key.encoded(), partitions) != partition:
-        agent = Agent()
-    return agent
 
 
 def send_packed(kafka: KafkaSettings) -> None:
@@ -113,7 +104,7 @@ class Pipeline:
 
 def send_log(kafka: KafkaSettings) -> None:
     """Send four events of each session, the three batches, and one event more."""
-    agents = [agent_of(number, kafka.partitions) for number in (PACKED, DAMAGED, WHOLE, LOST)]
+    agents = [agent_of_partition(number, kafka.partitions) for number in (PACKED, DAMAGED, WHOLE, LOST)]
     sender = Sender(kafka)
     for agent in agents:
         sender.send(*agent.start())

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from sessionary.schemas.settings import ClickHouseSettings
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 
 MONTHS, ROWS = 10, 2_000  # rows of a month and table
@@ -48,12 +47,11 @@ ROW_VIEWS = ("v_transitions", "v_timeouts", "v_deadlines", "v_rejected", "v_audi
 
 
 @pytest.fixture
-def months(clickhouse: ClickHouseSettings) -> ClickHouseSettings:
+def months(tables: ClickHouseSettings) -> ClickHouseSettings:
     """A database with rows of ten months; those of a month are one part of each table."""
-    make_tables(clickhouse)
     for statement in _FILL:
-        run_sql(clickhouse, statement.format(db=clickhouse.clickhouse_database))
-    return clickhouse
+        run_sql(tables, statement.format(db=tables.clickhouse_database))
+    return tables
 
 
 def parts_read(clickhouse: ClickHouseSettings, query: str) -> Iterator[tuple[str, int]]:

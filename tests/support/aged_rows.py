@@ -1,5 +1,6 @@
 """A migrated database whose rows are as old as a test wants."""
 
+import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ from sessionary.schemas.records import RejectedEvent
 from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.sinks.core.sink_kinds import SinkKind
 from tests.support.clickhouse_rows import insert_records
-from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import run_sql
 from tests.support.sink_records import DAY_US, session_id
 
@@ -20,10 +20,9 @@ class AgedRows:
     """Inserts rows as sinks do, with a log time of some days ago, and lets retention pass."""
 
     def __init__(self, clickhouse: ClickHouseSettings) -> None:
-        make_tables(clickhouse)
+        """The tables are there already."""
         self.clickhouse = clickhouse
         self.now_us = 1_000_000 * int(run_sql(clickhouse, "SELECT toUnixTimestamp(now())"))
-        self._blocks = 0
 
     def at_us(self, age_days: float) -> int:
         """Return the log time of a row of that age."""
@@ -31,9 +30,7 @@ class AgedRows:
 
     def insert_rows(self, kind: SinkKind, age_days: float, values: Sequence[bytes], first_offset: int = 0) -> None:
         """Insert encoded records of partition 0 as one block of a sink."""
-        self._blocks += 1
-        token = f"block {self._blocks}"
-        insert_records(self.clickhouse, kind, values, self.at_us(age_days), token, first_offset)
+        insert_records(self.clickhouse, kind, values, self.at_us(age_days), f"block {uuid.uuid4()}", first_offset)
 
     def refuse_rows(self, age_days: float, *offsets: int) -> None:
         """Insert the refusals of records of that age."""

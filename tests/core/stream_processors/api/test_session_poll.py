@@ -12,10 +12,11 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import new_session_id, partition_of
+from sessionary.schemas.limits import NAME_CHARACTERS_MAX
 from sessionary.schemas.records import Gravestone, SessionState
 from sessionary.schemas.types import Limits, RefusalReason
 from sessionary.stream_processors.api.session_poll import SESSIONS_MAX, verdict_document
-from sessionary.stream_processors.core.model import RecentOutcomes
+from sessionary.stream_processors.core.model import EVENT_ID_KEPT, RecentOutcomes
 from sessionary.stream_processors.core.sequencing import OFFSETS_KEPT
 from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
 from sessionary.stream_processors.core.trail import Access
@@ -346,6 +347,23 @@ def test_a_repetition_has_the_verdict_of_the_original() -> None:
     refused, applied = rig.agent.event_bytes("session_resumed"), rig.agent.event_bytes("session_activity")
     assert [rig.verdict(rig.deliver(value)) for value in (refused, refused)] == [REFUSED] * 2
     assert [rig.verdict(rig.deliver(value)) for value in (applied, applied)] == [("applied", None)] * 2
+
+
+def test_an_event_id_of_any_length_costs_no_memory_and_gives_no_false_verdict() -> None:
+    rig = VerdictRig()
+    for event_type, length, verdict in (
+        ("session_activity", EVENT_ID_KEPT, APPLIED),
+        ("session_activity", EVENT_ID_KEPT + 1, APPLIED),
+        ("session_resumed", EVENT_ID_KEPT + 1, REFUSED),
+        ("session_activity", NAME_CHARACTERS_MAX, APPLIED),
+    ):
+        value = rig.agent.event_bytes(event_type, {"event_id": "x" * length})
+        is_kept = length == EVENT_ID_KEPT
+        assert rig.verdict(rig.deliver(value)) == verdict
+        assert rig.verdict(rig.deliver(value)) == (verdict if is_kept else NOT_KEPT)
+        assert list(rig.outcomes[-1].judged.duplicates.values()) == ["x" * length if is_kept else ""]
+    too_long = rig.agent.event_bytes("session_activity", {"event_id": "x" * (NAME_CHARACTERS_MAX + 1)})
+    assert [rig.verdict(rig.deliver(too_long)) for _ in range(2)] == [("refused", "invalid_value")] * 2
 
 
 def test_a_repetition_without_an_id_has_not_the_verdict_of_an_unreadable_event() -> None:

@@ -6,7 +6,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from sessionary.schemas.records import Position
-from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import decisions
@@ -161,6 +160,7 @@ def test_a_log_that_lost_very_much_is_not_filled() -> None:
         fill_log(SETTINGS, 0, LogProbe(0, 9), 9 + FILL_MAX + 1)
 
 
+POSITION = Position(5, 4_000, 0, 1, 0)
 SKIP = RecordSkip(5, 7, "it fails", "alice", Halted("clock_ahead", "told so", 90.0, 5))
 RECORDS = [LogRecord(n, 1_000 * n, b"k", b"v") for n in range(3, 9)]
 
@@ -202,11 +202,18 @@ def test_without_a_skip_every_record_is_folded_and_every_halt_stands(other: GapA
     assert not decision.is_reached
 
 
-def test_by_the_second_rules_a_skip_leaves_the_clock_if_the_leader_epoch_is_known() -> None:
-    position = Position(5, 4_000, 0, 1, 0, rules=NEWEST_RULES)
-    known = SkippedRecords([EpochRecord(7, 9_000, b"k", b"v")], 8)
-    assert _skipped_offsets(SKIP, position, known, 0.0).clock_ms == 4_000
-    unknown = SkippedRecords([LogRecord(7, 9_000, b"k", b"v")], 8)
-    assert _skipped_offsets(SKIP, position, unknown, 9.0).clock_ms == 9_000
-    with pytest.raises(Halted):
-        _skipped_offsets(SKIP, position, unknown, 0.0)
+def test_a_skip_leaves_the_clock_if_the_leader_epoch_is_known() -> None:
+    known = SkippedRecords([LogRecord(6, 9_500, b"k", b"v"), EpochRecord(7, 9_000, b"k", b"v")], 8)
+    skipped = _skipped_offsets(SKIP, POSITION, known, 0.0)
+    assert (skipped.next_offset, skipped.clock_ms, skipped.event_type) == (8, 4_000, "records_skipped")
+
+
+def test_a_skip_without_a_leader_epoch_raises_the_clock_to_the_last_stamp_unless_that_is_ahead() -> None:
+    unknown = SkippedRecords([EpochRecord(6, 9_500, b"k", b"v"), LogRecord(7, 9_000, b"k", b"v")], 8)
+    skipped = _skipped_offsets(SKIP, POSITION, unknown, 9.0)
+    assert (skipped.next_offset, skipped.clock_ms, skipped.event_type) == (8, 9_000, "records_skipped")
+    with pytest.raises(Halted, match=r"offset 7 is stamped 1\.5 s ahead") as caught:
+        _skipped_offsets(SKIP, POSITION, unknown, 7.5)
+    assert (caught.value.reason, caught.value.offset, caught.value.clears_in_s) == ("clock_ahead", 5, 1.5)
+    for clock_ms in (9_000, 9_001):  # it never goes back, and where it stays no worker's clock matters
+        assert _skipped_offsets(SKIP, POSITION._replace(clock_ms=clock_ms), unknown, 0.0).clock_ms == clock_ms

@@ -5,11 +5,19 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from sessionary.schemas.codec import Decoder
-from sessionary.schemas.codec.record_sizes import batch_bytes
-from sessionary.schemas.records import AuditRecord, BatchAcknowledged, Position, RejectedEvent
+from sessionary.schemas.codec.record_sizes import LIST_MAX, batch_bytes
+from sessionary.schemas.limits import ITEMS_MAX, NAME_CHARACTERS_MAX
+from sessionary.schemas.records import (
+    AuditRecord,
+    BatchAcknowledged,
+    BatchRecord,
+    CleanupRequest,
+    Position,
+    RejectedEvent,
+)
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import ErrorInfo, Limits
+from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import FIRST_POSITION, OracleRig
@@ -18,8 +26,10 @@ from tests.support.event_factory import TICK, EventFactory
 SETTINGS = ProcessorSettings(partitions=1)
 JOB = processor_job(SETTINGS)
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in SETTINGS.topics._asdict().items()}
+AUDIT = SETTINGS.topics.audit
 LONG = 3_000_000  # characters: such a value arrives compressed
 MUCH = 20_000_000
+LONG_ERROR = ErrorInfo("retryable", "boom", "m" * 16_000)
 
 
 class JobRig(OracleRig):
@@ -72,6 +82,45 @@ def test_a_refused_event_with_a_long_text_is_refused(field: str) -> None:
         assert rig.audit().reason.startswith(field)
 
 
+def test_a_repetition_with_the_longest_event_id_leaves_nothing_but_its_count() -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    value = agent.event_bytes("session_activity", {"event_id": "x" * NAME_CHARACTERS_MAX})
+    assert rig.append(agent.key.encoded(), value) == "applied"
+    assert rig.append(agent.key.encoded(), value) == "duplicate"
+    (batch,) = rig.records_written()
+    assert isinstance(batch, BatchRecord)
+    assert (batch.applied, batch.duplicate, batch.refused) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("length", [NAME_CHARACTERS_MAX + 1, 1_200_000])
+def test_an_event_with_a_longer_id_is_refused_each_time_and_its_letter_has_the_value(length: int) -> None:
+    rig, agent = JobRig(), EventFactory()
+    rig.start(agent)
+    value = agent.event_bytes("session_activity", {"event_id": "x" * length})
+    for _ in range(2):
+        assert rig.append(agent.key.encoded(), value) == "refused invalid_value"
+        assert rig.letter().value == value
+        assert (rig.letter().event_id, rig.audit().event_id) == (None, None)
+
+
+def test_a_confirmed_clean_up_with_very_many_actions_is_audited() -> None:
+    done, failed = "é" * NAME_CHARACTERS_MAX, "ö" * NAME_CHARACTERS_MAX
+    actions = [CleanupAction(done, True, 5), CleanupAction(failed, False, 0)] * (ITEMS_MAX // 2)
+    found: list[tuple[Sequence[str], Sequence[str]]] = []
+    for rules in (NEWEST_RULES, NEWEST_RULES._replace(output_bytes_max=512 << 10)):
+        rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
+        rig.start(agent)
+        assert rig.send(agent, "session_terminated") == "applied"
+        (request,) = (record for record in rig.records_written() if isinstance(record, CleanupRequest))
+        assert rig.send(agent, "resources_released", cleanup_id=request.cleanup_id, actions=actions) == "applied"
+        audit_bytes = [batch_bytes(key, value) for topic, key, value, _ in rig.written if topic == AUDIT]
+        assert audit_bytes[0] <= rules.output_bytes_max
+        found.append((rig.audit().actions_done, rig.audit().actions_failed))
+    whole, cut = (((done,) * n, (failed,) * n) for n in (ITEMS_MAX // 2, LIST_MAX))
+    assert found == [whole, (cut[0] + ("…",), cut[1] + ("…",))]
+
+
 def test_an_acknowledgement_is_reported() -> None:
     reported = BatchAcknowledged(3, 9, 1_000, SETTINGS.worker_name)
     assert JOB.acknowledgement(3, Position(5, 1, 0, 9, 0), 1_000) == reported
@@ -91,12 +140,11 @@ def test_outputs_are_cut_to_the_sizes_that_the_rules_in_force_allow() -> None:
 
 
 def test_an_audit_record_is_cut_to_the_size_that_the_rules_in_force_allow() -> None:
-    long = ErrorInfo("retryable", "boom", "m" * 16_000)
     found: list[int] = []
     for rules in (NEWEST_RULES, NEWEST_RULES._replace(output_bytes_max=10_000)):
         rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
         rig.start(agent)
-        assert rig.send(agent, "session_errored", error=long) == "applied"
+        assert rig.send(agent, "session_errored", error=LONG_ERROR) == "applied"
         found.append(len(rig.audit().reason))
     assert found == [16_006, 1_001]
 
@@ -132,3 +180,20 @@ def test_what_time_causes_carries_no_event_s_trace() -> None:
     assert rig.append(None, TICK) == "tick"
     (record,) = (record for _, record in rig.outcomes[-1].records_on("audit"))
     assert traces_written(rig, record.source_offset)["audit"] is None
+
+
+@pytest.mark.parametrize(("spare", "has_trace"), [(0, False), (40, False), (100, False), (300, True)])
+def test_an_audit_record_that_fits_only_without_its_trace_is_written_without(spare: int, has_trace: bool) -> None:
+    found: list[AuditRecord] = []
+    output_bytes_max = NEWEST_RULES.output_bytes_max
+    for _ in range(2):  # the second time by rules that leave `spare` bytes beside the record
+        rules = NEWEST_RULES._replace(output_bytes_max=output_bytes_max)
+        rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
+        rig.start(agent)
+        assert rig.send(agent, "session_errored", {"event_id": "e"}, error=LONG_ERROR) == "applied"
+        found.append(rig.audit())
+        (size,) = (batch_bytes(key, value) for topic, key, value, _ in rig.written if topic == AUDIT)
+        output_bytes_max = size + spare
+    assert found[0] == found[1], "nothing of it was cut"
+    trace = traces_written(rig, found[1].source_offset)["audit"]
+    assert trace == ([("traceparent", TRACEPARENT)] if has_trace else None)
