@@ -285,7 +285,9 @@ def test_no_row_is_lost_while_tables_their_materialized_view_and_views_change_un
         assert database.migrate() == ["0002_more", *ALL_MADE]
         enough = sink.written + 3
         wait_until(lambda: sink.written >= enough, 60, "rows after it")
-    for table in ("history", "run_events"):
+    # A block that is repeated over the change of the query has another token below it, and so two
+    # rows there until they merge. Views see one.
+    for table in ("history", "run_events FINAL"):
         found = database.ask(f"SELECT count() AS n, uniqExact(source_offset) AS o FROM {table}")
         assert found == [{"n": sink.written, "o": sink.written}], table
     (more,) = database.ask("SELECT countIf(more = 0) AS before, countIf(more = 7) AS after FROM run_events")
