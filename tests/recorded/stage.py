@@ -12,7 +12,7 @@ from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.infra.tenants import TENANTS

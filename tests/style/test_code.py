@@ -26,25 +26,18 @@ PURE: dict[str, frozenset[str]] = {
     "schemas/codec/formats.py": frozenset(),
     "schemas/codec/framing.py": frozenset(),
     "schemas/codec/mapping.py": frozenset(),
-    "schemas/events/payloads.py": frozenset(),
+    "schemas/events/run.py": frozenset(),
+    "schemas/events/session.py": frozenset(),
     "stream_processors/access.py": frozenset(),
     "stream_processors/api/tokens.py": frozenset(),
     "infra/alerts/alert.py": frozenset(),
-    "infra/alerts/delivery_alerts.py": frozenset(),
-    "infra/alerts/lag_alerts.py": frozenset(),
-    "infra/alerts/processor_alerts.py": frozenset(),
+    "infra/alerts/tables.py": frozenset(),
     "infra/alerts/render.py": frozenset(),
-    "infra/alerts/target_alerts.py": frozenset(),
-    "infra/lag/cluster_sample.py": frozenset(),
-    "infra/lag/group_lag.py": frozenset(),
-    "infra/lag/group_topics.py": frozenset(),
     "infra/lag/lag_tracker.py": frozenset(),
-    "infra/lag/partition_state.py": frozenset(),
     "infra/local/clickhouse/request_bodies.py": frozenset(),
     "infra/local/schedule.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),
     "infra/demo/plan.py": frozenset({"random"}),  # seeded
-    "infra/migration_demo/trail.py": frozenset(),
 }
 
 

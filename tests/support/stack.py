@@ -9,8 +9,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from tests.support.logs import log_folder
 
 BOOTSTRAP_VARIABLE = "SESSIONARY_TEST_BOOTSTRAP"

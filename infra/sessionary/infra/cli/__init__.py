@@ -8,7 +8,6 @@
     options       options that several commands share, and clients made from them
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
     progress      the progress line of a long command
-    part_reports  which processes of the local stack ended, and why
     output        lines on stdout and stderr
     errors        errors of commands, and the exit code of every expected error
     __main__      `python -m sessionary.infra.cli`

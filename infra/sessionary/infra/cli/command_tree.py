@@ -102,7 +102,7 @@ ROOT: Final = (
     LateCommand("up", "up:up_command", "Run the local stack until Ctrl-C; its data is kept."),
     LateCommand("demo", "demo:app", "Run agent runs on a temporary stack; account for every event."),
     LateCommand("doctor", "doctor:doctor_command", "Check every part of a stack; say what to fix."),
-    LateCommand("env", "env:env_command", "Print the variables of the local stack, for a shell."),
+    LateCommand("env", "admin:env_command", "Print the variables of the local stack, for a shell."),
     LateCommand("sql", "sql:run_query", "Run a query in ClickHouse."),
     LateCommand("lag", "lag:lag_command", "Show how far each consumer group is behind."),
     LateGroup("session", "List, show, pause, cancel and move sessions.", _SESSION),

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from sessionary.infra.workflow_demo.play import EXAMPLE, HELD_ANSWERS
-from sessionary.infra.workflow_demo.report import WorkflowReport, step_table
+from sessionary.infra.demo.workflow import EXAMPLE, HELD_ANSWERS, WorkflowReport, step_table
 
 STORED = "succeeded in attempt 1: its stored output is used"
 GOOD = {

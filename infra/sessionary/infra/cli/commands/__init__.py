@@ -3,7 +3,6 @@
     up          up: run the local stack until Ctrl-C
     demo        demo, demo load: run recorded agent runs and account for every event
     doctor      doctor: check every part of a stack
-    env         env: the variables of the local stack, for a shell
     sql         sql: run a query
     lag         lag: how far each consumer group is behind
     sessions/   session list, show, timeline, …, run …: what is known of sessions and runs
@@ -11,7 +10,7 @@
     rejected    rejected list, show, replay
     integrity   integrity check, repair: whether ClickHouse has every row, once
     alerts      alerts render: alert rules for Prometheus
-    admin       topics apply, db migrate, db rights
+    admin       topics, tables, users; the variables of a stack
     roles       serve processor, sink, …: one process each
 
 Each command is a function that typer calls.

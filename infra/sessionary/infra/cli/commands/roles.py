@@ -65,8 +65,7 @@ def broker_command(
     ] = None,
 ) -> None:
     """Run one Kafka broker on loopback, for development."""
-    from sessionary.infra.local.kafka.broker import run_broker
-    from sessionary.infra.local.kafka.cluster import run_node
+    from sessionary.infra.local.kafka.cluster import run_broker, run_node
     from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 
     configure_role_logs("broker")
@@ -88,7 +87,7 @@ def clickhouse_command(
     The password is SESSIONARY_CLICKHOUSE_PASSWORD, else a random one, which DATA/env.json keeps.
     """
     from sessionary.infra.environment import keep_secret
-    from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
+    from sessionary.infra.local.clickhouse.http_server import PASSWORD_VARIABLE, run_clickhouse
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
 
     configure_role_logs("clickhouse")

@@ -1,7 +1,6 @@
 """The local ClickHouse endpoint, in the order in which a request passes its modules.
 
-    endpoint          the endpoint as a role and as a child process
-    http_server       ClickHouse's HTTP interface in front of the engine
+    http_server       serves the engine over HTTP, as a child process
     request_bodies    pure: decompresses request bodies (lz4, gzip, zstd, deflate)
     sql               pure: what a statement is, and whether this engine may run it
     engine            the ClickHouse engine (chdb) over a folder

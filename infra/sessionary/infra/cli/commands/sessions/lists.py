@@ -6,15 +6,18 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.follow import (
+from sessionary.infra.cli.commands.sessions.lookup import (
     RECENT,
     FollowOption,
     RowTail,
+    SessionArgument,
+    SinceOption,
     fetch_horizon,
+    fetch_live_state,
+    find_session,
     follow_list,
+    parse_since,
 )
-from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, fetch_live_state, find_session
-from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows

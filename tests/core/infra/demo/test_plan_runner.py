@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import Message, Producer
 
-from sessionary.infra.demo.broken_events import BrokenSender
 from sessionary.infra.demo.plan import make_plan
+from sessionary.infra.demo.plan_runner import BrokenSender
 from sessionary.infra.demo.runs import sample_runs
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import KafkaSettings

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from sessionary.infra.cli.commands.sql import find_outward_calls
 from sessionary.infra.clickhouse_client import Row
-from sessionary.infra.outward_calls import find_outward_calls
 
 _CALL = """\
 SelectWithUnionQuery (children 1)

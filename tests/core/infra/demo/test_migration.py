@@ -3,9 +3,14 @@
 import json
 from typing import Any
 
-from sessionary.infra.migration_demo.play import EXAMPLE
-from sessionary.infra.migration_demo.report import MigrationReport
-from sessionary.infra.migration_demo.trail import count_stale_events, describe_line, owners_in_turn, tell_trail
+from sessionary.infra.demo.migration import (
+    EXAMPLE,
+    MigrationReport,
+    count_stale_events,
+    describe_line,
+    owners_in_turn,
+    tell_trail,
+)
 
 GOOD: dict[str, Any] = {
     "owned_by": ["research", "payments", "shipping"],

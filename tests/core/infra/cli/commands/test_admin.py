@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.commands.env import ShellName, shell_lines
+from sessionary.infra.cli.commands.admin import ShellName, shell_lines
 from sessionary.infra.cli.commands.up import _print_addresses
 from sessionary.infra.environment import DEFAULT_DATA, LOCK_FILE, write_environment
 
