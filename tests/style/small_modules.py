@@ -2,11 +2,8 @@
 
 # Why each stands apart.
 SMALL_MODULES = {
-    "sessionary.schemas.settings.clickhouse_settings": "the settings of one server, beside those of Kafka",
     "sessionary.producers.prometheus_metrics": "public: agents register it with their own registry",
     "sessionary.stream_processors.families": "the one line that a new family of rows adds",
-    "sessionary.sinks.core.retry_pause": "pure; the consumer waits by it",
-    "sessionary.infra.local.clickhouse.request_bodies": "pure; the server reads from sockets",
     "sessionary.sinks.core.rows.event_columns": "an extension takes its place in a native build",
 }
 # They stand there until they are moved into their importers: the list can only get shorter.

@@ -30,13 +30,11 @@ PURE: dict[str, frozenset[str]] = {
     "schemas/events/session.py": frozenset(),
     "stream_processors/access.py": frozenset(),
     "stream_processors/api/tokens.py": frozenset(),
-    "infra/alerts/alert.py": frozenset(),
     "infra/alerts/tables.py": frozenset(),
     "infra/alerts/render.py": frozenset(),
     "infra/lag/lag_tracker.py": frozenset(),
-    "infra/local/clickhouse/request_bodies.py": frozenset(),
-    "infra/local/schedule.py": frozenset(),
     "infra/local/clickhouse/sql.py": frozenset(),
+    "infra/local/schedule.py": frozenset(),
     "infra/demo/plan.py": frozenset({"random"}),  # seeded
 }
 

@@ -13,7 +13,6 @@
     clickhouse_client    a small ClickHouse client over HTTP, for commands
     control_api_client   a small client of the control API's operators' pages, for commands
     worker_findings      what is wrong with the processors, by what they say
-    tenants              the tenants of the local stack and the demo
     settings             settings of the commands themselves
 
 This package may import every other package; no other package imports it.

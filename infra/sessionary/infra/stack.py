@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.environment import LOCK_FILE, read_environment, write_environment
+from sessionary.infra.environment import LOCK_FILE, TENANTS, read_environment, write_environment
 from sessionary.infra.local.clickhouse.http_server import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.cluster import (
@@ -42,7 +42,6 @@ from sessionary.infra.local.kafka.cluster import (
 )
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
-from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings

@@ -1,6 +1,5 @@
 """Alert rules for Prometheus: tables of alerts, and what prints them.
 
-    alert             what one alert is
     render            the rules as a YAML document
     thresholds        thresholds and times, from alerts.toml
     tables        all alerts, a row for each

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from string import Template
 
-from sessionary.infra.alerts.alert import Alert, AlertGroup
 from sessionary.infra.alerts.tables import (
     CLIENT_ALERTS,
     LAG_ALERTS,
@@ -13,6 +12,8 @@ from sessionary.infra.alerts.tables import (
     SINK_ALERTS,
     TABLE_ALERTS,
     TARGET_ALERTS,
+    Alert,
+    AlertGroup,
 )
 from sessionary.infra.alerts.thresholds import Thresholds
 

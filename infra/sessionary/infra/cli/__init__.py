@@ -7,8 +7,7 @@
     commands/     the commands' functions
     options       options that several commands share, and clients made from them
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
-    progress      the progress line of a long command
-    output        lines on stdout and stderr
+    output        lines on stdout and stderr, and the progress line of a long command
     errors        errors of commands, and the exit code of every expected error
     __main__      `python -m sessionary.infra.cli`
 

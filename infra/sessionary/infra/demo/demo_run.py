@@ -17,8 +17,7 @@ from sessionary.infra.demo.plan_runner import PlanRunner
 from sessionary.infra.demo.report import Report, make_report
 from sessionary.infra.demo.runs import Run, sample_runs
 from sessionary.infra.demo.wait import PatientClickHouse, check_rows, check_sessions, wait_until_done
-from sessionary.infra.environment import tenant_tokens
-from sessionary.infra.tenants import TENANTS
+from sessionary.infra.environment import TENANTS, tenant_tokens
 from sessionary.infra.topics import count_brokers
 from sessionary.schemas.errors import Invalid, SettingsError, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings

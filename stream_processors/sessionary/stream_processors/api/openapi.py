@@ -12,7 +12,6 @@ from sessionary.schemas.limits import (
     MIGRATION_TTL_MS_MIN,
     RESUME_MS_MAX,
 )
-from sessionary.stream_processors.api.conversations import LAST_DEFAULT
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
@@ -43,6 +42,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     query_parameter,
 )
 from sessionary.stream_processors.api.openapi_runs import LIST_PATHS, LIST_SCHEMAS, RUN_PATHS, RUN_SCHEMAS
+from sessionary.stream_processors.api.session_pages import LAST_DEFAULT
 
 # The part of the OpenAPI document that is about agents.
 

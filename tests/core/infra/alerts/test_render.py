@@ -11,8 +11,8 @@ import pytest
 from docs.build.alert_rules import RULES, rule_selectors
 from docs.build.metrics_table import expression_metrics, metric_helps
 from sessionary.infra import alerts
-from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
 from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, threshold_texts
+from sessionary.infra.alerts.tables import Alert, Severity, risen_counter
 from sessionary.infra.alerts.thresholds import Thresholds, read_thresholds
 from sessionary.infra.cli.app import run
 from sessionary.infra.lag.lag_tracker import GroupState, PartitionState

@@ -9,8 +9,7 @@
     operators/  session pause, move, …, question, call, partition: what an operator decides
     rejected    rejected list, show, replay
     integrity   integrity check, repair: whether ClickHouse has every row, once
-    alerts      alerts render: alert rules for Prometheus
-    admin       topics, tables, users; the variables of a stack
+    admin       topics, tables, users; a stack's variables; rules of alerts
     roles       serve processor, sink, …: one process each
 
 Each command is a function that typer calls.

@@ -169,3 +169,22 @@ def rights_command(
 
     for statement in tenant_rights(clickhouse_client(data), tenant, user):
         print_line(f"{statement};")
+
+
+# `sessionary alerts render`: alert rules for Prometheus.
+
+
+def render_command(
+    thresholds: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="TOML file with the thresholds that differ; see alerts.toml."),
+    ] = None,
+) -> None:
+    """Print the alert rules as YAML.
+
+    Save them as a file that `rule_files` of Prometheus names. docs/runbook.md explains each alert.
+    """
+    from sessionary.infra.alerts.render import render_rules
+    from sessionary.infra.alerts.thresholds import read_thresholds
+
+    print_line(render_rules(read_thresholds(thresholds)).rstrip("\n"))

@@ -20,8 +20,7 @@ from sessionary.infra.cli.commands.sessions.timeline import write_story
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, running_stack
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
-from sessionary.infra.cli.output import command_name, print_message, wants_json
-from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.output import Progress, command_name, print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.schemas.errors import Invalid
 

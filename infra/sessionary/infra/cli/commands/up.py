@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sessionary.infra.cli.commands.admin import ShellName, shell_lines
-from sessionary.infra.cli.output import command_name, print_line, print_message, wants_json
-from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.output import Progress, command_name, print_line, print_message, wants_json
 from sessionary.infra.cli.tables import show_object
 from sessionary.infra.environment import DEFAULT_DATA, client_environment
 from sessionary.infra.local.schedule import PartState

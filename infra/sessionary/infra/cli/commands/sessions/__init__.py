@@ -1,10 +1,8 @@
 """Commands that tell of sessions.
 
     lookup         finds a session or run by its id; reads --since; follows rows
-    lists          `session list` and `session show`
+    lists          sessions; the last turns of one; its committed changes
     timeline       `session timeline`: the story of one session, as lines or as a page
-    following      `session follow`: each committed change of one session
-    conversation   `session conversation`: the last turns of one session
     runs           `run list`, `show`, `resume`: runs, and what resuming one would do
 
 They read ClickHouse; `session show` and the page also ask the processor. `session follow`,

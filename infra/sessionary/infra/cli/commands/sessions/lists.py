@@ -1,8 +1,9 @@
 """`sessionary session list` and `show`: what ClickHouse knows of sessions."""
 
+import sys
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -16,13 +17,17 @@ from sessionary.infra.cli.commands.sessions.lookup import (
     fetch_live_state,
     find_session,
     follow_list,
+    is_whole_id,
     parse_since,
 )
+from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
-from sessionary.infra.cli.tables import show_object, show_rows
+from sessionary.infra.cli.tables import Json, show_line, show_object, show_rows
 from sessionary.infra.clickhouse_client import Row
 from sessionary.infra.environment import stack_environment
+from sessionary.producers.run_ports import SessionView
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 
 # The columns that fit 80 come first: a list without the reasons says little.
 SESSION_COLUMNS = (
@@ -158,3 +163,81 @@ def show_session(
     if cleanups:
         print_message("")
         show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
+
+
+# `sessionary session conversation`: the last turns of a session, as the processors know them.
+
+
+_TIMEOUT_S: Final = 10.0
+_TURN_COLUMNS: Final = ("turn", "role", "name", "content", "service_id", "agent_id", "run_id")
+
+
+def conversation_command(
+    session: SessionArgument,
+    last: Annotated[
+        int, typer.Option("--last", min=1, max=CONVERSATION_TURNS_MAX, help="How many turns, from the end.")
+    ] = 20,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the last turns of a session's conversation, in order, with their contents.
+
+    A large turn is an artifact: its content is the reference.
+    """
+    if not is_whole_id(session):
+        found = find_session(clickhouse_client(data), session, tenant)
+        session, tenant = found["session_id"], found["tenant_id"]
+    page, about = f"{session}/conversation", f"session {session}"
+    told = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
+    show_rows(told["messages"], as_json=as_json, columns=_TURN_COLUMNS)
+
+
+# `sessionary session follow`: each committed change of a session, as the processors tell it.
+
+
+_FIRST_S: Final = 10.0
+_CHANGE_COLUMNS: Final = ("position", "state", "phase", "reason_code", "epoch", "version", "agent_id", "state_json")
+
+
+def follow_command(
+    session: SessionArgument,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, help="End after so many seconds without a change.", show_default=False),
+    ] = None,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a session as it is now, then a line per committed change, until it is archived.
+
+    Changes that follow each other closely are one line, the newest.
+    """
+    from sessionary.producers.control.http_follows import HttpFollows  # takes long to load
+    from sessionary.producers.follower import SessionFollower
+
+    if not is_whole_id(session):
+        found = find_session(clickhouse_client(data), session, tenant)
+        session, tenant = found["session_id"], found["tenant_id"]
+    follows = HttpFollows(control_of(data, tenant))
+    with SessionFollower(follows, session, lambda: None, _FIRST_S, timeout) as follower:
+        for view in follower:
+            show_line(_line_of(view, follower.position), as_json=as_json, columns=_CHANGE_COLUMNS)
+            sys.stdout.flush()  # a program that reads the lines gets each at once
+
+
+def _line_of(view: SessionView, position: tuple[int, int] | None) -> dict[str, Json]:
+    return {
+        "session_id": view.session_id,
+        "position": None if position is None else f"{position[0]}:{position[1]}",
+        "state": view.state,
+        "phase": view.phase,
+        "reason_code": view.reason_code,
+        "epoch": view.epoch,
+        "version": view.version,
+        "owner_service": view.owner_service,
+        "agent_id": view.agent_id,
+        "holder": view.holder,
+        "state_json": view.state_json,
+    }

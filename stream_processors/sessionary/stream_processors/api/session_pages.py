@@ -1,21 +1,15 @@
-"""The control API's pages of agents: those of a session, and what one of them sees.
-
-    GET /v1/sessions/{session_id}/agents
-    GET /v1/sessions/{session_id}/agents/{agent_id}
-
-The pages take `after` and `wait_ms`, and are passed on to the session's owner, as the session's
-page is. Only the rows of the session's agents are read.
-"""
+"""Pages of what a session has: its agents, and the last turns of its conversation."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from aiohttp.web import Request, Response
 
-from sessionary.schemas.ids import agent_key
-from sessionary.schemas.records import AgentState, SessionState
+from sessionary.schemas.ids import agent_key, message_key
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
+from sessionary.schemas.records import AgentState, MessageState, SessionState
 from sessionary.schemas.types import SharedResult
-from sessionary.stream_processors.api.problems import Problem, json_response
+from sessionary.stream_processors.api.problems import Problem, json_response, parse_number
 from sessionary.stream_processors.api.session_questions import (
     AskedOwner,
     SessionQuestions,
@@ -23,6 +17,67 @@ from sessionary.stream_processors.api.session_questions import (
     require_session,
 )
 from sessionary.stream_processors.core.agent.views import view_of
+from sessionary.stream_processors.core.partition import PartitionState
+
+LAST_DEFAULT: Final = 20
+_SLICE = 20  # turns that are read before other requests have their turn: contents are large
+
+
+class MessagePages:
+    """Answers the requests for conversations of one worker."""
+
+    def __init__(self, questions: SessionQuestions) -> None:
+        self._questions = questions
+
+    async def conversation(self, request: Request) -> Response:
+        """Answer `GET …/conversation` with a `message_document` for each of the `last` turns.
+
+        They are in the order of the log, which numbers them. Raises `Problem`.
+        """
+        last = _parse_last(request.query.get("last"))
+        asked = await self._questions.ask_owner(request)
+        if isinstance(asked, Response):
+            return asked
+        session = require_session(asked)
+        log = log_document(asked)  # rows may be newer than the position, never older
+        rows = await _read_turns(asked.owner.state, asked.question.key.encoded(), session.turns, last)
+        return json_response({"turns": session.turns, "messages": [message_document(row) for row in rows], **log})
+
+
+def _parse_last(text: str | None) -> int:
+    if text is None:
+        return LAST_DEFAULT
+    last = parse_number("last", text)
+    if last > CONVERSATION_TURNS_MAX:
+        raise Problem(400, "invalid_value", "Bad last", f"last must not exceed {CONVERSATION_TURNS_MAX}")
+    return last
+
+
+async def _read_turns(state: PartitionState, session: bytes, turns: int, last: int) -> list[MessageState]:
+    """Return the rows of the `last` turns up to `turns`; without one that a later turn took."""
+    found: list[MessageState] = []
+    for n, turn in enumerate(range(max(turns - last, 0) + 1, turns + 1)):
+        if n and n % _SLICE == 0:
+            await asyncio.sleep(0)
+        row = state.rows.get(message_key(session, turn))
+        if isinstance(row, MessageState) and row.turn == turn:
+            found.append(row)
+    return found
+
+
+def message_document(row: MessageState) -> dict[str, Any]:
+    """Return the JSON document of a turn, as `/openapi.json` describes it."""
+    names = ("turn", "role", "name", "content", "artifact_id", "run_id", "agent_id", "service_id")
+    return {**{name: getattr(row, name) for name in names}, "at_ms": row.at}
+
+
+# The control API's pages of agents: those of a session, and what one of them sees.
+#
+#     GET /v1/sessions/{session_id}/agents
+#     GET /v1/sessions/{session_id}/agents/{agent_id}
+#
+# The pages take `after` and `wait_ms`, and are passed on to the session's owner, as the session's
+# page is. Only the rows of the session's agents are read.
 
 
 class AgentPages:

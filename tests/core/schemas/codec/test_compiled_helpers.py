@@ -9,13 +9,13 @@ from generation.schemas import known_schemas
 from sessionary.schemas.codec import (
     Decoder,
     Event,
-    compiled_functions,
+    compiled_helpers,
     encode_event,
     encode_record,
     framing,
     read_identity,
 )
-from sessionary.schemas.codec.compiled_functions import find_in_modules, generated_functions
+from sessionary.schemas.codec.compiled_helpers import find_in_modules, generated_functions
 from sessionary.schemas.headers import EventIdentity
 from tests.style.project import ROOT
 from tests.support.values import every_example
@@ -41,7 +41,7 @@ def test_without_its_function_a_value_is_written_and_read_alike(monkeypatch: pyt
     identities = [read_identity(value) for value in values]
     events = [value for value in examples if isinstance(value, Event)]
     assert sum(isinstance(identity, EventIdentity) for identity in identities) == len(events) > 50
-    monkeypatch.setattr(compiled_functions, "generated_functions", lambda: None)
+    monkeypatch.setattr(compiled_helpers, "generated_functions", lambda: None)
     monkeypatch.setattr(framing, "_WRITERS", {})
     framing._identity_reader.cache_clear()
     framing._compiled_readers_as_of.cache_clear()
@@ -67,7 +67,7 @@ def test_an_error_in_a_generated_module_is_no_missing_one(monkeypatch: pytest.Mo
     def fail(name: str) -> None:
         raise ModuleNotFoundError(name=name.replace("sessionary", "elsewhere"))
 
-    monkeypatch.setattr(compiled_functions, "import_module", fail)
+    monkeypatch.setattr(compiled_helpers, "import_module", fail)
     with pytest.raises(ModuleNotFoundError):
         find_in_modules("tick", "read")
 

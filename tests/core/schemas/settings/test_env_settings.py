@@ -1,10 +1,13 @@
 """The Kafka clients' shared configuration."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import SecretStr
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import KafkaSettings
+from sessionary.schemas.settings.env_settings import RereadFile
 
 
 def test_all_clients_share_the_servers_and_log_nothing_by_themselves() -> None:
@@ -88,3 +91,18 @@ def test_settings_of_librdkafka_that_need_another_one_are_named_together() -> No
     with pytest.raises(SettingsError, match=r"^SESSIONARY_KAFKA_SSL_KEYSTORE_LOCATION: .*`?ssl.keystore.password"):
         KafkaSettings.from_env(keystore)
     KafkaSettings.from_env({**keystore, "SESSIONARY_KAFKA_SSL_KEYSTORE_PASSWORD": "s3cret"})
+
+
+def test_a_file_is_read_once_per_change_and_until_it_can_be_used(tmp_path: Path) -> None:
+    path = tmp_path / "number"
+    file = RereadFile(path, int)
+    with pytest.raises(FileNotFoundError):
+        file.read_if_changed()
+    path.write_bytes(b"7")
+    assert [file.read_if_changed(), file.read_if_changed()] == [7, None]
+    path.write_bytes(b"seven")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="seven"):
+            file.read_if_changed()
+    path.write_bytes(b"0")
+    assert [file.read_if_changed(), file.read_if_changed()] == [0, None]
