@@ -11,7 +11,7 @@ import pytest
 from sessionary.infra.local.ports import free_port
 from sessionary.stream_processors.api import following as follow_pages
 from tests.core.stream_processors.api.api_server import Server, running_server
-from tests.core.stream_processors.api.following.follow_rig import FollowRig, following
+from tests.core.stream_processors.api.follow_rig import FollowRig, following
 from tests.core.stream_processors.api.test_following import followers, until
 from tests.support.event_factory import EventFactory
 
