@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sessionary.infra.local.supervisor import Part
-from sessionary.infra.stack import LAG_EXPORTER, TARGETS_FILE, Stack
+from sessionary.infra.metrics_targets import TARGETS_FILE
+from sessionary.infra.stack import LAG_EXPORTER, Stack
 from tests.support.waiting import wait_until
 
 _RESTART_S = 180.0

@@ -20,7 +20,8 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment, tenant_tokens
 from sessionary.infra.local.kafka.cluster import broker_answers
-from sessionary.infra.stack import SINKS, TARGETS_FILE
+from sessionary.infra.metrics_targets import TARGETS_FILE
+from sessionary.infra.stack import SINKS
 from sessionary.producers import ProducerSettings, SessionClient
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES

@@ -2,6 +2,7 @@
 
 # Why each stands apart.
 SMALL_MODULES = {
+    "sessionary.infra.cli.task_pages": "loads the client, which no other role needs",
     "sessionary.producers.prometheus_metrics": "public: agents register it with their own registry",
     "sessionary.stream_processors.families": "the one line that a new family of rows adds",
     "sessionary.sinks.core.rows.event_columns": "an extension takes its place in a native build",

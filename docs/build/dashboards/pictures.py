@@ -22,7 +22,8 @@ from docs.build.dashboards.scraped_agent import scraped_agent
 from docs.build.dashboards.svg_chart import Line, board_svg
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules
 from sessionary.infra.local.process import Child
-from sessionary.infra.stack import TARGETS_FILE, Stack
+from sessionary.infra.metrics_targets import TARGETS_FILE
+from sessionary.infra.stack import Stack
 from tests.support.prometheus import PrometheusClient, Series
 
 PICTURES: Final = ROOT / "docs" / "dashboards"

@@ -14,6 +14,8 @@
     control_api_client   a small client of the control API's operators' pages, for commands
     worker_findings      what is wrong with the processors, by what they say
     settings             settings of the commands themselves
+    disk_room            how much room a disk has, and how much a stack needs
+    metrics_targets      where the stack's parts serve metrics, for Prometheus
 
 This package may import every other package; no other package imports it.
 """

@@ -15,19 +15,19 @@ import http.client
 import json
 import os
 import secrets
-import shutil
 import ssl
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
+from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
 from sessionary.infra.environment import LOCK_FILE, TENANTS, read_environment, write_environment
 from sessionary.infra.local.clickhouse.http_server import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
@@ -42,111 +42,11 @@ from sessionary.infra.local.kafka.cluster import (
 )
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
+from sessionary.infra.metrics_targets import MetricsTarget, choose_metrics_ports, metrics_variables, write_targets
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings
 from sessionary.schemas.topics import SINK_TOPICS
-
-# How much room a disk has, and how much a stack or a worker needs.
-
-
-# A broker preallocates indexes of 20 MiB for each partition that is written, and ClickHouse writes
-# blocks and merges; a store of RocksDB needs less.
-ROOM_BYTES_MIN: Final = 512 << 20
-_MIB = 1 << 20
-
-
-class DiskRoom(NamedTuple):
-    """The room on the disk of a folder, in bytes."""
-
-    folder: Path
-    free: int
-    total: int
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether it is as much as a stack needs to start."""
-        return self.free >= ROOM_BYTES_MIN
-
-    def __str__(self) -> str:
-        return f"{self.free // _MIB:,} MiB of {self.total // _MIB:,} MiB are free on the disk of {self.folder}"
-
-
-def measure_room(folder: Path) -> DiskRoom:
-    """Return the room on a folder's disk; of a folder that does not exist yet, its parent's.
-
-    Raises `OSError`.
-    """
-    existing = folder.absolute()
-    while not existing.exists():
-        existing = existing.parent
-    usage = shutil.disk_usage(existing)
-    return DiskRoom(folder, usage.free, usage.total)
-
-
-# Where the parts of the local stack serve their metrics, and the file that tells Prometheus so.
-#
-# <data>/prometheus.json has the form of Prometheus' file-based service discovery:
-#
-#     scrape_configs:
-#       - job_name: sessionary
-#         file_sd_configs: [{files: [<data>/prometheus.json]}]
-#
-# Each target's labels replace the job's name: `job` is `sessionary-<role>`, `instance` the part.
-
-
-TARGETS_FILE = "prometheus.json"
-
-
-class MetricsTarget(NamedTuple):
-    """A part that serves metrics on a loopback port: its role, its name and the port."""
-
-    role: str
-    part: str
-    port: int
-
-
-def choose_metrics_ports(known: Mapping[str, str], parts: Iterable[str], first: int | None) -> dict[str, int]:
-    """Return a port for each part.
-
-    The parts take `first` and the ports that follow it, in order. None: each takes its port of
-    `known`, the folder's variables, else a free one. Raises `OSError` if there are no free ports.
-    """
-    names = list(parts)
-    if first is not None:
-        return {name: first + place for place, name in enumerate(names)}
-    recorded, spare = recorded_ports(known, names), iter(free_ports(len(names)))
-    return {name: recorded[name] if name in recorded else next(spare) for name in names}
-
-
-def recorded_ports(known: Mapping[str, str], parts: Iterable[str]) -> dict[str, int]:
-    """Return the ports of these parts that a folder remembers; `known`: its variables."""
-    found = {name: known.get(_variable_of(name), "") for name in parts}
-    return {name: int(port) for name, port in found.items() if port.isdecimal()}
-
-
-def metrics_variables(ports: Mapping[str, int]) -> dict[str, str]:
-    """Return the variables by which a folder remembers the ports of its parts."""
-    return {_variable_of(name): str(port) for name, port in ports.items()}
-
-
-def _variable_of(part: str) -> str:
-    return f"{ENV_PREFIX}METRICS_PORT_{part.upper().replace('-', '_')}"
-
-
-def write_targets(data: Path, targets: Iterable[MetricsTarget]) -> None:
-    """Write `prometheus.json`; Prometheus never reads half of it."""
-    groups = [
-        {
-            "targets": [f"{LOOPBACK}:{target.port}"],
-            "labels": {"job": f"sessionary-{target.role}", "instance": target.part},
-        }
-        for target in targets
-    ]
-    draft = data / f"{TARGETS_FILE}.new"
-    draft.write_text(json.dumps(groups, indent=1) + "\n")
-    draft.replace(data / TARGETS_FILE)
-
 
 SINKS = tuple(SINK_TOPICS)
 # Exit codes of commands after which a person must do something: settings, and set-up.

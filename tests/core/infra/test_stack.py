@@ -17,7 +17,8 @@ from sessionary.infra.environment import read_environment, tenant_tokens, write_
 from sessionary.infra.local.errors import BrokerCountDiffers, DiskFull, PortTaken
 from sessionary.infra.local.ports import is_free
 from sessionary.infra.local.supervisor import Part
-from sessionary.infra.stack import TARGETS_FILE, Ports, Stack, api_ready, inherited_variables
+from sessionary.infra.metrics_targets import TARGETS_FILE
+from sessionary.infra.stack import Ports, Stack, api_ready, inherited_variables
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.sinks.metrics import serve_pages

@@ -20,6 +20,7 @@ from sessionary.infra.cli.output import print_line, print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.control_api_client import ControlApiClient
+from sessionary.infra.disk_room import ROOM_BYTES_MIN, DiskRoom, measure_room
 from sessionary.infra.environment import (
     DEFAULT_DATA,
     control_api_context,
@@ -30,8 +31,8 @@ from sessionary.infra.environment import (
 from sessionary.infra.kpi.integrity import LATE_S
 from sessionary.infra.lag.lag_tracker import GroupLag, find_fault, sum_groups
 from sessionary.infra.local.ports import LOOPBACK
+from sessionary.infra.metrics_targets import recorded_ports
 from sessionary.infra.settings import OperatorSettings
-from sessionary.infra.stack import ROOM_BYTES_MIN, DiskRoom, measure_room, recorded_ports
 from sessionary.infra.worker_findings import (
     Document,
     Finding,

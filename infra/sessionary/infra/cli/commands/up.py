@@ -230,7 +230,7 @@ def up_command(
 
 
 def _print_addresses(data: Path, environ: Mapping[str, str], *, as_json: bool) -> None:
-    from sessionary.infra.stack import TARGETS_FILE
+    from sessionary.infra.metrics_targets import TARGETS_FILE
 
     if wants_json(as_json):
         show_object(client_environment(data), as_json=True)

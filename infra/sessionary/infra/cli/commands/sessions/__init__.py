@@ -4,6 +4,7 @@
     lists          sessions; the last turns of one; its committed changes
     timeline       `session timeline`: the story of one session, as lines or as a page
     runs           `run list`, `show`, `resume`: runs, and what resuming one would do
+    following      `session follow`: each committed change of one session
 
 They read ClickHouse; `session show` and the page also ask the processor. `session follow`,
 `session conversation` and `run` ask it alone.

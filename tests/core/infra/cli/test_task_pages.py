@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sessionary.infra.cli.commands.roles import serve_task_pages
+from sessionary.infra.cli.task_pages import serve_task_pages
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.settings import TaskPagesSettings
 from tests.core.producers.tasks.worker_rig import WorkerRig

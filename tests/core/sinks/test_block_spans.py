@@ -5,7 +5,7 @@ from opentelemetry.trace import StatusCode
 
 from sessionary.schemas.telemetry import role_traces
 from sessionary.schemas.telemetry.trace_context import format_traceparent
-from sessionary.sinks.app import LINKS_MAX, TracedBlocks
+from sessionary.sinks.block_spans import LINKS_MAX, TracedBlocks
 from sessionary.sinks.core.intent import RecordBlock
 from sessionary.sinks.core.rows.shared import RawRecord
 from sessionary.sinks.core.sink_kinds import SINKS
