@@ -18,7 +18,7 @@ import pytest
 
 from generation.modules import find_stale_files
 from native.tree import find_stale_modules
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.style.project import ROOT

@@ -13,7 +13,7 @@ from typing import Any
 
 from docs.build.marked_text import replace_marked
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import (
     ArtifactCompleted,

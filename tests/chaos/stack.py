@@ -19,7 +19,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from sessionary.infra.local.clickhouse.http_server import clickhouse_answers
+from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
 from sessionary.infra.local.kafka.cluster import (
     BrokerProcess,
     broker_answers,

@@ -20,7 +20,7 @@ from sessionary.infra.kpi.key_figures import (
     ask_tenant_bytes_max,
 )
 from sessionary.infra.lag.exporter import run_exporter
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.codec import encode_record

@@ -20,7 +20,7 @@ from sessionary.infra.lag.exporter import run_exporter
 from sessionary.infra.lag.lag_monitor import LagMonitor
 from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.infra.lag.metrics import RowDelay, ask_row_delays
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.settings import LagSettings

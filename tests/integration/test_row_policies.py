@@ -17,7 +17,7 @@ import pytest
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands.admin import tenant_policies, tenant_rights
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import ArtifactCreated, CheckpointSaved, MessageAppended, StepStarted
 from sessionary.schemas.settings import ClickHouseSettings

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Decoder, encode_record

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.infra.local.kafka.cluster import LocalBroker
 from tests.support.logs import log_folder
 

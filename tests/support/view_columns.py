@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.local.clickhouse.http_server import LocalClickHouse
+from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.support.migrated_tables import make_tables
 from tests.support.pipelines import new_clickhouse

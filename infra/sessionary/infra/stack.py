@@ -29,7 +29,7 @@ from typing import IO, NamedTuple
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
 from sessionary.infra.environment import LOCK_FILE, TENANTS, read_environment, write_environment
-from sessionary.infra.local.clickhouse.http_server import PASSWORD_VARIABLE, clickhouse_answers
+from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
 from sessionary.infra.local.kafka.cluster import (
     BrokerProcess,

@@ -63,7 +63,7 @@ def clickhouse_command(
     The password is SESSIONARY_CLICKHOUSE_PASSWORD, else a random one, which DATA/env.json keeps.
     """
     from sessionary.infra.environment import keep_secret
-    from sessionary.infra.local.clickhouse.http_server import PASSWORD_VARIABLE, run_clickhouse
+    from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, run_clickhouse
     from sessionary.schemas.telemetry.role_logs import configure_role_logs
 
     configure_role_logs("clickhouse")

@@ -7,30 +7,23 @@ the native TCP protocol, users and access rights. One password protects the whol
 
 from __future__ import annotations
 
-import argparse
 import hmac
-import http.client
 import json
-import os
-import signal
 import sys
-import threading
 import uuid
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import ClassVar, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from sessionary.infra.local.clickhouse.endpoint import main
 from sessionary.infra.local.clickhouse.engine import Engine, StatementRequest, StatementResult
 from sessionary.infra.local.clickhouse.sql import Statement, decompress_body, parse_statement
-from sessionary.infra.local.errors import EngineError, LocalStackError, PortTaken
-from sessionary.infra.local.ports import LOOPBACK, free_port, is_free
-from sessionary.infra.local.process import Child, LocalServer
-from sessionary.sinks.memory import keep_freed_memory
+from sessionary.infra.local.errors import EngineError
+from sessionary.infra.local.ports import LOOPBACK
 
 # Which requests a web page of another site may have sent. Pure.
 #
@@ -296,113 +289,7 @@ class ClickHouseServer(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _Handler)
 
 
-# The local ClickHouse endpoint: the engine behind ClickHouse's HTTP interface, on loopback.
-#
-# For development and tests. Production names a real ClickHouse; the same driver talks to both.
-
-
-PASSWORD_VARIABLE = "SESSIONARY_CLICKHOUSE_PASSWORD"
 """The variable that passes the password to a child process; every user could read an argument."""
-
-
-def run_clickhouse(data: Path, port: int, password: str | None = None) -> None:
-    """Serve the folder until SIGTERM or SIGINT, then close it cleanly.
-
-    Blocks; must run in the main thread. `password` None: no password is required.
-    Raises `PortTaken`, `DataFolderLocked`, `StartFailed`.
-    """
-    keep_freed_memory()
-    if not is_free(port):
-        raise PortTaken(port, "ClickHouse")
-    # The engine reads the time zone once; drivers expect UTC.
-    os.environ["TZ"] = "UTC"
-    # Imported here: a parent that only starts the child must not load 0.5 GB of engine.
-    from sessionary.infra.local.clickhouse.engine import Engine
-    from sessionary.schemas.telemetry.role_logs import role_logger
-
-    engine = Engine(data)
-    server = ClickHouseServer(engine, port, password)
-
-    def request_shutdown(_number: int, _frame: object) -> None:
-        # shutdown() waits for the serving loop, which runs in this thread.
-        threading.Thread(target=server.shutdown, daemon=True).start()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, request_shutdown)
-    role_logger(__name__).info("ClickHouse is ready: http://%(host)s:%(port)d", host=LOOPBACK, port=port)
-    try:
-        server.serve_forever(poll_interval=0.1)
-    finally:
-        server.server_close()
-        engine.close()
-
-
-def clickhouse_answers(port: int, timeout_s: float = 2.0) -> bool:
-    """Return True if the endpoint on this loopback port answers a ping.
-
-    Blocks up to `timeout_s`.
-    """
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=timeout_s)
-    try:
-        connection.request("GET", "/ping")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-class LocalClickHouse(LocalServer):
-    """The endpoint as a child process. The kernel ends it if this process dies.
-
-    Data and port are kept: `start` after `stop` or `kill` serves the same rows at the same address.
-    Not thread-safe.
-    """
-
-    def __init__(self, data: Path, port: int | None, log: Path, password: str | None = None) -> None:
-        """`data`: the engine's folder, created if missing. `port`: None chooses a free one."""
-        super().__init__("the ClickHouse endpoint", log)
-        self.data = data.resolve()
-        self._password = password
-        self.port = port if port is not None else free_port()
-
-    @property
-    def url(self) -> str:
-        """The address for an HTTP driver; it does not contain the password."""
-        return f"http://{LOOPBACK}:{self.port}"
-
-    def start(self) -> None:
-        """Start the endpoint; do not wait until it serves.
-
-        Raises `RuntimeError` if it runs already.
-        """
-        self.check_stopped()
-        env = {**os.environ, "TZ": "UTC"}
-        env.pop(PASSWORD_VARIABLE, None)
-        if self._password is not None:
-            env[PASSWORD_VARIABLE] = self._password
-        module = ["-m", "sessionary.infra.local.clickhouse.http_server"]
-        self._child = Child(
-            [sys.executable, *module, "--data", str(self.data), "--port", str(self.port)], self._log, env
-        )
-
-    def is_answering(self) -> bool:
-        """Return True if the endpoint answers a ping."""
-        return clickhouse_answers(self.port)
-
-
-def main() -> int:
-    """Serve as a program; the password comes from `PASSWORD_VARIABLE`. Return the exit code."""
-    parser = argparse.ArgumentParser(prog="sessionary.infra.local.clickhouse.http_server")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--port", type=int, required=True)
-    options = parser.parse_args()
-    try:
-        run_clickhouse(options.data, options.port, os.environ.get(PASSWORD_VARIABLE))
-    except LocalStackError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
 
 
 if __name__ == "__main__":
