@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import sys
 import uuid
 from base64 import b64decode
 from binascii import Error as Base64Error
@@ -19,7 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from sessionary.infra.local.clickhouse.endpoint import main
 from sessionary.infra.local.clickhouse.engine import Engine, StatementRequest, StatementResult
 from sessionary.infra.local.clickhouse.sql import Statement, decompress_body, parse_statement
 from sessionary.infra.local.errors import EngineError
@@ -287,10 +285,3 @@ class ClickHouseServer(ThreadingHTTPServer):
         self.engine = engine
         self.password = password
         super().__init__((LOOPBACK, port), _Handler)
-
-
-"""The variable that passes the password to a child process; every user could read an argument."""
-
-
-if __name__ == "__main__":
-    sys.exit(main())
