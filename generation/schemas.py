@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from sessionary.schemas.codec.catalogue import Json, writer_schemas
-from sessionary.schemas.codec.compiled_functions import module_name
+from sessionary.schemas.codec.compiled_helpers import module_name
 from sessionary.schemas.codec.formats import format_by_name
 
 

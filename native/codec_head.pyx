@@ -10,7 +10,7 @@ from libc.math cimport isfinite
 
 from types import MappingProxyType
 
-from sessionary.schemas.codec.compiled_functions import fits
+from sessionary.schemas.codec.compiled_helpers import fits
 from sessionary.schemas.limits import NUMBER_MAX as number_max
 
 cdef long long NUMBER_MAX = number_max

@@ -13,7 +13,7 @@ from generation.schemas import KnownSchema, known_schemas
 from generation.source import class_named
 from native.check_text import CHECK_IMPORTS, CheckText
 from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas, schema_fingerprint
-from sessionary.schemas.codec.compiled_functions import module_name
+from sessionary.schemas.codec.compiled_helpers import module_name
 from sessionary.schemas.codec.formats import Event
 from sessionary.schemas.codec.mapping import absent_fields
 from sessionary.schemas.events import EVENT_TYPES, SessionCreated

@@ -21,7 +21,7 @@ import pytest
 from generation.modules import find_stale_files
 from native.tree import find_stale_modules
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.integration.pipeline_rig import API_TOKENS, PipelineRig, started_pipeline
 from tests.style.project import ROOT

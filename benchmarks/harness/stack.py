@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.bench import Bench
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.process import Child, tail
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.kafka.clients import AdminConnection

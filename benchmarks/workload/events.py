@@ -23,8 +23,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sessionary.infra.demo.actions import perform_action
 from sessionary.infra.demo.plan import Outcome, PlannedSession, make_plan
+from sessionary.infra.demo.plan_runner import perform_action
 from sessionary.infra.demo.runs import Run, read_runs, sample_runs
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Event, encode_event

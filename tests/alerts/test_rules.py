@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from docs.build.alert_rules import ROOT, RULES
-from sessionary.infra.alerts.alert import Alert
 from sessionary.infra.alerts.render import ALERT_GROUPS, threshold_texts
+from sessionary.infra.alerts.tables import Alert
 from sessionary.infra.alerts.thresholds import read_thresholds
 from tests.alerts.rule_cases import RULE_CASES, RuleCase
 from tests.support.prometheus import needs_promtool, run_promtool

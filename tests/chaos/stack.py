@@ -20,8 +20,13 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sessionary.infra.local.clickhouse.endpoint import clickhouse_answers
-from sessionary.infra.local.kafka.broker import broker_answers
-from sessionary.infra.local.kafka.cluster import BrokerProcess, broker_processes, plan_cluster, write_cluster
+from sessionary.infra.local.kafka.cluster import (
+    BrokerProcess,
+    broker_answers,
+    broker_processes,
+    plan_cluster,
+    write_cluster,
+)
 from sessionary.infra.local.kafka.node import ProxiedListener
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.infra.local.supervisor import Part, Supervisor
@@ -221,7 +226,7 @@ class ChaosStack:
             return clickhouse_answers(port) and _succeeds(lambda: apply_migrations(self.clickhouse))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
-        endpoint = [sys.executable, "-m", "sessionary.infra.local.clickhouse.endpoint"]  # it asks for no password
+        endpoint = [sys.executable, "-m", "sessionary.infra.local.clickhouse.http_server"]  # it asks for no password
         return self.part("clickhouse", [*endpoint, *options], ready)
 
     def _sink(self, kind: str, port: int) -> Part:

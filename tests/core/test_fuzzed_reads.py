@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.codec.compiled_functions import find_function
+from sessionary.schemas.codec.compiled_helpers import find_function
 from sessionary.schemas.codec.framing import read_compiled
 from tests.fuzz import reader_run
 from tests.fuzz.avro_bytes import AvroMaker, encode_number

@@ -11,8 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from sessionary.schemas.codec import SINGLE_OBJECT, Decoder, Event, write_generally
 from sessionary.schemas.codec.catalogue import writer_schemas
-from sessionary.schemas.codec.compiled_functions import find_function
-from sessionary.schemas.codec.compiled_helpers import READER_GAVE_UP, WRITER_GAVE_UP, Reader, Writer
+from sessionary.schemas.codec.compiled_helpers import READER_GAVE_UP, WRITER_GAVE_UP, Reader, Writer, find_function
 from sessionary.schemas.codec.formats import Format, event_format, format_by_name, record_format
 from sessionary.schemas.errors import DecodeError, EncodeError
 from sessionary.schemas.events import EVENT_TYPES

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 from native.modules import ROOMS
-from sessionary.schemas.codec.compiled_functions import generated_functions
+from sessionary.schemas.codec.compiled_helpers import generated_functions
 from tests.chaos.process_watch import read_sample
 from tests.fuzz.campaign import RunResult, find_growth, memory_growth
 from tests.fuzz.reader_run import ReadCounts, ReaderRun

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from sessionary.infra.demo import broken_events
-from sessionary.infra.demo.broken_events import BrokenSender
+from sessionary.infra.demo import plan_runner
 from sessionary.infra.demo.plan import BROKEN, make_plan
+from sessionary.infra.demo.plan_runner import BrokenSender
 from sessionary.infra.demo.runs import sample_runs
 from sessionary.schemas.settings import KafkaSettings
 from tests.support.reading import read_topic
@@ -17,13 +17,13 @@ from tests.support.reading import read_topic
 def test_each_kind_of_broken_record_reaches_the_log_by_a_new_producer(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(broken_events, "_RENEW_S", 2.0)
-    monkeypatch.setattr(broken_events, "_SEND_S", 180.0)
+    monkeypatch.setattr(plan_runner, "_RENEW_S", 2.0)
+    monkeypatch.setattr(plan_runner, "_SEND_S", 180.0)
     opened: list[str] = []
 
     def new_producer() -> Producer:
         if opened:  # the second one has all the time that it needs
-            monkeypatch.setattr(broken_events, "_RENEW_S", 600.0)
+            monkeypatch.setattr(plan_runner, "_RENEW_S", 600.0)
         opened.append(kafka.bootstrap_servers if opened else "127.0.0.1:1")
         return Producer({**kafka.client_config(), "bootstrap.servers": opened[-1]})
 

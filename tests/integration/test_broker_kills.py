@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from sessionary.infra.local.kafka.broker import LocalBroker, broker_answers
+from sessionary.infra.local.kafka.cluster import LocalBroker, broker_answers
 from sessionary.infra.local.ports import free_port
 from sessionary.producers import SessionClient
 from tests.integration.pipeline_rig import TENANT, PipelineRig

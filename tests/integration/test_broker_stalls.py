@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.process import Child
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord

@@ -22,7 +22,7 @@ from sessionary.infra.cli.app import run
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.demo.runs import ModelCall, sample_runs
 from sessionary.infra.environment import read_environment, tenant_tokens
-from sessionary.infra.local.kafka.broker import broker_answers
+from sessionary.infra.local.kafka.cluster import broker_answers
 from sessionary.infra.metrics_targets import TARGETS_FILE
 from sessionary.infra.stack import SINKS
 from sessionary.producers import ProducerSettings, SessionClient

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.cli.app import run
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.producers import SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.demo import queries
-from sessionary.infra.demo.ledger import load_journals, record_plan
+from sessionary.infra.demo import report
+from sessionary.infra.demo.demo_run import load_journals, record_plan
 from sessionary.infra.demo.plan import Plan
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.settings import ClickHouseSettings
@@ -40,6 +40,6 @@ def test_no_event_misses_its_batch_because_of_a_transaction_without_records(
         batches.append(batch_record(0, number + 2, first_offset=first, last_offset=first + 9))
     insert_records(tables, "batches", [encode_record(batch) for batch in batches], NOW_US)
     load_journals(client, DEMO, [write_journal(tmp_path / "journal.ndjson", range(10 * PAIRS))])
-    assert client.fetch_one(queries.MISSING, demo=DEMO)["batches"] == 0
+    assert client.fetch_one(report.MISSING, demo=DEMO)["batches"] == 0
     load_journals(client, DEMO, [write_journal(tmp_path / "more.ndjson", [10 * PAIRS, 10 * PAIRS + 1])])
-    assert client.fetch_one(queries.MISSING, demo=DEMO)["batches"] == 2
+    assert client.fetch_one(report.MISSING, demo=DEMO)["batches"] == 2

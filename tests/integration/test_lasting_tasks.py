@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.producers import SessionClient

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from sessionary.infra.local.errors import PortTaken, StartFailed
-from sessionary.infra.local.kafka.broker import LocalBroker, broker_answers
-from sessionary.infra.local.kafka.jars import JAR_COORDINATES, KAFKA_VERSION, kafka_jars
+from sessionary.infra.local.kafka.cluster import LocalBroker, broker_answers
+from sessionary.infra.local.kafka.node import JAR_COORDINATES, KAFKA_VERSION, kafka_jars
 from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
 from sessionary.infra.local.process import Child, tail
 from tests.support.jar_list import resolve_jars
@@ -171,7 +171,7 @@ def test_topics_are_not_made_by_asking_for_them(broker: LocalBroker) -> None:
 _ROLE = """
 import sys
 from pathlib import Path
-from sessionary.infra.local.kafka.broker import run_broker
+from sessionary.infra.local.kafka.cluster import run_broker
 run_broker(Path(sys.argv[1]), int(sys.argv[2]), lambda line: print(line, flush=True))
 """
 

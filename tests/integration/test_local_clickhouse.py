@@ -23,7 +23,7 @@ from pydantic import SecretStr
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.environment import read_environment
-from sessionary.infra.local import server as server_module
+from sessionary.infra.local import process as server_module
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse, clickhouse_answers
 from sessionary.infra.local.errors import StartFailed
 from sessionary.infra.local.ports import LOOPBACK, free_port

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.producers import Session, SessionClient
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings

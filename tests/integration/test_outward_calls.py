@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sessionary.infra.cli.commands.sql import find_outward_calls
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.outward_calls import find_outward_calls
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.settings import ClickHouseSettings
 from tests.integration.pipeline_rig import COMMAND

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from docs.build.commands_page import leaf_commands
+from sessionary.infra.environment import TENANTS
 from sessionary.infra.local.ports import free_port
-from sessionary.infra.tenants import TENANTS
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from tests.support.migrated_tables import make_tables

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.kafka.clients import AdminConnection, ask_topic_id

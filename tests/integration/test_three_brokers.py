@@ -13,8 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sessionary.infra.local.kafka.broker import broker_answers
-from sessionary.infra.local.kafka.cluster import broker_processes, plan_cluster, write_cluster
+from sessionary.infra.local.kafka.cluster import broker_answers, broker_processes, plan_cluster, write_cluster
 from sessionary.infra.local.supervisor import Part, Supervisor
 from sessionary.infra.topics import apply_topics
 from sessionary.producers import Session, SessionClient

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 
-from sessionary.infra.local.kafka.broker import broker_answers
+from sessionary.infra.local.kafka.cluster import broker_answers
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from sessionary.producers import SessionClient, Unavailable, tool
 from sessionary.schemas import codec

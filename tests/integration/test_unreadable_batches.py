@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
 from sessionary.sinks.runtime import blocked_partitions

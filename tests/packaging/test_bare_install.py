@@ -76,8 +76,8 @@ def test_the_wheel_holds_the_namespace_and_nothing_beside_it(wheel: Path) -> Non
         "sessionary/sinks/clickhouse/migrations/README.md",  # without a migration the folder must be there, too
     } <= set(names)
     assert any(name.startswith("sessionary/infra/demo/") and name.endswith(".gz") for name in names)
-    assert {f"sessionary/infra/workflow_demo/example/{name}.py" for name in ("services", "workflow")} <= set(names)
-    assert "sessionary/infra/migration_demo/example/services.py" in names
+    assert {f"sessionary/infra/demo/examples/workflow/{name}.py" for name in ("services", "workflow")} <= set(names)
+    assert "sessionary/infra/demo/examples/moving_session/services.py" in names
 
 
 def test_the_image_has_all_files_of_which_the_wheel_is_built(wheel: Path, tmp_path: Path) -> None:

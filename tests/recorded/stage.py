@@ -12,10 +12,10 @@ from typing import Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.environment import TENANTS
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
-from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.codec import Decoder
 from sessionary.schemas.records import AuditRecord, CleanupRequest, RejectedEvent

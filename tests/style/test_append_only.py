@@ -21,7 +21,7 @@ WRITERS = {
     "stream_processors/sessionary/stream_processors/quotas/verdict_sender.py": "verdicts on claims to quotas",
     "sinks/sessionary/sinks/runtime/block_writer.py": "dead letters",
     "infra/sessionary/infra/cli/commands/rejected.py": "a refused record once more, as it was",
-    "infra/sessionary/infra/demo/broken_events.py": "the demo's broken records",
+    "infra/sessionary/infra/demo/plan_runner.py": "the demo's broken records",
 }
 
 

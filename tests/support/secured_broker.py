@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from sessionary.infra.local.kafka.broker import broker_answers
+from sessionary.infra.local.kafka.cluster import broker_answers
 from sessionary.infra.local.kafka.node import NodeIdentity, QuorumMember, prepare_start, random_id
 from sessionary.infra.local.ports import LOOPBACK, free_ports
 from tests.support.certificates import CertificateAuthority

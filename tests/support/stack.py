@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from sessionary.infra.local.clickhouse.endpoint import LocalClickHouse
-from sessionary.infra.local.kafka.broker import LocalBroker
+from sessionary.infra.local.kafka.cluster import LocalBroker
 from tests.support.logs import log_folder
 
 BOOTSTRAP_VARIABLE = "SESSIONARY_TEST_BOOTSTRAP"

@@ -16,11 +16,31 @@ import secrets
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from sessionary.schemas.errors import SettingsError
 from sessionary.schemas.settings import ENV_PREFIX
 from sessionary.schemas.tls import context_for
+from sessionary.schemas.types import DataClass
 from sessionary.stream_processors.access import parse_tokens
+
+# The tenants of the local stack and the demo. Pure.
+
+
+class Tenant(NamedTuple):
+    """A tenant: its services, and the classes of data that its sessions handle."""
+
+    services: tuple[str, ...]
+    data_classes: tuple[DataClass, ...]
+
+
+# A service belongs to exactly one tenant.
+TENANTS: dict[str, Tenant] = {
+    "acme": Tenant(("research", "support"), ("personal",)),
+    "globex": Tenant(("billing",), ("financial", "personal")),
+    "initech": Tenant(("coding",), ("none",)),
+}
+
 
 DEFAULT_DATA = Path(".sessionary")
 LOCK_FILE = "lock"  # locked while a stack runs over the folder

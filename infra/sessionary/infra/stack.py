@@ -28,13 +28,13 @@ from typing import IO, NamedTuple
 
 from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.disk_room import ROOM_BYTES_MIN, measure_room
-from sessionary.infra.environment import LOCK_FILE, read_environment, write_environment
+from sessionary.infra.environment import LOCK_FILE, TENANTS, read_environment, write_environment
 from sessionary.infra.local.clickhouse.endpoint import PASSWORD_VARIABLE, clickhouse_answers
 from sessionary.infra.local.errors import DiskFull, PortTaken, StartFailed
-from sessionary.infra.local.kafka.broker import broker_answers
 from sessionary.infra.local.kafka.cluster import (
     BrokerProcess,
     Cluster,
+    broker_answers,
     broker_processes,
     choose_broker_count,
     plan_cluster,
@@ -43,7 +43,6 @@ from sessionary.infra.local.kafka.cluster import (
 from sessionary.infra.local.ports import LOOPBACK, free_ports, is_free
 from sessionary.infra.local.supervisor import Part, PartChange, Supervisor
 from sessionary.infra.metrics_targets import MetricsTarget, choose_metrics_ports, metrics_variables, write_targets
-from sessionary.infra.tenants import TENANTS
 from sessionary.infra.topics import apply_topics
 from sessionary.schemas.errors import SessionaryError, SettingsError
 from sessionary.schemas.settings import ENV_PREFIX, ClickHouseSettings, KafkaSettings

@@ -11,4 +11,5 @@ Each row is stored exactly once in effect. A sink is a plain Kafka consumer.
     metrics       Prometheus metrics and their endpoint
     memory        allocator settings for large blocks
     errors        the errors of a sink, by what it does about them
+    block_spans   the spans of blocks that hold records of sampled traces
 """

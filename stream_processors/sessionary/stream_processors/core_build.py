@@ -4,7 +4,7 @@ import sysconfig
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Literal
 
-from sessionary.schemas.codec.compiled_functions import generated_functions
+from sessionary.schemas.codec.compiled_helpers import generated_functions
 from sessionary.stream_processors.core import overlay
 
 CoreBuild = Literal["native", "python"]

@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.producers import AsyncSessionClient, AsyncSessionFollower, SessionFollower, SessionLost, Unavailable
 from sessionary.producers.testing import memory_client
-from tests.core.producers.following.scripted_follows import ARCHIVED, SESSION_ID, ScriptedFollows, state_at
+from tests.core.producers.scripted_follows import ARCHIVED, SESSION_ID, ScriptedFollows, state_at
 
 LOST = Unavailable("the stream is over", 0.1)
 

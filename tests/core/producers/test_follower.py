@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessionary.producers import AuthenticationFailed, SessionFollower, SessionLost, SettingsError, Unavailable
-from tests.core.producers.following.scripted_follows import ARCHIVED, SESSION_ID, ScriptedFollows, state_at
+from tests.core.producers.scripted_follows import ARCHIVED, SESSION_ID, ScriptedFollows, state_at
 from tests.support.waiting import wait_until
 
 LOST = Unavailable("the stream is over", 0.1)

@@ -31,7 +31,7 @@ from tests.support.values import (
     values,
 )
 
-_OF_TYPES = (types.__name__, "sessionary.schemas.parts.")
+_OF_TYPES = (types.__name__, "sessionary.schemas.types")
 COMMON = [cls for cls in vars(types).values() if is_record_class(cls) and cls.__module__.startswith(_OF_TYPES)]
 CLASSES: list[Any] = [*PAYLOADS.values(), *RECORDS, *COMMON]
 PRIMITIVES = {str: "string", bool: "boolean", float: "double", bytes: "bytes"}

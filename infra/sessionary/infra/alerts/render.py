@@ -4,11 +4,17 @@ import json
 from collections.abc import Iterator
 from string import Template
 
-from sessionary.infra.alerts.alert import Alert, AlertGroup
-from sessionary.infra.alerts.delivery_alerts import CLIENT_ALERTS, SINK_ALERTS, TABLE_ALERTS
-from sessionary.infra.alerts.lag_alerts import LAG_ALERTS, REACH_ALERTS
-from sessionary.infra.alerts.processor_alerts import PROCESSOR_ALERTS
-from sessionary.infra.alerts.target_alerts import TARGET_ALERTS
+from sessionary.infra.alerts.tables import (
+    CLIENT_ALERTS,
+    LAG_ALERTS,
+    PROCESSOR_ALERTS,
+    REACH_ALERTS,
+    SINK_ALERTS,
+    TABLE_ALERTS,
+    TARGET_ALERTS,
+    Alert,
+    AlertGroup,
+)
 from sessionary.infra.alerts.thresholds import Thresholds
 
 ALERT_GROUPS: tuple[AlertGroup, ...] = (

@@ -7,11 +7,10 @@
     commands/     the commands' functions
     options       options that several commands share, and clients made from them
     tables        rows and objects: tables on a terminal, JSON lines elsewhere
-    progress      the progress line of a long command
-    part_reports  which processes of the local stack ended, and why
-    output        lines on stdout and stderr
+    output        lines on stdout and stderr, and the progress line of a long command
     errors        errors of commands, and the exit code of every expected error
     __main__      `python -m sessionary.infra.cli`
+    task_pages    a task worker's pages: /metrics, /healthz and /readyz
 
 `sessionary --help` imports no command, and a command imports what is slow to load (Faust,
 ClickHouse's driver, the engine) when it runs: both answer at once.

@@ -39,7 +39,7 @@ _SESSION: Final = (
     LateCommand("show", "sessions.lists:show_session", "Show the state of one session."),
     LateCommand("timeline", "sessions.timeline:timeline_command", "Show the history of one session."),
     LateCommand("follow", "sessions.following:follow_command", "Print each committed change of one session."),
-    LateCommand("conversation", "sessions.conversation:conversation_command", "Show the last turns of one session."),
+    LateCommand("conversation", "sessions.lists:conversation_command", "Show the last turns of one session."),
     LateCommand("pause", "operators.people:pause_command", "Hold a session."),
     LateCommand("resume", "operators.people:resume_command", "Release a held session; its agent works on."),
     LateCommand("cancel", "operators.people:cancel_command", "End a session that is called off."),
@@ -102,7 +102,7 @@ ROOT: Final = (
     LateCommand("up", "up:up_command", "Run the local stack until Ctrl-C; its data is kept."),
     LateCommand("demo", "demo:app", "Run agent runs on a temporary stack; account for every event."),
     LateCommand("doctor", "doctor:doctor_command", "Check every part of a stack; say what to fix."),
-    LateCommand("env", "env:env_command", "Print the variables of the local stack, for a shell."),
+    LateCommand("env", "admin:env_command", "Print the variables of the local stack, for a shell."),
     LateCommand("sql", "sql:run_query", "Run a query in ClickHouse."),
     LateCommand("lag", "lag:lag_command", "Show how far each consumer group is behind."),
     LateGroup("session", "List, show, pause, cancel and move sessions.", _SESSION),
@@ -122,7 +122,7 @@ ROOT: Final = (
     LateGroup(
         "alerts",
         "Print alert rules for Prometheus.",
-        (LateCommand("render", "alerts:render_command", "Print the alert rules as YAML."),),
+        (LateCommand("render", "admin:render_command", "Print the alert rules as YAML."),),
     ),
     LateGroup(
         "topics",

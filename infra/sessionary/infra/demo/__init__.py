@@ -2,14 +2,12 @@
 
     runs             reads recorded runs from NDJSON (a sample of 60 is part of the package)
     plan             pure: what each session does, and when
-    actions          one action of a plan, in the client's verbs
-    broken_events    records that no client would send
-    plan_runner      carries a plan out: clients, threads, journals
-    ledger           the plan and the journals, as tables in ClickHouse
-    queries          the SQL behind the figures
-    wait             waits until the pipeline has finished a demo run
-    report           the figures, computed by ClickHouse from rows
+    plan_runner      carries the plan out: its actions, and the events that are wrong
+    wait             waits for rows and for lines of processes; where examples are
+    report           the figures of a demo, and the queries for them
     demo_run         a whole demo run, from the plan to the report
+    migration     moves one session through three services, and kills one of them
+    workflow      kills the workflow example in the middle, and shows how it goes on
 
 `sessionary demo` and `sessionary demo load` call `demo_run`, which uses all the others.
 """

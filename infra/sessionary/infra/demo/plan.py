@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from sessionary.infra.demo.runs import ModelCall, Run, Step
-from sessionary.infra.tenants import TENANTS
+from sessionary.infra.environment import TENANTS
 from sessionary.schemas.types import DataClass, Limits
 
 Verb = Literal[

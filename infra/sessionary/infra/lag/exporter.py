@@ -9,10 +9,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from sessionary.infra.kpi.collector import KpiCollector, warn_of
-from sessionary.infra.lag.group_topics import is_sink_group
 from sessionary.infra.lag.lag_monitor import LagMonitor, LagReport
-from sessionary.infra.lag.metrics import ExporterState, collect_families
-from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
+from sessionary.infra.lag.lag_tracker import is_sink_group
+from sessionary.infra.lag.metrics import ExporterState, RowDelay, RowDelayWatch, collect_families
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.telemetry.role_logs import role_logger

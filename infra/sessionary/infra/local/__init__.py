@@ -5,12 +5,9 @@ a Kafka and a ClickHouse by address.
 
     kafka/         one Kafka broker, or a cluster of three, over a folder
     clickhouse/    the ClickHouse engine behind its HTTP interface, over a folder
-    server         what both servers share: a child process that is awaited, stopped and killed
     schedule       pure: order, restarts and back-off of supervised processes
     supervisor     runs processes by a schedule, and restarts those that end
-    process        child processes that cannot outlive their parent
-    examples       where the examples are that a demo runs
-    printed_lines  what a child process has printed, and a wait for a line of it
+    process        a child process, and one that serves a port
     ports          free loopback ports
     errors         errors of this package
 """

@@ -6,8 +6,14 @@ from typing import Any
 
 from sessionary.producers.ports import OutRecord
 from sessionary.schemas.codec import Event, encode_event
-from sessionary.schemas.codec.compiled_functions import find_function
-from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP, Writer, encode_long, encode_varint, new_instance
+from sessionary.schemas.codec.compiled_helpers import (
+    WRITER_GAVE_UP,
+    Writer,
+    encode_long,
+    encode_varint,
+    find_function,
+    new_instance,
+)
 from sessionary.schemas.codec.formats import Format, event_format, format_of, older_form
 from sessionary.schemas.codec.value_bounds import event_check
 from sessionary.schemas.events import Payload

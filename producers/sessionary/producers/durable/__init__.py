@@ -13,6 +13,5 @@ First what users see, then what it is made of:
     errors           runs that cannot go on, calls that are not made
     flow             work as a generator, for threads and for asyncio
     large_values     values that are too large for events, kept as artifacts
-    admission     waits until the tenant's quota admits a run
     call_keys     idempotency keys of calls, and canonical JSON (RFC 8785); pure
 """

@@ -14,7 +14,6 @@ In the order in which one reads them:
     conversation    turns, read from the last; questions to people, and their answers
     migration       the steps of source and target
     polled          how a core is made, and adopts what polls find
-    beats           when one session beats
     heartbeat       one timer thread for all sessions
     pending_verdict  the event whose verdict a session waits for
 """

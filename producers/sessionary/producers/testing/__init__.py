@@ -14,13 +14,14 @@ The modules:
     memory_runs      its runs, steps and tool calls, as the control API tells them
     memory_requests  what services are asked for: clean-ups and migrations
     operator         an operator's hand, and answers to questions
+    judged_event     an event and its verdict
     judged_log       the events in the order of the log, with their verdicts; imported lazily
     judge            the processor's rules over partitions in memory; imported lazily
 """
 
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing.clients import memory_client, memory_ports
-from sessionary.producers.testing.judged_log import JudgedEvent, MemoryQuota, NamedSession, Outcome
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, Outcome
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event

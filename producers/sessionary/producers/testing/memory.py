@@ -22,7 +22,7 @@ from sessionary.producers.ports import (
     TaskQuestion,
     TaskView,
 )
-from sessionary.producers.testing.judged_log import JudgedEvent, MemoryQuota, NamedSession, id_of
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, id_of
 from sessionary.producers.testing.memory_requests import Deliveries
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sessionary.producers.errors import Refused
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
-from sessionary.producers.testing.judged_log import JudgedEvent, NamedSession, id_of
+from sessionary.producers.testing.judged_event import JudgedEvent, NamedSession, id_of
 from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.events import (
     EVENT_TYPES,

@@ -4,14 +4,12 @@
     mapping            our classes to fastavro's dicts, and back
     codegen            builds a Python function as text
     generated/         readers and writers of known schemas, which the build made
-    compiled_functions  finds them
-    compiled_helpers   what they use, and how they give up
+    compiled_helpers   finds generated readers and writers; what they use
     formats            schema, header and conversions of each class, by the rules in force
     framing            encoding and decoding: the first bytes of a value tell its schema
     value_bounds       which value of an event exceeds its bound, by compiled checks
     record_sizes       how large a record is in Kafka; records cut to their topic's limit
-    registry           a Confluent-compatible schema registry; needs the extra `registry`
-    lookups            asks a registry on other threads, so that a caller never waits
+    registry           a schema registry, also asked on other threads
     from_settings      makes a decoder from settings
 
 Compiled functions give up at anything unusual, and fastavro takes over.

@@ -29,8 +29,7 @@ from sessionary.schemas.codec.catalogue import (
     schemas_as_of,
     writer_schemas,
 )
-from sessionary.schemas.codec.compiled_functions import find_function
-from sessionary.schemas.codec.compiled_helpers import READER_GAVE_UP, WRITER_GAVE_UP, Reader, Writer
+from sessionary.schemas.codec.compiled_helpers import READER_GAVE_UP, WRITER_GAVE_UP, Reader, Writer, find_function
 from sessionary.schemas.codec.formats import (
     SINGLE_OBJECT,
     Event,

@@ -17,8 +17,7 @@ def decoder_for(settings: KafkaSettings, *, in_background: bool = False) -> Deco
         return Decoder()
     try:
         # An extra: the core install does not bring it.
-        from sessionary.schemas.codec.lookups import BackgroundLookups
-        from sessionary.schemas.codec.registry import ConfluentRegistry, open_registry_client
+        from sessionary.schemas.codec.registry import BackgroundLookups, ConfluentRegistry, open_registry_client
     except ImportError as error:
         raise SettingsError(
             f"SESSIONARY_SCHEMA_REGISTRY_URL needs `pip install 'sessionary[registry]'`: {error}"

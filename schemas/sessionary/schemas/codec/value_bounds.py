@@ -13,8 +13,7 @@ from typing import Any
 from sessionary.schemas import types
 from sessionary.schemas.codec.catalogue import EVENTS_NAMESPACE, Json, current_schemas, schema_fingerprint
 from sessionary.schemas.codec.codegen import CodeBuilder
-from sessionary.schemas.codec.compiled_functions import Kind, find_function
-from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP
+from sessionary.schemas.codec.compiled_helpers import WRITER_GAVE_UP, Kind, find_function
 from sessionary.schemas.codec.formats import Event
 from sessionary.schemas.limits import ITEMS_MAX, NUMBER_MAX, UNBOUNDED_NUMBERS, characters_max
 from sessionary.schemas.types import Envelope

@@ -2,12 +2,14 @@
 
     session          events of a session: its life, moves, content, agents
     run              events of runs, steps, tasks and tool calls
-    payloads         all payload classes, by event type and back
 
-Import the classes from here: `from sessionary.schemas.events import SessionCreated`.
+Import the classes from here: `from sessionary.schemas.events import SessionCreated`. Its event type
+follows from the name of a class, so a new one is its class, and its name in `Payload` and exports.
 """
 
-from sessionary.schemas.events.payloads import EVENT_TYPES, PAYLOADS, Payload
+import re
+from typing import get_args
+
 from sessionary.schemas.events.run import (
     PlanRecorded,
     PlanReplaced,
@@ -67,6 +69,77 @@ from sessionary.schemas.events.session import (
     StateUpdated,
     UsageRecorded,
 )
+
+Payload = (
+    SessionCreated
+    | SessionPhaseChanged
+    | SessionStarted
+    | SessionStartFailed
+    | SessionPaused
+    | SessionResumed
+    | SessionTimedOut
+    | SessionErrored
+    | SessionRecovered
+    | SessionTerminated
+    | SessionArchived
+    | SessionTakenOver
+    | SessionActivity
+    | Heartbeat
+    | ProgressReported
+    | StateUpdated
+    | SessionMigrationOffered
+    | SessionMigrationLoaded
+    | SessionMigrationAccepted
+    | SessionMigrationCompleted
+    | SessionMigrationAborted
+    | ResourcesReleased
+    | RunQueued
+    | RunRejected
+    | RunStarted
+    | RunRunning
+    | RunPaused
+    | RunResumed
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+    | PlanRecorded
+    | PlanReplaced
+    | StepStarted
+    | StepSucceeded
+    | StepFailed
+    | StepSkipped
+    | ToolCallStarted
+    | ToolCallSucceeded
+    | ToolCallFailed
+    | ToolCallUnknown
+    | ToolCallResolved
+    | LlmDecision
+    | MessageAppended
+    | SnapshotCreated
+    | CheckpointSaved
+    | AgentRegistered
+    | AgentTaskUpdated
+    | ContextSynced
+    | ArtifactCreated
+    | ArtifactChunkAppended
+    | ArtifactCompleted
+    | ArtifactSoftDeleted
+    | ArtifactPurged
+    | UsageRecorded
+)
+"""Any payload of an event; the families in the order of the modules."""
+
+
+def _event_type(payload: type[Payload]) -> str:
+    """Return the event type: the class's name in snake case."""
+    return re.sub("(?<!^)(?=[A-Z])", "_", payload.__name__).lower()
+
+
+EVENT_TYPES: dict[type[Payload], str] = {payload: _event_type(payload) for payload in get_args(Payload)}
+"""Event type by payload class."""
+
+PAYLOADS: dict[str, type[Payload]] = {name: payload for payload, name in EVENT_TYPES.items()}
+"""Payload class by event type."""
 
 __all__ = [
     "EVENT_TYPES",

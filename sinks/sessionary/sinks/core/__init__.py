@@ -5,7 +5,6 @@ It imports neither Kafka's nor ClickHouse's client.
     sink_kinds      the four sinks as data: topic, table, row builder
     intent          when a partition's records become a block, and which offsets are committed
     block_due       when a block is due: idle records may wait
-    retry_pause     how long a sink pauses after a fault
     rows/           Kafka records to rows, one module per table
     payload_json    an event's payload as JSON
 """

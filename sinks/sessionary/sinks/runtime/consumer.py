@@ -19,9 +19,8 @@ from sessionary.schemas.kafka.clients import close_in_background, is_unreadable_
 from sessionary.schemas.kafka.log_progress import StuckConsumerDetector
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.sinks.core.intent import PartitionPlan
-from sessionary.sinks.core.retry_pause import RetryPause
 from sessionary.sinks.core.sink_kinds import SinkDefinition
-from sessionary.sinks.errors import Fenced, OperatorError, Transient
+from sessionary.sinks.errors import RETRY_FIRST_S, RETRY_LAST_S, Fenced, OperatorError, Transient
 from sessionary.sinks.metrics import SinkMetrics
 from sessionary.sinks.runtime import group_offsets
 from sessionary.sinks.runtime.blocked_partitions import BlockedPartitions
@@ -31,6 +30,38 @@ from sessionary.sinks.runtime.log_watch import HostClock, LogWatch, PositionRepo
 from sessionary.sinks.runtime.plan_writer import PlanWriter, ReadRanges, block_limits
 from sessionary.sinks.runtime.ports import BlockTarget, ConsumerFactory, KafkaConsumer
 from sessionary.sinks.settings import SinkSettings
+
+# How long a sink pauses after a fault: each fault in a row doubles the pause, up to 10 s.
+
+
+class RetryPause:
+    """The pause of one sink. `now` is always monotonic time in seconds."""
+
+    def __init__(self) -> None:
+        self._until: float | None = None
+        self._next_s = RETRY_FIRST_S
+        self.reason: str | None = None  # of the last fault, None without one
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a fault has occurred and `end` was not called since."""
+        return self._until is not None
+
+    def holds_back(self, now: float) -> bool:
+        """Whether the next attempt must wait."""
+        return self._until is not None and now < self._until
+
+    def extend(self, reason: str, now: float) -> None:
+        """Pause from now on, twice as long as after the fault before."""
+        self.reason = reason
+        self._until = now + self._next_s
+        self._next_s = min(self._next_s * 2, RETRY_LAST_S)
+
+    def end(self) -> None:
+        """Go on; the next pause is a short one again."""
+        self._until = self.reason = None
+        self._next_s = RETRY_FIRST_S
+
 
 COMMIT_S_MAX: Final = 30.0  # a commit that takes longer hangs
 _CLOSE_S: Final = 15.0

@@ -15,7 +15,6 @@ In the order in which a request passes:
     lists         pages that list sessions, runs and questions over all partitions
     runs          pages of runs, steps, tool calls, artifacts and tasks
     following     streams of the committed states of a session
-    agents        pages of the agents of a session
-    conversations  the last turns of a conversation
     tokens        whom a request's bearer token stands for
+    session_pages  pages of what a session has: its agents, and the turns of its conversation
 """

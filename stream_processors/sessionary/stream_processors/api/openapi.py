@@ -12,7 +12,6 @@ from sessionary.schemas.limits import (
     MIGRATION_TTL_MS_MIN,
     RESUME_MS_MAX,
 )
-from sessionary.stream_processors.api.conversations import LAST_DEFAULT
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
@@ -35,6 +34,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     UNAUTHORIZED,
     VERDICT,
     WORKER_RULES,
+    about,
     halt_operation,
     json_answer,
     object_schema,
@@ -43,6 +43,7 @@ from sessionary.stream_processors.api.openapi_parts import (
     query_parameter,
 )
 from sessionary.stream_processors.api.openapi_runs import LIST_PATHS, LIST_SCHEMAS, RUN_PATHS, RUN_SCHEMAS
+from sessionary.stream_processors.api.session_pages import LAST_DEFAULT
 
 # The part of the OpenAPI document that is about agents.
 
@@ -51,24 +52,24 @@ _TEXTS: Final = {"type": "array", "items": TEXT}
 _CONTEXT: Final = {"type": "object", "additionalProperties": TEXT_OR_NULL}
 _HANDOVER: Final = {
     **object_schema(
-        from_agent_id={**TEXT, "description": "the giver"},
-        from_snapshot_id={**TEXT, "description": "the giver's snapshot"},
-        sync_type={**TEXT, "description": "why, for programs: handoff …"},
-        at_ms={**NUMBER, "description": "when it was accepted, in ms of log time"},
+        from_agent_id=about(TEXT, "the giver"),
+        from_snapshot_id=about(TEXT, "the giver's snapshot"),
+        sync_type=about(TEXT, "why, for programs: handoff …"),
+        at_ms=about(NUMBER, "when it was accepted, in ms of log time"),
     ),
     "type": ["object", "null"],
     "description": "the last hand-over that it got; null if there was none",
 }
 _AGENT: Final[dict[str, Any]] = {
     "agent_id": TEXT,
-    "role": {**TEXT, "description": "what it does, and so what it sees: researcher, analyzer, writer …"},
-    "service_id": {**TEXT, "description": "its service, which is a member of the session by that"},
-    "current_task": {**TEXT_OR_NULL, "description": "null if it has none"},
-    "completed_tasks": {**_TEXTS, "description": "in the order of their completion"},
-    "shared_keys": {**_TEXTS, "description": "the keys of what it shares itself"},
-    "snapshot_id": {**TEXT, "description": "the last snapshot: each change of the tasks makes one"},
-    "timestamp_ms": {**NUMBER, "description": "when that was made, in ms of log time"},
-    "registered_at_ms": {**NUMBER, "description": "when it was registered, in ms of log time"},
+    "role": about(TEXT, "what it does, and so what it sees: researcher, analyzer, writer …"),
+    "service_id": about(TEXT, "its service, which is a member of the session by that"),
+    "current_task": about(TEXT_OR_NULL, "null if it has none"),
+    "completed_tasks": about(_TEXTS, "in the order of their completion"),
+    "shared_keys": about(_TEXTS, "the keys of what it shares itself"),
+    "snapshot_id": about(TEXT, "the last snapshot: each change of the tasks makes one"),
+    "timestamp_ms": about(NUMBER, "when that was made, in ms of log time"),
+    "registered_at_ms": about(NUMBER, "when it was registered, in ms of log time"),
     "handover": _HANDOVER,
 }
 AGENT_SCHEMAS: Final[dict[str, Any]] = {
@@ -80,25 +81,22 @@ AGENT_SCHEMAS: Final[dict[str, Any]] = {
     "AgentView": object_schema(
         agent_state=object_schema(
             **_AGENT,
-            shared_context={
-                **_CONTEXT,
-                "description": "what all agents had shared when the snapshot was made: JSON texts by key",
-            },
+            shared_context=about(_CONTEXT, "what all agents had shared when the snapshot was made: JSON texts by key"),
         ),
-        visible_context={**_CONTEXT, "description": "what it sees now: JSON texts by key"},
+        visible_context=about(_CONTEXT, "what it sees now: JSON texts by key"),
         results={"type": "array", "items": {"$ref": "#/components/schemas/SharedResult"}},
-        dependencies={**_TEXTS, "description": "ids of the agents that it depends on"},
+        dependencies=about(_TEXTS, "ids of the agents that it depends on"),
         **LOG_PLACE,
     ),
     "SharedResult": object_schema(
-        key={**TEXT, "description": "by default the author's id, `_` and the task"},
-        agent_id={**TEXT, "description": "the author"},
-        role={**TEXT, "description": "the author's role, by which it is seen"},
+        key=about(TEXT, "by default the author's id, `_` and the task"),
+        agent_id=about(TEXT, "the author"),
+        role=about(TEXT, "the author's role, by which it is seen"),
         task=TEXT,
-        number={**NUMBER, "description": "from 1, in the order in which the session's agents shared"},
-        at_ms={**NUMBER, "description": "when it was accepted, in ms of log time"},
-        result_json={**TEXT_OR_NULL, "description": "the result; of a large one, its reference and summary"},
-        artifact_id={**TEXT_OR_NULL, "description": "the artifact that has the result"},
+        number=about(NUMBER, "from 1, in the order in which the session's agents shared"),
+        at_ms=about(NUMBER, "when it was accepted, in ms of log time"),
+        result_json=about(TEXT_OR_NULL, "the result; of a large one, its reference and summary"),
+        artifact_id=about(TEXT_OR_NULL, "the artifact that has the result"),
     ),
 }
 _AGENT_ID: Final = {"name": "agent_id", "in": "path", "required": True, "schema": {**TEXT, "minLength": 1}}
@@ -129,7 +127,7 @@ AGENT_PATHS: Final[dict[str, Any]] = {
 
 CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
     "Conversation": object_schema(
-        turns={**NUMBER, "description": "how many turns the conversation has had"},
+        turns=about(NUMBER, "how many turns the conversation has had"),
         messages={
             "type": "array",
             "maxItems": CONVERSATION_TURNS_MAX,
@@ -138,15 +136,15 @@ CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
         **LOG_PLACE,
     ),
     "Message": object_schema(
-        turn={**NUMBER, "description": "from 1, in the order of the log"},
-        role={**TEXT, "description": "who speaks, in the agent's words: user, assistant, tool …"},
-        name={**TEXT_OR_NULL, "description": "of the tool, or of who speaks"},
-        content={**TEXT_OR_NULL, "description": "the text; the JSON of reference and summary, if an artifact has it"},
-        artifact_id={**TEXT_OR_NULL, "description": "the artifact that has the text"},
-        run_id={**TEXT_OR_NULL, "description": "the run in which it was said"},
-        agent_id={**TEXT, "description": "the agent that sent it"},
-        service_id={**TEXT, "description": "that agent's service"},
-        at_ms={**NUMBER, "description": "when it was accepted, in ms of log time"},
+        turn=about(NUMBER, "from 1, in the order of the log"),
+        role=about(TEXT, "who speaks, in the agent's words: user, assistant, tool …"),
+        name=about(TEXT_OR_NULL, "of the tool, or of who speaks"),
+        content=about(TEXT_OR_NULL, "the text; the JSON of reference and summary, if an artifact has it"),
+        artifact_id=about(TEXT_OR_NULL, "the artifact that has the text"),
+        run_id=about(TEXT_OR_NULL, "the run in which it was said"),
+        agent_id=about(TEXT, "the agent that sent it"),
+        service_id=about(TEXT, "that agent's service"),
+        at_ms=about(NUMBER, "when it was accepted, in ms of log time"),
     ),
 }
 _LAST: Final = query_parameter(
@@ -183,7 +181,7 @@ _MESSAGE: Final[dict[str, Any]] = {
     "properties": {
         "id": {**TEXT, "pattern": "^[0-9]+:[0-9]+$"},
         "event": {**TEXT, "enum": ["state", "end"]},
-        "data": {**TEXT, "description": "of a state, the JSON text of a `Session`"},
+        "data": about(TEXT, "of a state, the JSON text of a `Session`"),
     },
 }
 _STREAM: Final = (
@@ -239,7 +237,7 @@ _ACTIONS: Final = {
 def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
     fields = {"reason": _REASON_OR_NULL}
     if is_answer:
-        fields["question_id"] = {**TEXT_OR_NULL, "description": "the question that is meant; 409 if another is open"}
+        fields["question_id"] = about(TEXT_OR_NULL, "the question that is meant; 409 if another is open")
     body = {**object_schema(**fields), "required": [] if is_answer else ["reason"]}
     return {
         "post": {
@@ -304,8 +302,8 @@ _JUDGED: Final = object_schema(
     epoch=NUMBER,
     version=NUMBER,
     reason_code=TEXT,
-    snapshot_id={**TEXT, "description": "the head of its chain of snapshots"},
-    event_id={**TEXT, "description": "of the event that was sent for the caller"},
+    snapshot_id=about(TEXT, "the head of its chain of snapshots"),
+    event_id=about(TEXT, "of the event that was sent for the caller"),
     verdict=VERDICT,
 )
 PEOPLE_SCHEMAS: Final[dict[str, Any]] = {
@@ -383,8 +381,8 @@ DOCUMENT: Final[dict[str, Any]] = {
         "/v1/partitions/{partition}/skip": halt_operation(
             "Never judge the record at which a partition is halted; needs the role operator",
             "the partition is not halted, or not at this record; `detail` names the right offset",
-            offset={**NUMBER, "description": "of the record at which it is halted"},
-            to={**NUMBER_OR_NULL, "description": "skip all records up to this offset; by default only that one"},
+            offset=about(NUMBER, "of the record at which it is halted"),
+            to=about(NUMBER_OR_NULL, "skip all records up to this offset; by default only that one"),
             reason=REASON,
         ),
         "/v1/partitions/{partition}/repair-clock": halt_operation(
@@ -456,12 +454,12 @@ DOCUMENT: Final[dict[str, Any]] = {
             "Partition": PARTITION,
             "RulesActivation": {
                 **object_schema(
-                    version={**NUMBER, "description": "of the rules that are to begin"},
-                    finished_run_days={
-                        **NUMBER_OR_NULL,
-                        "description": "days for which a run that begins by them can be read after its end, "
+                    version=about(NUMBER, "of the rules that are to begin"),
+                    finished_run_days=about(
+                        NUMBER_OR_NULL,
+                        "days for which a run that begins by them can be read after its end, "
                         f"1 to {FINISHED_RUN_DAYS_MAX:,}; by default as it is in force",
-                    },
+                    ),
                     quotas={
                         "type": ["boolean", "null"],
                         "description": "whether runs that begin by them ask for their tenant's quota; by default as "
@@ -490,11 +488,11 @@ DOCUMENT: Final[dict[str, Any]] = {
             "RulesList": object_schema(
                 partitions={"type": "array", "items": {"$ref": "#/components/schemas/PartitionRules"}},
                 workers={"type": "array", "items": {"$ref": "#/components/schemas/WorkerRules"}},
-                quota_workers={
-                    **NUMBER_OR_NULL,
-                    "description": "how many workers of the role quotas run; null if Kafka does not tell, and after an "
+                quota_workers=about(
+                    NUMBER_OR_NULL,
+                    "how many workers of the role quotas run; null if Kafka does not tell, and after an "
                     "activation that does not turn quotas on",
-                },
+                ),
             ),
             "PartitionRules": PARTITION_RULES,
             "WorkerRules": WORKER_RULES,

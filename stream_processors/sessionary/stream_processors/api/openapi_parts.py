@@ -12,6 +12,11 @@ TEXT_OR_NULL: Final[dict[str, Any]] = {"type": ["string", "null"]}
 NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
 
 
+def about(schema: dict[str, Any], description: str) -> dict[str, Any]:
+    """Return a schema that says what its value means."""
+    return {**schema, "description": description}
+
+
 def object_schema(**properties: Any) -> dict[str, Any]:
     """Return the schema of an object that has all of these properties, and no other."""
     return {"type": "object", "required": list(properties), "properties": properties, "additionalProperties": False}
@@ -42,32 +47,26 @@ VERDICT: Final[dict[str, Any]] = {
 }
 _MIGRATION: Final = object_schema(
     migration_id=TEXT,
-    target_service={**TEXT, "description": "the service that is to own the session"},
+    target_service=about(TEXT, "the service that is to own the session"),
     step={**TEXT, "enum": ["offered", "prepared", "completed", "aborted"]},
-    offered_at_ms={**NUMBER, "description": "when it was offered, in ms of log time since the epoch"},
-    ttl_ms={**NUMBER, "description": "aborted after so long"},
-    from_state={**TEXT, "description": "the session's state before it was prepared"},
-    mismatches={**NUMBER, "description": "how often the target accepted another state than the session's"},
-    reason_code={**TEXT_OR_NULL, "description": "why it was aborted; else null"},
+    offered_at_ms=about(NUMBER, "when it was offered, in ms of log time since the epoch"),
+    ttl_ms=about(NUMBER, "aborted after so long"),
+    from_state=about(TEXT, "the session's state before it was prepared"),
+    mismatches=about(NUMBER, "how often the target accepted another state than the session's"),
+    reason_code=about(TEXT_OR_NULL, "why it was aborted; else null"),
 )
 SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
     tenant_id=TEXT,
     state=TEXT,
     phase=TEXT_OR_NULL,
-    reason_code={**TEXT, "description": "why it is in its state"},
+    reason_code=about(TEXT, "why it is in its state"),
     epoch=NUMBER,
     version=NUMBER,
     owner_service=TEXT,
-    agent_id={**TEXT, "description": "the agent that created the session, or took it over last"},
-    holder={
-        **TEXT_OR_NULL,
-        "description": "producer id of the client that created the session, or took it over last",
-    },
-    holder_epoch={
-        **NUMBER,
-        "description": "the last epoch that a client's event has given; the holder may go on from it",
-    },
+    agent_id=about(TEXT, "the agent that created the session, or took it over last"),
+    holder=about(TEXT_OR_NULL, "producer id of the client that created the session, or took it over last"),
+    holder_epoch=about(NUMBER, "the last epoch that a client's event has given; the holder may go on from it"),
     question={
         "oneOf": [object_schema(question_id=TEXT, text=TEXT, answer_ms=NUMBER), {"type": "null"}],
         "description": "that the session waits with, for `answer_ms` from its pause on",
@@ -79,12 +78,12 @@ SESSION: Final = object_schema(
         ],
         "description": "how its last question ended: approved, refused or expired",
     },
-    state_json={**TEXT, "description": "the session's content: JSON text"},
+    state_json=about(TEXT, "the session's content: JSON text"),
     state_schema_version=NUMBER,
     snapshot={"oneOf": [_snapshot_schema(), {"type": "null"}]},
     limits=object_schema(**dict.fromkeys(SessionLimits._fields, NUMBER)),
     data_classes={"type": "array", "description": "classes of the data that it handles", "items": TEXT},
-    deadline_ms={**NUMBER, "description": "when the next clock fires, in ms of log time since the epoch"},
+    deadline_ms=about(NUMBER, "when the next clock fires, in ms of log time since the epoch"),
     agents={
         "type": "array",
         "description": "its agents, whose services are members of it",
@@ -93,66 +92,58 @@ SESSION: Final = object_schema(
     refusals=_REFUSALS,
     migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last one; null if there never was one"},
     awaits_quota={"type": "boolean", "description": "whether it waits until its tenant's quota admits it"},
-    verdict={
-        **VERDICT,
-        "description": "what became of the record at `after`; null without `after`. The session's last "
+    verdict=about(
+        VERDICT,
+        "what became of the record at `after`; null without `after`. The session's last "
         "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
-    },
+    ),
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
-    rules={**NUMBER, "description": "version of the rules by which its events are judged"},
+    rules=about(NUMBER, "version of the rules by which its events are judged"),
     quotas={"type": "boolean", "description": "whether its runs ask for their tenant's quota"},
 )
 _AFTER: Final = {**TEXT_OR_NULL, "pattern": "^[0-9]+:[0-9]+$"}
 KNOWN_SESSION: Final = {
     **object_schema(
         session_id={**TEXT, "format": "uuid"},
-        state={**TEXT, "description": "the session's state as far as the client knows"},
+        state=about(TEXT, "the session's state as far as the client knows"),
         epoch={**NUMBER, "default": 1},
-        holder={**TEXT_OR_NULL, "description": "the client's producer id, if it holds the session"},
-        producer_id={**TEXT_OR_NULL, "description": "the client's producer id in this session"},
+        holder=about(TEXT_OR_NULL, "the client's producer id, if it holds the session"),
+        producer_id=about(TEXT_OR_NULL, "the client's producer id in this session"),
         last_seq={**NUMBER, "default": 0, "description": "the last number that it has given out under that id"},
-        agents={**NUMBER_OR_NULL, "description": "how many agents it knows the session to have; null: it does not say"},
+        agents=about(NUMBER_OR_NULL, "how many agents it knows the session to have; null: it does not say"),
         refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
-        after={
-            **_AFTER,
-            "description": "<partition>:<offset> of an event, to tell its verdict if the session does not exist",
-        },
+        after=about(_AFTER, "<partition>:<offset> of an event, to tell its verdict if the session does not exist"),
     ),
     "required": ["session_id", "state"],
 }
 CHANGED_SESSION: Final = object_schema(
     session_id={**TEXT, "format": "uuid"},
-    state={**TEXT_OR_NULL, "description": "null if the tenant has no such session"},
-    epoch={**NUMBER_OR_NULL, "description": "null if it does not exist, or is archived"},
-    holder={**TEXT_OR_NULL, "description": "as in `Session`"},
-    holder_epoch={**NUMBER_OR_NULL, "description": "as in `Session`; null if it does not exist, or is archived"},
-    snapshot_id={**TEXT_OR_NULL, "description": "its last snapshot; null if it does not exist, or is archived"},
-    reason_code={**TEXT_OR_NULL, "description": "why it is in its state; null if that is not known"},
-    refusals={**_REFUSALS, "description": "the last refused events after `refused_after`, at most 16"},
-    verdict={
-        **VERDICT,
-        "description": "on the event at `after`, if the session does not exist or is archived; "
-        "null if it is not judged yet",
-    },
-    producer_seq={
-        **NUMBER,
-        "description": "the last number under `producer_id` that was judged, 0 if none was; above `last_seq` it is "
+    state=about(TEXT_OR_NULL, "null if the tenant has no such session"),
+    epoch=about(NUMBER_OR_NULL, "null if it does not exist, or is archived"),
+    holder=about(TEXT_OR_NULL, "as in `Session`"),
+    holder_epoch=about(NUMBER_OR_NULL, "as in `Session`; null if it does not exist, or is archived"),
+    snapshot_id=about(TEXT_OR_NULL, "its last snapshot; null if it does not exist, or is archived"),
+    reason_code=about(TEXT_OR_NULL, "why it is in its state; null if that is not known"),
+    refusals=about(_REFUSALS, "the last refused events after `refused_after`, at most 16"),
+    verdict=about(
+        VERDICT, "on the event at `after`, if the session does not exist or is archived; null if it is not judged yet"
+    ),
+    producer_seq=about(
+        NUMBER,
+        "the last number under `producer_id` that was judged, 0 if none was; above `last_seq` it is "
         "that of another process with this id",
-    },
-    agents={**NUMBER, "description": "how many agents the session has"},
+    ),
+    agents=about(NUMBER, "how many agents the session has"),
 )
 SESSION_POLL: Final = {
     **object_schema(
-        tenant={
-            **TEXT_OR_NULL,
-            "description": "the tenant that the client means; another one than the token's is 403",
-        },
+        tenant=about(TEXT_OR_NULL, "the tenant that the client means; another one than the token's is 403"),
         sessions={"type": "array", "maxItems": 1_000, "items": {"$ref": "#/components/schemas/KnownSession"}},
     ),
     "required": ["sessions"],
 }
 SESSION_CHANGES: Final = object_schema(
-    tenant={**TEXT, "description": "the token's"},
+    tenant=about(TEXT, "the token's"),
     positions={
         "type": "object",
         "description": "by partition, the next offset to be judged; a partition that does not answer is left out",
@@ -171,24 +162,24 @@ _PARTITION_STATE: Final = {
 }
 _PARTITION_DECISION: Final = object_schema(
     event_type={"type": "string", "description": "the event_type of its audit record"},
-    at_offset={**NUMBER, "description": "where the partition was; the source_offset of its audit record"},
-    first_offset={**NUMBER_OR_NULL, "description": "the first offset that it is about, if any"},
-    last_offset={**NUMBER_OR_NULL, "description": "the last offset that it is about, if any"},
-    clock_ms={**NUMBER, "description": "the partition's clock after it, in ms since the epoch"},
+    at_offset=about(NUMBER, "where the partition was; the source_offset of its audit record"),
+    first_offset=about(NUMBER_OR_NULL, "the first offset that it is about, if any"),
+    last_offset=about(NUMBER_OR_NULL, "the last offset that it is about, if any"),
+    clock_ms=about(NUMBER, "the partition's clock after it, in ms since the epoch"),
     principal={"type": "string", "description": "who decided"},
 )
 PARTITION: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
-    instance={**TEXT_OR_NULL, "description": "the owner's name"},
-    url={**TEXT_OR_NULL, "description": "the URL of the owner's API"},
-    reason={**TEXT_OR_NULL, "description": "why it is halted"},
-    detail={**TEXT_OR_NULL, "description": "what happened where, if it is not open"},
-    halted_at_ms={**NUMBER_OR_NULL, "description": "when it was halted, in ms since the epoch"},
-    next_offset={**NUMBER_OR_NULL, "description": "the next record of the log to be folded"},
-    batch_number={**NUMBER_OR_NULL, "description": "the number of its last transaction"},
-    live_rows={**NUMBER_OR_NULL, "description": "rows with a deadline that will fire"},
-    clock_ms={**NUMBER_OR_NULL, "description": "its log clock, in ms since the epoch; null if it is not open"},
+    instance=about(TEXT_OR_NULL, "the owner's name"),
+    url=about(TEXT_OR_NULL, "the URL of the owner's API"),
+    reason=about(TEXT_OR_NULL, "why it is halted"),
+    detail=about(TEXT_OR_NULL, "what happened where, if it is not open"),
+    halted_at_ms=about(NUMBER_OR_NULL, "when it was halted, in ms since the epoch"),
+    next_offset=about(NUMBER_OR_NULL, "the next record of the log to be folded"),
+    batch_number=about(NUMBER_OR_NULL, "the number of its last transaction"),
+    live_rows=about(NUMBER_OR_NULL, "rows with a deadline that will fire"),
+    clock_ms=about(NUMBER_OR_NULL, "its log clock, in ms since the epoch; null if it is not open"),
     decisions={
         "type": ["array", "null"],
         "description": "the last eight decisions about it, oldest first; null if they are not known",
@@ -198,20 +189,16 @@ PARTITION: Final = object_schema(
 PARTITION_RULES: Final = object_schema(
     partition=NUMBER,
     state=_PARTITION_STATE,
-    instance={**TEXT_OR_NULL, "description": "the owner's name"},
-    rules={**NUMBER_OR_NULL, "description": "the version of the rules in force; null if it is not known"},
-    finished_run_days={
-        **NUMBER_OR_NULL,
-        "description": "days for which a run that begins now can be read after its end; null if it is not known",
-    },
+    instance=about(TEXT_OR_NULL, "the owner's name"),
+    rules=about(NUMBER_OR_NULL, "the version of the rules in force; null if it is not known"),
+    finished_run_days=about(
+        NUMBER_OR_NULL, "days for which a run that begins now can be read after its end; null if it is not known"
+    ),
     quotas={
         "type": ["boolean", "null"],
         "description": "whether runs that begin now ask for their tenant's quota; null if it is not known",
     },
-    resume_ms={
-        **NUMBER_OR_NULL,
-        "description": "ms for which a run may be resumed after it failed; null if it is not known",
-    },
+    resume_ms=about(NUMBER_OR_NULL, "ms for which a run may be resumed after it failed; null if it is not known"),
     session_quotas={
         "type": ["boolean", "null"],
         "description": "whether sessions that are created now ask for their tenant's quota; null if it is not known",
@@ -220,20 +207,20 @@ PARTITION_RULES: Final = object_schema(
         "type": ["boolean", "null"],
         "description": "whether the quotas hear of the tokens that are used now; null if it is not known",
     },
-    announced={**NUMBER_OR_NULL, "description": "the version that is to begin"},
-    principal={**TEXT_OR_NULL, "description": "who activated the announced rules"},
-    detail={**TEXT_OR_NULL, "description": "why it is not open"},
+    announced=about(NUMBER_OR_NULL, "the version that is to begin"),
+    principal=about(TEXT_OR_NULL, "who activated the announced rules"),
+    detail=about(TEXT_OR_NULL, "why it is not open"),
 )
 WORKER_RULES: Final = object_schema(
-    instance={**TEXT_OR_NULL, "description": "the worker's name"},
-    url={**TEXT_OR_NULL, "description": "the URL of its API"},
-    newest={**NUMBER_OR_NULL, "description": "the newest rules that it knows; null if it does not say"},
-    detail={**TEXT_OR_NULL, "description": "why it does not say"},
-    release={**TEXT_OR_NULL, "description": "the release of sessionary that it runs"},
-    core={**TEXT_OR_NULL, "description": "which build of the rules it runs: `native` is compiled, or `python`"},
-    time_ms={**NUMBER_OR_NULL, "description": "its clock, in ms since the epoch"},
-    state_dir={**TEXT_OR_NULL, "description": "its folder for RocksDB; null if it has none of its own"},
-    state_free_bytes={**NUMBER_OR_NULL, "description": "free bytes on the disk of that folder"},
+    instance=about(TEXT_OR_NULL, "the worker's name"),
+    url=about(TEXT_OR_NULL, "the URL of its API"),
+    newest=about(NUMBER_OR_NULL, "the newest rules that it knows; null if it does not say"),
+    detail=about(TEXT_OR_NULL, "why it does not say"),
+    release=about(TEXT_OR_NULL, "the release of sessionary that it runs"),
+    core=about(TEXT_OR_NULL, "which build of the rules it runs: `native` is compiled, or `python`"),
+    time_ms=about(NUMBER_OR_NULL, "its clock, in ms since the epoch"),
+    state_dir=about(TEXT_OR_NULL, "its folder for RocksDB; null if it has none of its own"),
+    state_free_bytes=about(NUMBER_OR_NULL, "free bytes on the disk of that folder"),
 )
 PROBLEM: Final = object_schema(type={**TEXT, "format": "uri"}, title=TEXT, status=NUMBER, detail=TEXT, reason=TEXT)
 
@@ -264,9 +251,9 @@ def open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any]
 
 
 LOG_PLACE: Final = {
-    "verdict": {**VERDICT, "description": "as in `Session`"},
+    "verdict": about(VERDICT, "as in `Session`"),
     "position": object_schema(partition=NUMBER, next_offset=NUMBER),
-    "rules": {**NUMBER, "description": "as in `Session`"},
+    "rules": about(NUMBER, "as in `Session`"),
     "quotas": {"type": "boolean", "description": "as in `Session`"},
 }
 SESSION_PARAMETERS: Final = [

@@ -21,8 +21,6 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.kafka.log_progress import StalledPartition
 from sessionary.schemas.telemetry.role_logs import role_logger
-from sessionary.stream_processors.api.agents import AgentPages
-from sessionary.stream_processors.api.conversations import MessagePages
 from sessionary.stream_processors.api.following import FollowPage, OpenStreams
 from sessionary.stream_processors.api.lists import ListPages
 from sessionary.stream_processors.api.openapi import DOCUMENT
@@ -36,6 +34,7 @@ from sessionary.stream_processors.api.runs import (
     StepPages,
     TaskPages,
 )
+from sessionary.stream_processors.api.session_pages import AgentPages, MessagePages
 from sessionary.stream_processors.api.session_poll import SessionPolls
 from sessionary.stream_processors.api.session_questions import SessionQuestions, require_session, session_document
 from sessionary.stream_processors.api.tokens import TokenStore

@@ -5,7 +5,7 @@ import hmac
 from collections.abc import Mapping
 
 from sessionary.schemas.errors import SettingsError, cause_text
-from sessionary.schemas.settings.reread_file import RereadFile
+from sessionary.schemas.settings.env_settings import RereadFile
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.access import Caller, Role, parse_tokens
 from sessionary.stream_processors.api.problems import Problem

@@ -10,7 +10,7 @@ from pydantic import Field
 from sessionary.schemas.errors import SettingsError, cause_text
 from sessionary.schemas.ids import valid_name
 from sessionary.schemas.limits import NUMBER_MAX
-from sessionary.schemas.settings.reread_file import RereadFile
+from sessionary.schemas.settings.env_settings import RereadFile
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.core.quota.limits import HOLDERS_MAX, WINDOW_S_MAX, OverPolicy, TenantLimits

@@ -11,12 +11,11 @@ import pytest
 from docs.build.alert_rules import RULES, rule_selectors
 from docs.build.metrics_table import expression_metrics, metric_helps
 from sessionary.infra import alerts
-from sessionary.infra.alerts.alert import Alert, Severity, risen_counter
 from sessionary.infra.alerts.render import ALERT_GROUPS, render_expression, render_rules, threshold_texts
+from sessionary.infra.alerts.tables import Alert, Severity, risen_counter
 from sessionary.infra.alerts.thresholds import Thresholds, read_thresholds
 from sessionary.infra.cli.app import run
-from sessionary.infra.lag.cluster_sample import GroupState
-from sessionary.infra.lag.partition_state import PartitionState
+from sessionary.infra.lag.lag_tracker import GroupState, PartitionState
 from sessionary.schemas.errors import SettingsError
 from sessionary.stream_processors.errors import HaltReason
 from sessionary.stream_processors.worker_gauges import CALL_STATES

@@ -5,7 +5,7 @@ import pytest
 
 from sessionary.infra.demo.plan import BROKEN, EXPECTED, ILLEGAL, SILENT, Outcome, limits_for, make_plan
 from sessionary.infra.demo.runs import ModelCall, Run, ToolCall, sample_runs
-from sessionary.infra.tenants import TENANTS
+from sessionary.infra.environment import TENANTS
 from sessionary.schemas.ids import checked_session_id, valid_name
 
 

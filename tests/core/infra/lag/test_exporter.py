@@ -6,13 +6,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from sessionary.infra.kpi import collector, question_watch
-from sessionary.infra.lag.cluster_sample import GroupState
 from sessionary.infra.lag.exporter import LagExporter, run_exporter
 from sessionary.infra.lag.lag_monitor import LagReport
-from sessionary.infra.lag.lag_tracker import PartitionLag
-from sessionary.infra.lag.metrics import HELP, ExporterState, collect_families
-from sessionary.infra.lag.partition_state import PartitionState
-from sessionary.infra.lag.row_delays import RowDelay
+from sessionary.infra.lag.lag_tracker import GroupState, PartitionLag, PartitionState
+from sessionary.infra.lag.metrics import HELP, ExporterState, RowDelay, collect_families
 from sessionary.infra.local.ports import free_port
 from sessionary.infra.settings import LagSettings
 from tests.support.metrics_page import metric_values, read_page

@@ -2,10 +2,7 @@
 
 import pytest
 
-from sessionary.infra.lag.cluster_sample import GroupState
-from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
-from sessionary.infra.lag.lag_tracker import PartitionLag
-from sessionary.infra.lag.partition_state import PartitionState
+from sessionary.infra.lag.lag_tracker import GroupLag, GroupState, PartitionLag, PartitionState, find_fault, sum_groups
 
 GROUP, TOPIC = "p.sink.audit", "p.audit"
 LAG = PartitionLag(GROUP, GroupState.STABLE, TOPIC, 0, PartitionState.OK, 4, 0, 10, 6, 20.0, 3.0, 1.5, 4.0)

@@ -4,8 +4,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from sessionary.infra.story.page import Heading, render_page
-from sessionary.infra.story.picture import Chart, draw_picture
+from sessionary.infra.story.page import Chart, Heading, draw_picture, render_page
 from sessionary.infra.story.story import Moment, tell_story, time_us
 from tests.core.infra.story.story_rows import USAGE, event_row, iso_time, outcome_row
 from tests.support.browser import count_pixels, needs_chromium, take_screenshot

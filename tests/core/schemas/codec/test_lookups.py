@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sessionary.schemas.codec import lookups
-from sessionary.schemas.codec.lookups import LOOK_UPS_MAX, UNKNOWN_S, BackgroundLookups
+from sessionary.schemas.codec import registry
+from sessionary.schemas.codec.registry import LOOK_UPS_MAX, UNKNOWN_S, BackgroundLookups
 from sessionary.schemas.errors import Unavailable
 from tests.support.waiting import wait_until
 
@@ -113,7 +113,7 @@ def test_a_flood_of_ids_starts_a_bounded_number_of_look_ups(rig: Rig) -> None:
 
 
 def test_the_oldest_answer_is_forgotten_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookups, "ANSWERS_MAX", 3)
+    monkeypatch.setattr(registry, "ANSWERS_MAX", 3)
     rig.registry.may_answer.set()
     rig.registry.schemas = {schema_id: f"{schema_id}" for schema_id in range(5)}
     assert [rig.ask(schema_id) for schema_id in (0, 1, 2, 3, 1, 0)] == ["0", "1", "2", "3", "1", "0"]

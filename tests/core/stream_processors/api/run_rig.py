@@ -12,8 +12,6 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.ids import run_key
 from sessionary.stream_processors.access import parse_tokens
-from sessionary.stream_processors.api.agents import AgentPages
-from sessionary.stream_processors.api.conversations import MessagePages
 from sessionary.stream_processors.api.problems import Problem
 from sessionary.stream_processors.api.routing import OtherWorkers
 from sessionary.stream_processors.api.runs import (
@@ -24,6 +22,7 @@ from sessionary.stream_processors.api.runs import (
     StepPages,
     TaskPages,
 )
+from sessionary.stream_processors.api.session_pages import AgentPages, MessagePages
 from sessionary.stream_processors.api.session_questions import SessionQuestions
 from sessionary.stream_processors.api.tokens import TokenStore
 from sessionary.stream_processors.core.model import RecentOutcomes

@@ -14,7 +14,7 @@ from aiohttp import ClientTimeout
 from sessionary.stream_processors.api import following as follow_pages
 from sessionary.stream_processors.api.problems import Problem
 from tests.core.stream_processors.api.api_server import Server, running_server
-from tests.core.stream_processors.api.following.follow_rig import FollowRig, following
+from tests.core.stream_processors.api.follow_rig import FollowRig, following
 from tests.support.event_factory import EventFactory
 
 

@@ -147,7 +147,7 @@ def test_the_same_file_that_comes_back_is_told_too(tmp_path: Path, caplog: pytes
     (tmp_path / "away").rename(bench.path)
     bench.store.refresh()
     bench.store.refresh()
-    told = [record for record in caplog.records if record.name.endswith("token_store")]
+    told = [record for record in caplog.records if record.name.endswith("api.tokens")]
     assert [record.levelname for record in told] == ["ERROR", "INFO"]
 
 

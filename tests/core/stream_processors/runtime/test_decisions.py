@@ -22,7 +22,7 @@ from sessionary.stream_processors.runtime.decisions import (
 )
 from sessionary.stream_processors.runtime.log_probe import LogProbe
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.stream_processors.runtime.fetching.messages import end_of, message
+from tests.core.stream_processors.runtime.messages import end_of, message
 from tests.core.stream_processors.runtime.owner_doubles import OwnerBench
 
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")

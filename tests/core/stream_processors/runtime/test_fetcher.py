@@ -13,7 +13,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime.fetcher import Fetcher, fetcher_config
 from sessionary.stream_processors.runtime.pending_records import bytes_of
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, end_of, message
+from tests.core.stream_processors.runtime.messages import CREATE_TIME, end_of, message
 
 
 class Delivered:

@@ -9,7 +9,7 @@ from sessionary.stream_processors.errors import Halted
 from sessionary.stream_processors.runtime import log_probe
 from sessionary.stream_processors.runtime.log_probe import LogProbe, RecordStamp
 from sessionary.stream_processors.settings import ProcessorSettings
-from tests.core.stream_processors.runtime.fetching.messages import message
+from tests.core.stream_processors.runtime.messages import message
 
 CLOCK_MS = 5_000
 

@@ -16,7 +16,7 @@ from sessionary.stream_processors.runtime.pending_records import (
     group_by_partition,
     split_messages,
 )
-from tests.core.stream_processors.runtime.fetching.messages import CREATE_TIME, LOG_APPEND_TIME, end_of, message
+from tests.core.stream_processors.runtime.messages import CREATE_TIME, LOG_APPEND_TIME, end_of, message
 from tests.support.broken_headers import BrokenMessage
 
 

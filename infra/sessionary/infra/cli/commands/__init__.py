@@ -3,15 +3,13 @@
     up          up: run the local stack until Ctrl-C
     demo        demo, demo load: run recorded agent runs and account for every event
     doctor      doctor: check every part of a stack
-    env         env: the variables of the local stack, for a shell
     sql         sql: run a query
     lag         lag: how far each consumer group is behind
     sessions/   session list, show, timeline, …, run …: what is known of sessions and runs
     operators/  session pause, move, …, question, call, partition: what an operator decides
     rejected    rejected list, show, replay
     integrity   integrity check, repair: whether ClickHouse has every row, once
-    alerts      alerts render: alert rules for Prometheus
-    admin       topics apply, db migrate, db rights
+    admin       topics, tables, users; a stack's variables; rules of alerts
     roles       serve processor, sink, …: one process each
 
 Each command is a function that typer calls.

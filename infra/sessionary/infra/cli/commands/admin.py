@@ -1,16 +1,72 @@
 """`sessionary topics apply`, `db migrate` and `db rights`: what must be there before the roles."""
 
 import re
+import shlex
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client, kafka_settings
 from sessionary.infra.cli.output import print_line, print_message
-from sessionary.infra.cli.tables import show_rows
+from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient
-from sessionary.infra.environment import stack_environment
+from sessionary.infra.environment import DEFAULT_DATA, client_environment, stack_environment, stack_is_running
 from sessionary.schemas.errors import Invalid
+
+# `sessionary env`: the variables of a local stack, for a shell or a program.
+
+
+class ShellName(StrEnum):
+    """A shell, by the way in which it sets a variable."""
+
+    SH = "sh"
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def env_command(
+    shell: Annotated[
+        ShellName, typer.Option("--shell", help="Whose syntax the lines have.", case_sensitive=False)
+    ] = ShellName.SH,
+    tenant: Annotated[
+        str | None,
+        typer.Option("--tenant", help="Tenant of SESSIONARY_API_TOKEN. Default: the first.", show_default=False),
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", help="Folder of the stack.", file_okay=False, show_default=True)
+    ] = DEFAULT_DATA,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the variables that a shell needs to work with a local stack, secrets too.
+
+    In sh, bash and zsh: eval "$(sessionary env)". In fish: sessionary env --shell fish | source.
+    The variables are those of the folder, so they are the same after a restart of the stack.
+    """
+    environ = client_environment(data, tenant)
+    if as_json:
+        show_object(environ, as_json=True)
+    else:
+        for line in shell_lines(environ, shell):
+            print_line(line)
+    if not stack_is_running(data):
+        print_message(f"the stack of {data} is not running; start it: sessionary up --data {data}")
+
+
+def shell_lines(environ: Mapping[str, str], shell: ShellName) -> list[str]:
+    """Return a line per variable that sets and exports it."""
+    if shell is ShellName.FISH:
+        return [f"set -gx {name} {_quote_for_fish(value)};" for name, value in environ.items()]
+    return [f"export {name}={shlex.quote(value)}" for name, value in environ.items()]
+
+
+def _quote_for_fish(value: str) -> str:
+    # In single quotes, fish reads no other escapes than these two.
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
 
 # Grants and row policies of one tenant's user of ClickHouse, as statements.
 #
@@ -113,3 +169,22 @@ def rights_command(
 
     for statement in tenant_rights(clickhouse_client(data), tenant, user):
         print_line(f"{statement};")
+
+
+# `sessionary alerts render`: alert rules for Prometheus.
+
+
+def render_command(
+    thresholds: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="TOML file with the thresholds that differ; see alerts.toml."),
+    ] = None,
+) -> None:
+    """Print the alert rules as YAML.
+
+    Save them as a file that `rule_files` of Prometheus names. docs/runbook.md explains each alert.
+    """
+    from sessionary.infra.alerts.render import render_rules
+    from sessionary.infra.alerts.thresholds import read_thresholds
+
+    print_line(render_rules(read_thresholds(thresholds)).rstrip("\n"))

@@ -20,16 +20,15 @@ from sessionary.infra.cli.commands.sessions.timeline import write_story
 from sessionary.infra.cli.commands.up import START_S_MAX, activate_newest_rules, running_stack
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
-from sessionary.infra.cli.output import command_name, print_message, wants_json
-from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.output import Progress, command_name, print_message, wants_json
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.schemas.errors import Invalid
 
 if TYPE_CHECKING:
+    from sessionary.infra.demo.migration import MigrationReport
     from sessionary.infra.demo.report import Report
-    from sessionary.infra.migration_demo.report import MigrationReport
+    from sessionary.infra.demo.workflow import WorkflowReport
     from sessionary.infra.stack import Stack
-    from sessionary.infra.workflow_demo.report import WorkflowReport
 
 app = typer.Typer()
 # Longest pause between two starts, in recorded seconds: recordings have pauses of hours.
@@ -168,7 +167,7 @@ def demo_command(
 @contextmanager
 def _demo_stack(progress: Progress, data: Path | None) -> Iterator["Stack"]:
     """Run a stack inside the context: in a temporary folder, or in `data`, which is kept."""
-    from sessionary.infra.cli.part_reports import PartReports
+    from sessionary.infra.cli.commands.up import PartReports
     from sessionary.infra.stack import Stack
 
     temporary = tempfile.TemporaryDirectory(prefix="sessionary-demo-") if data is None else nullcontext(str(data))
@@ -205,7 +204,7 @@ def _check_options(context: typer.Context, demo: str) -> None:
 
 
 def _play_workflow(kill_at: WorkflowStep, data: Path | None, *, open_page: bool, as_json: bool) -> None:
-    from sessionary.infra.workflow_demo.play import play_workflow
+    from sessionary.infra.demo.workflow import play_workflow
 
     began = time.monotonic()
     progress = Progress()
@@ -242,7 +241,7 @@ def _show_workflow(report: "WorkflowReport", page: str, data: Path | None, *, as
 
 
 def _play_migration(data: Path | None, *, open_page: bool, as_json: bool) -> None:
-    from sessionary.infra.migration_demo.play import play_migration
+    from sessionary.infra.demo.migration import play_migration
 
     began = time.monotonic()
     progress = Progress()
@@ -259,7 +258,7 @@ def _play_migration(data: Path | None, *, open_page: bool, as_json: bool) -> Non
 
 
 def _show_migration(report: "MigrationReport", data: Path | None, *, as_json: bool) -> None:
-    from sessionary.infra.migration_demo.trail import describe_line
+    from sessionary.infra.demo.migration import describe_line
 
     if wants_json(as_json):
         tables = {name: rows for name, rows in report._asdict().items() if name != "figures"}

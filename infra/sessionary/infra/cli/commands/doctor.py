@@ -29,7 +29,7 @@ from sessionary.infra.environment import (
     stack_environment,
 )
 from sessionary.infra.kpi.integrity import LATE_S
-from sessionary.infra.lag.group_lag import GroupLag, find_fault, sum_groups
+from sessionary.infra.lag.lag_tracker import GroupLag, find_fault, sum_groups
 from sessionary.infra.local.ports import LOOPBACK
 from sessionary.infra.metrics_targets import recorded_ports
 from sessionary.infra.settings import OperatorSettings
@@ -397,8 +397,8 @@ def _start_command(name: str) -> str:
 
 def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:
     """Return the lags of processor and sinks; a group that is behind is observed for a while."""
-    from sessionary.infra.lag.group_topics import is_service_group
     from sessionary.infra.lag.lag_monitor import LagMonitor
+    from sessionary.infra.lag.lag_tracker import is_service_group
 
     def is_role(lag: GroupLag) -> bool:
         # A service may be off; then its requests wait for its next process.

@@ -16,10 +16,9 @@ from sessionary.infra.settings import LagSettings
 from sessionary.schemas.errors import Unavailable
 
 if TYPE_CHECKING:
-    from sessionary.infra.lag.group_lag import GroupLag
     from sessionary.infra.lag.lag_monitor import LagMonitor, LagReport
-    from sessionary.infra.lag.lag_tracker import PartitionLag
-    from sessionary.infra.lag.row_delays import RowDelay, RowDelayWatch
+    from sessionary.infra.lag.lag_tracker import GroupLag, PartitionLag
+    from sessionary.infra.lag.metrics import RowDelay, RowDelayWatch
 
 _READ_S = 0.8  # a single report has no second chance
 _DELAYS_S = 0.5  # after the report; the question went out before it
@@ -44,7 +43,7 @@ def lag_command(
     rates need observations of a minute: --watch has them.
     """
     from sessionary.infra.lag.lag_monitor import LagMonitor
-    from sessionary.infra.lag.row_delays import RowDelayWatch
+    from sessionary.infra.lag.metrics import RowDelayWatch
 
     settings = LagSettings.from_env(stack_environment(data))
     delays = RowDelayWatch(settings)
@@ -93,7 +92,7 @@ def _watch_lag(
 def _show_report(
     report: "LagReport", delays: "Sequence[RowDelay] | None", *, by_partition: bool, as_json: bool
 ) -> None:
-    from sessionary.infra.lag.group_lag import sum_groups
+    from sessionary.infra.lag.lag_tracker import sum_groups
 
     delay_s = {delay.table: delay.max_s for delay in delays or ()}
     if wants_json(as_json):

@@ -9,15 +9,16 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.follow import (
+from sessionary.infra.cli.commands.sessions.lookup import (
     RECENT,
     FollowOption,
     RowTail,
+    SessionOption,
+    SinceOption,
     fetch_horizon,
     follow_list,
+    parse_since,
 )
-from sessionary.infra.cli.commands.sessions.lookup import SessionOption
-from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import (
     DataOption,

@@ -7,41 +7,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from prometheus_client import CollectorRegistry
 
 from sessionary.infra.cli.options import DataOption
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.settings import LagSettings, TaskPagesSettings
-from sessionary.producers.client import SessionClient
-from sessionary.producers.prometheus_metrics import ClientCollector
-from sessionary.producers.tasks.worker import TaskWorker
 from sessionary.schemas.errors import SessionaryError
 from sessionary.schemas.settings import KafkaSettings
-from sessionary.sinks.metrics import serve_pages
-
-# A task worker's pages: /metrics of its client, /healthz and /readyz.
-
-
-@contextmanager
-def serve_task_pages(worker: TaskWorker, client: SessionClient, settings: TaskPagesSettings) -> Iterator[None]:
-    """Serve the pages during the context if a port is set. Raises `OSError` if it is taken.
-
-    `client` is the worker's.
-    """
-    if settings.metrics_port is None:
-        yield
-        return
-    registry = CollectorRegistry()
-    registry.register(ClientCollector(client))
-    with serve_pages((settings.metrics_host, settings.metrics_port), registry, worker.health, worker.readiness):
-        yield
 
 
 class SinkName(StrEnum):
@@ -65,8 +41,7 @@ def broker_command(
     ] = None,
 ) -> None:
     """Run one Kafka broker on loopback, for development."""
-    from sessionary.infra.local.kafka.broker import run_broker
-    from sessionary.infra.local.kafka.cluster import run_node
+    from sessionary.infra.local.kafka.cluster import run_broker, run_node
     from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger
 
     configure_role_logs("broker")
@@ -156,6 +131,7 @@ def task_worker_command(
     ] = 30.0,
 ) -> None:
     """Carry out the long tasks of a tenant's service until SIGTERM or Ctrl-C."""
+    from sessionary.infra.cli.task_pages import serve_task_pages
     from sessionary.producers.client import SessionClient
     from sessionary.producers.tasks.worker import TaskTimes, TaskWorker, functions_of
     from sessionary.schemas.telemetry.role_logs import configure_role_logs, role_logger

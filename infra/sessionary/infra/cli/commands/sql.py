@@ -2,17 +2,150 @@
 
 import re
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple, Protocol
 
 import typer
 
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_rows
-from sessionary.infra.outward_calls import find_outward_calls
+from sessionary.infra.clickhouse_client import Row
 from sessionary.schemas.errors import Invalid
+
+# Finds what a query would reach out of the database for: files, other servers, programs.
+#
+# ClickHouse parses the query itself (`EXPLAIN AST`), so that no spelling hides a call from us that
+# it would run. Table functions are allowed by name, because new ones appear in each release.
+
+
+_NODE: Final = re.compile(
+    r"^(?P<indent> *)(?P<kind>\S+)(?: (?P<name>.*?))??(?: \(alias .*\))?(?: \(children \d+\))?$", re.DOTALL
+)
+_SAFE_TABLE_FUNCTIONS: Final = frozenset(
+    (
+        "dictionary",
+        "format",
+        "generate_series",
+        "generaterandom",
+        "generateseries",
+        "merge",
+        "mergetreeindex",
+        "mergetreeprojection",
+        "null",
+        "numbers",
+        "numbers_mt",
+        "primes",
+        "sqlstandardvalues",
+        "values",
+        "view",
+        "viewifpermitted",
+        "zeros",
+        "zeros_mt",
+    )
+)
+_OUTWARD_FUNCTIONS: Final = frozenset(("catboostevaluate", "file", "hascolumnintable", "reversednsquery"))
+_LANGUAGE_MODELS: Final = "ai"  # aiGenerate and others ask a service
+_UNQUALIFIED: Final = re.compile(r"\w+")
+_UNION: Final = "SelectWithUnionQuery"
+# What hides calls from the parser's tree, by its kind of node.
+_OPAQUE: Final = {
+    "ColumnsApplyTransformer": "APPLY may call any function",
+    "Set": "SETTINGS may hold expressions",
+}
+
+
+class _QueryClient(Protocol):
+    def fetch_rows(self, sql: str, **parameters: str | int | float | None) -> list[Row]: ...
+
+
+class _Node(NamedTuple):
+    kind: str
+    name: str
+    depth: int
+
+
+def find_outward_calls(client: _QueryClient, statement: str) -> list[str]:
+    """Return why a query is not safe, a phrase each; empty if it stays in the database.
+
+    Blocks. Raises what the client raises, for a syntax error too.
+    """
+    table_functions = {str(row["name"]).lower() for row in client.fetch_rows("SELECT name FROM system.table_functions")}
+    users = {
+        str(row["name"]): row
+        for row in client.fetch_rows("SELECT name, origin, create_query FROM system.functions WHERE origin != 'System'")
+    }
+    found: set[str] = set()
+    waiting, seen = [statement], set[str]()
+    while waiting:
+        nodes = _parse_tree(client, waiting.pop())
+        found.update(_opaque_parts(nodes))
+        found.update(_outward_names(nodes, table_functions))
+        found.update(_foreign_tables(client, nodes))
+        for name in {node.name for node in nodes if node.kind in ("Function", "Identifier")} & users.keys() - seen:
+            seen.add(name)
+            if users[name]["origin"] == "SQLUserDefined":
+                waiting.append(str(users[name]["create_query"]))
+            else:
+                found.add(f"{name}() runs a program")
+    return sorted(found)
+
+
+def _parse_tree(client: _QueryClient, statement: str) -> list[_Node]:
+    rows = client.fetch_rows(f"EXPLAIN AST {statement}")
+    return [node for row in rows for node in _nodes(str(next(iter(row.values()))))]
+
+
+def _nodes(text: str) -> Iterator[_Node]:
+    for line in text.splitlines():
+        match = _NODE.match(line)
+        if match is not None:
+            yield _Node(match["kind"], match["name"] or "", len(match["indent"]))
+
+
+def _opaque_parts(nodes: list[_Node]) -> Iterator[str]:
+    for place, node in enumerate(nodes):
+        if node.kind in _OPAQUE:
+            yield _OPAQUE[node.kind]
+        if node.kind == "Explain" and "OVERRIDE" in node.name:
+            yield "EXPLAIN TABLE OVERRIDE asks another server"
+        # The lists of a SELECT are nodes of their own: a literal beside them is a file's name.
+        if node.kind == "Literal" and _parent_kind(nodes, place) == _UNION:
+            yield "INTO OUTFILE writes a file"
+
+
+def _parent_kind(nodes: list[_Node], place: int) -> str:
+    depth = nodes[place].depth - 1
+    return next((node.kind for node in reversed(nodes[:place]) if node.depth == depth), "")
+
+
+def _outward_names(nodes: list[_Node], table_functions: set[str]) -> Iterator[str]:
+    for node in nodes:
+        name = node.name.lower()
+        outward = name in _OUTWARD_FUNCTIONS or (name.startswith(_LANGUAGE_MODELS) and node.kind == "Function")
+        table = node.kind == "Function" and name in table_functions and name not in _SAFE_TABLE_FUNCTIONS
+        # A function may be an argument by its bare name: arrayMap(file, names).
+        if node.kind in ("Function", "Identifier") and (outward or table):
+            yield f"{node.name}() reaches out of the database"
+        if node.kind == "Identifier" and "/" in node.name:
+            yield f"{node.name} is no column or table of the database"
+
+
+def _foreign_tables(client: _QueryClient, nodes: list[_Node]) -> Iterator[str]:
+    """Yield the tables that the server does not list; the local engine would open files instead."""
+    for name in sorted({node.name for node in nodes if node.kind == "TableIdentifier"}):
+        if _UNQUALIFIED.fullmatch(name):
+            continue  # of this database, or of a WITH
+        known = client.fetch_rows(
+            "SELECT 1 AS n FROM system.tables WHERE concat(database, '.', name) = {name:String} "
+            "OR (database = currentDatabase() AND name = {name:String}) LIMIT 1",
+            name=name,
+        )
+        if not known:
+            yield f"{name} is no table of the server"
+
 
 _COMMENTS = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
 _READS = re.compile(_COMMENTS + r"\(*\s*(SELECT|WITH|SHOW|DESCRIBE|DESC|EXPLAIN|EXISTS)\b", re.IGNORECASE | re.DOTALL)

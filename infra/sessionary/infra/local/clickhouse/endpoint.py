@@ -15,8 +15,7 @@ from pathlib import Path
 
 from sessionary.infra.local.errors import LocalStackError, PortTaken
 from sessionary.infra.local.ports import LOOPBACK, free_port, is_free
-from sessionary.infra.local.process import Child
-from sessionary.infra.local.server import LocalServer
+from sessionary.infra.local.process import Child, LocalServer
 from sessionary.sinks.memory import keep_freed_memory
 
 PASSWORD_VARIABLE = "SESSIONARY_CLICKHOUSE_PASSWORD"

@@ -19,8 +19,7 @@ from typing import ClassVar, Final
 from urllib.parse import parse_qsl, urlsplit
 
 from sessionary.infra.local.clickhouse.engine import Engine, StatementRequest, StatementResult
-from sessionary.infra.local.clickhouse.request_bodies import decompress_body
-from sessionary.infra.local.clickhouse.sql import Statement, parse_statement
+from sessionary.infra.local.clickhouse.sql import Statement, decompress_body, parse_statement
 from sessionary.infra.local.errors import EngineError
 from sessionary.infra.local.ports import LOOPBACK
 

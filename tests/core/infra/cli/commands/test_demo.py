@@ -10,10 +10,9 @@ import pytest
 
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands import demo
-from sessionary.infra.demo import demo_run
+from sessionary.infra.demo import demo_run, migration
+from sessionary.infra.demo.migration import RIGHT, MigrationReport
 from sessionary.infra.demo.report import Report
-from sessionary.infra.migration_demo import play
-from sessionary.infra.migration_demo.report import RIGHT, MigrationReport
 from tests.support.command_lines import parse_command
 
 
@@ -99,7 +98,7 @@ def test_a_stale_event_that_was_accepted_fails_the_demo(
     report = MigrationReport([], [], [], [], [], [], [], figures)
     stack = SimpleNamespace(environ={}, data=tmp_path)
     monkeypatch.setattr(demo, "_demo_stack", lambda *_: nullcontext(stack))
-    monkeypatch.setattr(play, "play_migration", lambda *_: report)
+    monkeypatch.setattr(migration, "play_migration", lambda *_: report)
     assert run(["demo", "--migration", "--json"]) == code
     out, err = capfd.readouterr()
     assert json.loads(out)["stale_events_accepted"] == stale

@@ -14,11 +14,8 @@ from sessionary.infra import worker_findings
 from sessionary.infra.cli.app import run
 from sessionary.infra.cli.commands import doctor
 from sessionary.infra.cli.commands.doctor import Check, find_sink_faults, run_checks
-from sessionary.infra.lag.cluster_sample import GroupState
-from sessionary.infra.lag.group_topics import pipeline_groups
 from sessionary.infra.lag.lag_monitor import LagReport
-from sessionary.infra.lag.lag_tracker import PartitionLag
-from sessionary.infra.lag.partition_state import PartitionState
+from sessionary.infra.lag.lag_tracker import GroupState, PartitionLag, PartitionState, pipeline_groups
 from sessionary.infra.local.ports import LOOPBACK, free_port, free_ports
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.sinks.metrics import Readiness, serve_pages

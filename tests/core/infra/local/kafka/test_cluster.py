@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from sessionary.infra.local.errors import BrokerCountDiffers, StartFailed
-from sessionary.infra.local.kafka.broker import LocalBroker
 from sessionary.infra.local.kafka.cluster import (
+    LocalBroker,
     broker_processes,
     choose_broker_count,
     plan_cluster,

@@ -19,7 +19,7 @@ from sessionary.producers.errors import Invalid, SpoolDamaged
 from sessionary.producers.ports import Receipt
 from sessionary.producers.testing import memory_client
 from sessionary.schemas.codec import encode_event
-from sessionary.schemas.codec.compiled_functions import find_in_modules, module_name
+from sessionary.schemas.codec.compiled_helpers import find_in_modules, module_name
 from sessionary.schemas.events import SessionActivity
 from tests.core.producers.delivery.test_direct_transport import FakeKafka
 from tests.core.producers.kafka_clients import new_client, new_settings

@@ -7,8 +7,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from sessionary.infra.cli.options import DataOption, JsonOption, clickhouse_client
-from sessionary.infra.cli.output import print_message
-from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.output import Progress, print_message
 from sessionary.infra.cli.tables import show_object
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment

@@ -10,9 +10,14 @@ from typing import Annotated
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.follow import FollowOption, RowTail, follow_list
-from sessionary.infra.cli.commands.sessions.lookup import SessionArgument
-from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
+from sessionary.infra.cli.commands.sessions.lookup import (
+    FollowOption,
+    RowTail,
+    SessionArgument,
+    SinceOption,
+    follow_list,
+    parse_since,
+)
 from sessionary.infra.cli.errors import CheckFailed, NotFound
 from sessionary.infra.cli.options import (
     DataOption,

@@ -19,8 +19,7 @@ from sessionary.infra.cli.options import (
     clickhouse_client,
     control_api_client,
 )
-from sessionary.infra.cli.output import wants_json
-from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.output import Progress, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.control_api_client import ControlApiClient, UnknownSession

@@ -8,8 +8,7 @@ import typer
 
 from sessionary.infra.cli.errors import CheckFailed
 from sessionary.infra.cli.options import DataOption, JsonOption
-from sessionary.infra.cli.output import print_message
-from sessionary.infra.cli.progress import Progress
+from sessionary.infra.cli.output import Progress, print_message
 from sessionary.infra.cli.tables import Json, show_object, show_rows
 from sessionary.infra.environment import stack_environment
 

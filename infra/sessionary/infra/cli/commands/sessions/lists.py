@@ -2,24 +2,30 @@
 
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.follow import (
+from sessionary.infra.cli.commands.sessions.lookup import (
     RECENT,
     FollowOption,
     RowTail,
+    SessionArgument,
+    SinceOption,
     fetch_horizon,
+    fetch_live_state,
+    find_session,
     follow_list,
+    is_whole_id,
+    parse_since,
 )
-from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, fetch_live_state, find_session
-from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
+from sessionary.infra.cli.commands.sessions.runs import control_of
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_message, wants_json
 from sessionary.infra.cli.tables import show_object, show_rows
 from sessionary.infra.clickhouse_client import Row
 from sessionary.infra.environment import stack_environment
+from sessionary.schemas.limits import CONVERSATION_TURNS_MAX
 
 # The columns that fit 80 come first: a list without the reasons says little.
 SESSION_COLUMNS = (
@@ -155,3 +161,34 @@ def show_session(
     if cleanups:
         print_message("")
         show_rows(cleanups, as_json=False, columns=("transition", "requested_at", "released_at", "actions_done"))
+
+
+# `sessionary session conversation`: the last turns of a session, as the processors know them.
+
+
+_TIMEOUT_S: Final = 10.0
+_TURN_COLUMNS: Final = ("turn", "role", "name", "content", "service_id", "agent_id", "run_id")
+
+
+def conversation_command(
+    session: SessionArgument,
+    last: Annotated[
+        int, typer.Option("--last", min=1, max=CONVERSATION_TURNS_MAX, help="How many turns, from the end.")
+    ] = 20,
+    tenant: TenantOption = None,
+    data: DataOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the last turns of a session's conversation, in order, with their contents.
+
+    A large turn is an artifact: its content is the reference.
+    """
+    if not is_whole_id(session):
+        found = find_session(clickhouse_client(data), session, tenant)
+        session, tenant = found["session_id"], found["tenant_id"]
+    page, about = f"{session}/conversation", f"session {session}"
+    told = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
+    show_rows(told["messages"], as_json=as_json, columns=_TURN_COLUMNS)
+
+
+_CHANGE_COLUMNS: Final = ("position", "state", "phase", "reason_code", "epoch", "version", "agent_id", "state_json")

@@ -3,17 +3,148 @@
 import http.client
 import json
 import re
+import sys
+import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 import typer
 
 from sessionary.infra.cli.errors import NotFound
-from sessionary.infra.cli.tables import Json
+from sessionary.infra.cli.output import print_message
+from sessionary.infra.cli.tables import Json, show_line, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import control_api_context, tenant_tokens
-from sessionary.schemas.errors import Invalid
+from sessionary.schemas.errors import Invalid, Unavailable
+
+# The option `--since`: a time, or how long ago.
+
+
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        help="Only from then on: 90s, 15m, 2h or 7d ago, or a time in UTC such as 2026-11-22T14:30.",
+        show_default=False,
+    ),
+]
+_AGO: Final = re.compile(r"(\d{1,9})([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_since(text: str | None, now: datetime) -> str:
+    """Return the time as ClickHouse takes it; its first time if `text` is None.
+
+    Raises `Invalid`.
+    """
+    return "1970-01-01 00:00:00" if text is None else f"{_since_time(text, now):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def since_ms(text: str | None, now: datetime) -> int:
+    """Return the time in ms since the epoch; 0 if `text` is None. Raises `Invalid`."""
+    return 0 if text is None else int(_since_time(text, now).timestamp() * 1_000)
+
+
+def _since_time(text: str, now: datetime) -> datetime:
+    try:
+        match = _AGO.fullmatch(text)
+        at = now - timedelta(**{_UNITS[match[2]]: int(match[1])}) if match else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise Invalid(
+            "invalid_value", f"--since {text}: give 90s, 15m, 2h or 7d, or a time such as 2026-11-22T14:30"
+        ) from None
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return max(at.astimezone(UTC), datetime(1970, 1, 1, tzinfo=UTC))
+
+
+# Follows a list: the rows that are new after the list was shown, each of them once.
+
+
+FollowOption = Annotated[
+    bool, typer.Option("--follow", "-f", help="Oldest first, then go on with new ones until Ctrl-C.")
+]
+# Whose row landed then may be changed: Kafka does not keep records for so long that more is read.
+RECENT: Final = "landed_at >= {landed:DateTime64(3, 'UTC')} AND appended_at >= now() - INTERVAL 32 DAY"
+_EVER: Final = "1970-01-01 00:00:00.000"
+_POLL_S: Final = 1.0
+# A block's rows have the time at which the server began to insert it; they are seen at its end.
+_INSERT_S_MAX: Final = 60
+_KEYS_MAX: Final = 100_000
+
+
+class RowTail:
+    """The rows of a source that were not seen yet. Not thread-safe."""
+
+    def __init__(
+        self,
+        fetch_landed: Callable[[str], list[Row]],
+        fetch_horizon: Callable[[], str],
+        row_key: Callable[[Row], Hashable],
+    ) -> None:
+        """Ask nothing yet.
+
+        `fetch_landed`: returns the rows that landed at a time or later, oldest first.
+        `fetch_horizon`: returns the time before which every row that landed can be seen.
+        """
+        self._fetch_landed, self._fetch_horizon, self._row_key = fetch_landed, fetch_horizon, row_key
+        self._horizon = _EVER
+        self._seen: dict[Hashable, None] = {}
+
+    def begin_after(self, fetch_list: Callable[[], list[Row]]) -> list[Row]:
+        """Return the list's rows; they and all older ones count as seen. Raises what it raises."""
+        horizon = self._fetch_horizon()
+        former = self._fetch_landed(horizon)  # before the list: what lands in between is in one of the two
+        found = fetch_list()
+        self._see_rows([*former, *found])
+        self._horizon = horizon
+        return found
+
+    def fetch_unseen(self) -> list[Row]:
+        """Return the rows that landed since, oldest first; blocks for a query."""
+        horizon = self._fetch_horizon()
+        unseen = self._see_rows(self._fetch_landed(self._horizon))
+        self._horizon = horizon
+        return unseen
+
+    def _see_rows(self, rows: Sequence[Row]) -> list[Row]:
+        unseen = [row for row in rows if self._row_key(row) not in self._seen]
+        self._seen.update((self._row_key(row), None) for row in rows)
+        while len(self._seen) > max(_KEYS_MAX, len(rows)):
+            self._seen.pop(next(iter(self._seen)))
+        return unseen
+
+
+def fetch_horizon(source: ClickHouseClient) -> str:
+    """Return the time before which every row of the server's that landed can be seen."""
+    return str(source.fetch_one(f"SELECT toString(now64(3, 'UTC') - INTERVAL {_INSERT_S_MAX} SECOND) AS at")["at"])
+
+
+def follow_list(
+    tail: RowTail,
+    fetch_list: Callable[[], list[Row]],
+    columns: Sequence[str],
+    *,
+    as_json: bool,
+    poll_s: float = _POLL_S,
+) -> None:
+    """Print a list, oldest first, then its new rows as they land, until `KeyboardInterrupt`.
+
+    Waits `poll_s` before it asks again.
+    """
+    show_rows(tail.begin_after(fetch_list)[::-1], as_json=as_json, columns=columns)
+    while True:
+        sys.stdout.flush()  # a program that reads the lines gets each at once
+        time.sleep(poll_s)
+        try:
+            unseen = tail.fetch_unseen()
+        except Unavailable as error:
+            print_message(f"{error}; asked again")
+            continue
+        for row in unseen:
+            show_line(row, as_json=as_json, columns=columns)
+
 
 _LIVE_TIMEOUT_S: Final = 3.0
 _ID_LENGTH: Final = 36

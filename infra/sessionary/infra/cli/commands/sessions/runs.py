@@ -12,9 +12,15 @@ from urllib.parse import quote
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.follow import FollowOption, RowTail, follow_list
-from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, is_whole_id
-from sessionary.infra.cli.commands.sessions.since import SinceOption, since_ms
+from sessionary.infra.cli.commands.sessions.lookup import (
+    FollowOption,
+    RowTail,
+    SinceOption,
+    checked_session_start,
+    follow_list,
+    is_whole_id,
+    since_ms,
+)
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption
 from sessionary.infra.cli.output import print_message, wants_json

@@ -11,8 +11,13 @@ from typing import Annotated, Final
 
 import typer
 
-from sessionary.infra.cli.commands.sessions.lookup import SessionArgument, fetch_live_state, find_session
-from sessionary.infra.cli.commands.sessions.since import SinceOption, parse_since
+from sessionary.infra.cli.commands.sessions.lookup import (
+    SessionArgument,
+    SinceOption,
+    fetch_live_state,
+    find_session,
+    parse_since,
+)
 from sessionary.infra.cli.errors import NotFound
 from sessionary.infra.cli.options import DataOption, JsonOption, LimitOption, TenantOption, clickhouse_client
 from sessionary.infra.cli.output import print_line, print_message, wants_json
@@ -182,8 +187,7 @@ def _write_page(
     since: str | None = None,
 ) -> None:
     """Write a session's page; `since`: only what happened from then on, a UTC time."""
-    from sessionary.infra.story.page import Heading, render_page
-    from sessionary.infra.story.picture import Chart
+    from sessionary.infra.story.page import Chart, Heading, render_page
 
     tenant, session = found["tenant_id"], found["session_id"]
     rows = fetch_story(source, tenant, session, limit, since=since or "1970-01-01")

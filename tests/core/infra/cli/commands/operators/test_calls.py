@@ -53,6 +53,6 @@ def test_calls_that_are_followed_are_told_once(
             raise KeyboardInterrupt
         calls.keys.append(f"{len(calls.keys)}")
 
-    set_module_time(monkeypatch, "sessionary.infra.cli.commands.sessions.follow", sleep=become_unknown)
+    set_module_time(monkeypatch, "sessionary.infra.cli.commands.sessions.lookup", sleep=become_unknown)
     run(["call", "unknown", "--follow"])
     assert keys_of(capfd) == ["a", "b", "2", "3"]

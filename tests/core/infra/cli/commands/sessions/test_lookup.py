@@ -1,12 +1,16 @@
 """What names a session, and its live state as the control API shows it."""
 
+import random
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pytest
 
 from docs.build.commands_page import leaf_commands
 from sessionary.infra.cli.app import run
-from sessionary.infra.cli.commands.sessions.lookup import checked_session_start, fetch_live_state
+from sessionary.infra.cli.commands.sessions.lookup import RowTail, checked_session_start, fetch_live_state, parse_since
+from sessionary.infra.clickhouse_client import Row
 from sessionary.schemas.errors import Invalid
 from tests.core.infra.cut_server import serve_cut_answers
 from tests.core.infra.fake_control_api import serve_fake_api
@@ -77,3 +81,101 @@ def test_each_command_says_first_that_a_word_is_no_session_id(capfd: pytest.Capt
         out, err = capfd.readouterr()
         assert (out, len(err.splitlines())) == ("", 1), words
         assert err.startswith("sessionary: 'nonsense' is no session id, nor the beginning of one"), words
+
+
+_NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        (None, "1970-01-01 00:00:00"),
+        ("90s", "2026-03-01 11:58:30.000000"),
+        ("15m", "2026-03-01 11:45:00.000000"),
+        ("2h", "2026-03-01 10:00:00.000000"),
+        ("7d", "2026-02-22 12:00:00.000000"),
+        ("2026-02-03T04:05", "2026-02-03 04:05:00.000000"),
+        ("2026-02-03", "2026-02-03 00:00:00.000000"),
+        ("2026-02-03T04:05:06.789+02:00", "2026-02-03 02:05:06.789000"),
+        ("1900-01-01", "1970-01-01 00:00:00.000000"),
+    ],
+)
+def test_a_time_or_how_long_ago(text: str | None, time: str) -> None:
+    assert parse_since(text, _NOW) == time
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "5x", "-5m", "999999999d"])
+def test_another_text_is_refused_with_what_is_allowed(text: str) -> None:
+    with pytest.raises(Invalid, match="90s, 15m, 2h or 7d"):
+        parse_since(text, _NOW)
+
+
+SEEN_AFTER_MAX = 60  # an insert takes at most so long
+
+
+class Landing(NamedTuple):
+    """A row of a table: when its insert began, and when it can be seen."""
+
+    number: int
+    landed: int
+    seen: int
+
+
+class FakeTable:
+    """A table whose rows can be seen some time after they landed, as the clock goes on."""
+
+    def __init__(self, landings: list[Landing]) -> None:
+        self._landings, self.now = landings, 0
+
+    def fetch_landed(self, landed: str) -> list[Row]:
+        since = int(landed) if landed.lstrip("-").isdigit() else 0
+        return [{"n": row.number} for row in self._landings if row.landed >= since and row.seen <= self.now]
+
+    def fetch_horizon(self) -> str:
+        return str(self.now - SEEN_AFTER_MAX)
+
+    def fetch_list(self) -> list[Row]:
+        """Return the two newest rows."""
+        return self.fetch_landed("0")[::-1][:2]
+
+
+def follow_table(table: FakeTable, end: int, step: int) -> list[int]:
+    """Return the numbers that are told from the 100th second on."""
+    table.now = 100
+    tail = RowTail(table.fetch_landed, table.fetch_horizon, lambda row: row["n"])
+    told = [row["n"] for row in tail.begin_after(table.fetch_list)]
+    while table.now < end:
+        table.now += step
+        told += [row["n"] for row in tail.fetch_unseen()]
+    return told
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_row_is_missed_and_none_told_twice(seed: int) -> None:
+    source = random.Random(seed)
+    landings = []
+    for number in range(500):
+        landed = source.randrange(0, 400)
+        landings.append(Landing(number, landed, landed + source.choice((0, 1, 5, SEEN_AFTER_MAX))))
+    landings.sort(key=lambda row: row.landed)
+    table = FakeTable(landings)
+    told = follow_table(table, 500, source.randrange(1, 9))
+    later = {row.number for row in landings if row.seen > 100}
+    assert len(told) == len(set(told))
+    assert later <= set(told)
+    assert len(set(told) - later) == 2, "of the former rows only those of the list"
+
+
+def test_a_row_that_lands_while_the_list_is_read_is_told() -> None:
+    table = FakeTable([Landing(1, 90, 90), Landing(2, 91, 91), Landing(3, 100, 101)])
+    table.now = 100
+    tail = RowTail(table.fetch_landed, table.fetch_horizon, lambda row: row["n"])
+
+    def read_slowly() -> list[Row]:
+        found = table.fetch_list()
+        table.now = 101
+        return found
+
+    assert [row["n"] for row in tail.begin_after(read_slowly)] == [2, 1]
+    assert [row["n"] for row in tail.fetch_unseen()] == [3]
+    assert tail.fetch_unseen() == []

@@ -137,7 +137,7 @@ def follow_runs(monkeypatch: pytest.MonkeyPatch, *meanwhile: Callable[[], object
         left.pop(0)()
 
     monkeypatch.setattr(HttpControl, "fetch_runs", ask)
-    for module in ("follow", "runs"):
+    for module in ("lookup", "runs"):
         monkeypatch.setattr(f"sessionary.infra.cli.commands.sessions.{module}.time", SimpleNamespace(sleep=pause))
     assert run_command(["run", "list", "--follow", *options]) == 130
     return happened
