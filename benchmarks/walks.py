@@ -75,8 +75,8 @@ def walk_activity() -> Walk:
         session = client.session(user_id="ada")
         session.activity("first")
         calls = count_calls(lambda: session.activity("second"))
-        if memory.refusals():
-            raise RuntimeError("the activity was refused")
+        if memory.rejections():
+            raise RuntimeError("the activity was rejected")
         return Walk("activity", calls)
 
 
@@ -93,8 +93,8 @@ def walk_tool_call() -> Walk:
         with session.run("pay"):
             pay("first")
             calls = count_calls(lambda: pay("second"))
-        if memory.refusals():
-            raise RuntimeError("the call was refused")
+        if memory.rejections():
+            raise RuntimeError("the call was rejected")
         return Walk("tool call", calls)
 
 

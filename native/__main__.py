@@ -32,25 +32,25 @@ def main(words: list[str] | None = None) -> int:
     options = parser.parse_args(words)
     if options.remove:
         remove_extensions(ROOT)
-        return _tell("the Python core runs from now on")
+        return _report("the Python core runs from now on")
     if missing := find_missing_part():
-        return _tell(f"the core cannot be compiled: {missing}", 1)
+        return _report(f"the core cannot be compiled: {missing}", 1)
     write_files(ROOT)
     tree: Path = ROOT
     if options.tree is not None:
         tree = options.tree.resolve()
         copy_sources(ROOT, tree)
     modules = list(CYTHON_MODULES) if options.codec_only else compiled_modules(tree)
-    _tell(f"compiling {len(modules)} modules (the first time: about three minutes)")
+    _report(f"compiling {len(modules)} modules (the first time: about three minutes)")
     begun_s, work = time.monotonic(), options.work.resolve()
     if fault := compile_tree(ROOT, tree, work, codec_only=options.codec_only):
-        return _tell(fault, 1)
+        return _report(fault, 1)
     remove_extensions(tree)
     placed = place_extensions(work / "built", tree)
-    return _tell(f"compiled {placed} modules in {time.monotonic() - begun_s:.0f} s; make native-remove undoes it")
+    return _report(f"compiled {placed} modules in {time.monotonic() - begun_s:.0f} s; make native-remove undoes it")
 
 
-def _tell(line: str, code: int = 0) -> int:
+def _report(line: str, code: int = 0) -> int:
     sys.stderr.write(f"{line}\n")
     return code
 

@@ -14,7 +14,7 @@ from sessionary.schemas.codec.value_bounds import ENVELOPE_NUMBERS, OWN_CHECKS, 
 from sessionary.schemas.limits import ITEMS_MAX, UNBOUNDED_NUMBERS, characters_max
 from sessionary.schemas.types import Envelope
 
-CHECK_IMPORTS: Final = ("tell_bad_number", "tell_long_list", "tell_long_text")
+CHECK_IMPORTS: Final = ("describe_bad_number", "describe_long_list", "describe_long_text")
 
 
 class CheckText:
@@ -63,13 +63,13 @@ class CheckText:
                 return [f"if {value} is not None:", *_indented(lines)] if lines else []
             case "string":
                 most = characters_max(owner, field)
-                told = f"return tell_long_text({path!r}, {value}, {most})"
-                return [] if most is None else [f"if is_longer({value}, {most}): {told}"]
+                reported = f"return describe_long_text({path!r}, {value}, {most})"
+                return [] if most is None else [f"if is_longer({value}, {most}): {reported}"]
             case "int" | "long":
-                told = f"return tell_bad_number({path!r}, {value})"
-                return [] if field in UNBOUNDED_NUMBERS else [f"if is_out_of_bounds({value}): {told}"]
+                reported = f"return describe_bad_number({path!r}, {value})"
+                return [] if field in UNBOUNDED_NUMBERS else [f"if is_out_of_bounds({value}): {reported}"]
             case "double":
-                return [f"if is_infinite({value}): return tell_bad_number({path!r}, {value})"]
+                return [f"if is_infinite({value}): return describe_bad_number({path!r}, {value})"]
             case {"type": "record", "name": name, "fields": fields}:
                 return self._record_lines(class_named(name), fields, value, f"{path}.")
             case {"type": "array", "items": items}:
@@ -94,4 +94,4 @@ def _indented(lines: list[str]) -> list[str]:
 
 
 def _length_lines(items: str, path: str) -> list[str]:
-    return [f"if len({items}) > {ITEMS_MAX}: return tell_long_list({path!r}, {items})"]
+    return [f"if len({items}) > {ITEMS_MAX}: return describe_long_list({path!r}, {items})"]

@@ -31,7 +31,7 @@ def main(words: list[str] | None = None) -> int:
     interpreters = find_interpreters(wanted)
     missing = sorted(set(wanted) - {each.version for each in interpreters})
     if missing:
-        _tell(f"no CPython {', '.join(missing)} with headers was found: no wheel is built for it")
+        _report(f"no CPython {', '.join(missing)} with headers was found: no wheel is built for it")
     pure = Interpreter(running_version(), Path(sys.executable))
     faults = [_report_wheel(pure, options.folder, is_native=False)]
     faults += [_report_wheel(each, options.folder, is_native=True) for each in interpreters]
@@ -55,14 +55,14 @@ def build_wheel(python: Path, folder: Path, *, is_native: bool) -> Path:
 def _report_wheel(interpreter: Interpreter, folder: Path, *, is_native: bool) -> bool:
     """Build a wheel, and say so; return whether it failed."""
     kind = f"for CPython {interpreter.version}, with the compiled core" if is_native else "pure"
-    _tell(f"building a wheel, {kind} (with {interpreter.program})")
+    _report(f"building a wheel, {kind} (with {interpreter.program})")
     begun_s = time.monotonic()
     try:
         made = build_wheel(interpreter.program, folder, is_native=is_native)
     except RuntimeError as error:
-        _tell(f"{error}\nthe wheel was not built: {kind}")
+        _report(f"{error}\nthe wheel was not built: {kind}")
         return True
-    _tell(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB in {time.monotonic() - begun_s:.0f} s")
+    _report(f"{made.name}: {made.stat().st_size / 1e6:.1f} MB in {time.monotonic() - begun_s:.0f} s")
     return False
 
 
@@ -83,7 +83,7 @@ def _wheels_in(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.glob("*.whl")}
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 

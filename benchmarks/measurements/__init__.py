@@ -14,7 +14,7 @@
     heartbeat_cost  g: what the heartbeats of 10,000 sessions cost
     growth          h: cost per event as live sessions grow
     rolling_restart k: pauses of partitions in a rolling restart
-    million         m: a million sessions: recovery, restart in place, gravestones
+    million         m: a million sessions: recovery, restart in place, tombstones
     command_times   o: how long operators' commands and scrapes take
     many_partitions p: idle partitions, and latency with many
     idle_sinks      q: what idle partitions cost sinks and ClickHouse
@@ -86,7 +86,7 @@ MEASUREMENTS: tuple[Measurement, ...] = (
     Measurement("g", "heartbeat_cost", "What heartbeats cost"),
     Measurement("h", "growth", "Cost per event as live sessions grow"),
     Measurement("k", "rolling_restart", "Rolling restart of three processors"),
-    Measurement("m", "million", "A million sessions and their gravestones"),
+    Measurement("m", "million", "A million sessions and their tombstones"),
     Measurement("o", "command_times", "How long operators wait"),
     Measurement("p", "many_partitions", "One processor with many partitions"),
     Measurement("q", "idle_sinks", "Sinks and ClickHouse beside idle partitions"),

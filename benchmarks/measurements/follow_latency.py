@@ -48,15 +48,15 @@ def measure_following(stack: Stack, bench: Bench, rate: int, sessions: int, foll
 
     `committed` has those from the acknowledged transaction on.
     """
-    out = stack.folder / "told"
+    out = stack.folder / "reported"
     with judged_pipeline(stack) as (kafka, fields):
         words = [*load_words(bench, rate), "--sessions", f"{sessions}", "--followers", f"{followers}"]
         words += ["--out", str(out)]
         printed = stack.run_program("benchmarks.programs.following", *words, kafka=kafka, name="following", **fields)
         verdicts_ms = _verdict_times_ms(kafka)
-    told = [(int(sent), int(at)) for sent, at in (line.split() for line in out.read_text().splitlines())]
-    committed = [at / 1e6 - verdicts_ms[sent] for sent, at in told if sent in verdicts_ms]
-    return {**_shares_of([(at - sent) / 1e6 for sent, at in told]), "committed": _shares_of(committed), **printed}
+    reported = [(int(sent), int(at)) for sent, at in (line.split() for line in out.read_text().splitlines())]
+    committed = [at / 1e6 - verdicts_ms[sent] for sent, at in reported if sent in verdicts_ms]
+    return {**_shares_of([(at - sent) / 1e6 for sent, at in reported]), "committed": _shares_of(committed), **printed}
 
 
 def run(bench: Bench) -> list[Result]:
@@ -80,5 +80,5 @@ def run(bench: Bench) -> list[Result]:
             Result(f"verdict → followers at {rate}/s, {name}", "ms", [one[share] for one in committed])
             for name, share in (("p50", "p50"), ("p99", "p99"), ("largest", "max"))
         ),
-        Result("updates that were told as part of a later one", "updates", [one["skipped"] for one in found]),
+        Result("updates that were reported as part of a later one", "updates", [one["skipped"] for one in found]),
     ]

@@ -82,8 +82,8 @@ def job_figures(
     """
     counts: Counter[str] = Counter()
     for _, record in batches:
-        counts.update({name: getattr(record, name) for name in ("applied", "duplicate", "refused", "audited")})
-    if counts["applied"] != events or counts["refused"] or counts["duplicate"]:
+        counts.update({name: getattr(record, name) for name in ("applied", "duplicate", "rejected", "audited")})
+    if counts["applied"] != events or counts["rejected"] or counts["duplicate"]:
         raise RuntimeError(f"of {events} legal events: {dict(counts)}")
     ordered = sorted((batch for batch in batches if batch.record.applied), key=lambda batch: batch.at_s)
     skipped, n = 0, 0
@@ -128,7 +128,7 @@ def run(bench: Bench) -> list[Result]:
         found = bench.repeat(f"full job, {events:,} events", lambda _: run_job(stack, bench, workload, events))
     notes = (
         f"{events:,} events of {workload.concurrent:,} sessions at a time, 4 partitions, written before the processor "
-        f"starts; first tenth left out; every event was applied, none refused, by rules {NEWEST_RULES.version}",
+        f"starts; first tenth left out; every event was applied, none rejected, by rules {NEWEST_RULES.version}",
         f"{found[0].audits_a_event:.3f} audit records an event; heartbeats, the cheapest events, are left out",
     )
     details = {"runs": [one._asdict() for one in found], "events": events, "concurrent": workload.concurrent}

@@ -60,15 +60,15 @@ class Freezes(NamedTuple):
 
 
 def _accepted_events(kafka: KafkaSettings, sessions: Sequence[str]) -> dict[str, list[_Sent]]:
-    """Return the events of sessions that were not refused, in the log's order."""
+    """Return the events of sessions that were not rejected, in the log's order."""
     rejected = (record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent))
-    refused = {(record.source_partition, record.source_offset) for record in rejected}
+    rejected_at = {(record.source_partition, record.source_offset) for record in rejected}
     wanted, decoder, found = set(sessions), Decoder(), defaultdict[str, list[_Sent]](list)
     for stored in read_topic(kafka, kafka.topics.events):
         event = decoder.decode_event(stored.value)
         if not isinstance(event, Event) or event.envelope.session_id not in wanted:
             continue
-        if (stored.partition, stored.offset) not in refused:
+        if (stored.partition, stored.offset) not in rejected_at:
             sent = stored.partition, stored.offset, float(stored.timestamp_ms)
             found[event.envelope.session_id].append(_Sent(*sent, event.envelope.event_type, event.envelope.service_id))
     return found
@@ -104,24 +104,26 @@ def measure_freezes(stack: Stack, bench: Bench, migrations: int, warm_up: int) -
         load = stack.start("benchmarks.programs.sender", *words, *out, env=environment(kafka), name="load")
         try:
             asked = ("--migrations", f"{migrations}")
-            told = stack.run_program("benchmarks.programs.migrating", *asked, kafka=kafka, name="migrating", **fields)
+            reported = stack.run_program(
+                "benchmarks.programs.migrating", *asked, kafka=kafka, name="migrating", **fields
+            )
             stack.check_running(load)
         finally:
             load.stop(_STOP_S)
-        found = _read_freezes(kafka, told, warm_up)
+        found = _read_freezes(kafka, reported, warm_up)
     bench.print_progress(f"  freeze p50 {quantile(sorted(found.freezes), 0.5):.1f} ms")
     return found
 
 
-def _read_freezes(kafka: KafkaSettings, told: dict[str, Any], warm_up: int) -> Freezes:
-    sessions = told["sessions"][warm_up:]
+def _read_freezes(kafka: KafkaSettings, reported: dict[str, Any], warm_up: int) -> Freezes:
+    sessions = reported["sessions"][warm_up:]
     events, verdicts = _accepted_events(kafka, sessions), VerdictTimes(kafka)
     split = [split_freeze(events[session], verdicts) for session in sessions]
     parts = [each for each in split if each is not None]
     if not parts:
         raise RuntimeError("the log has the times of no migration")
     freezes = [sum(each) for each in parts]
-    return Freezes(freezes, parts, told["migrate_ms"][warm_up:], len(split) - len(parts))
+    return Freezes(freezes, parts, reported["migrate_ms"][warm_up:], len(split) - len(parts))
 
 
 def freeze_results(found: Sequence[Freezes]) -> list[Result]:

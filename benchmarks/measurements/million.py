@@ -1,4 +1,4 @@
-"""(m) A million sessions: recovery, restart in place with RocksDB, and what gravestones cost.
+"""(m) A million sessions: recovery, restart in place with RocksDB, and what tombstones cost.
 
 A recovery also compares the rows' sum with the position's.
 """
@@ -13,12 +13,12 @@ from benchmarks.harness.proc_stats import cpu_seconds, rss_bytes
 from benchmarks.harness.stack import Stack, running_stack
 from benchmarks.measurements.full_job import make_workload
 from benchmarks.results import Result, Target
-from benchmarks.workload.gravestones import preload_gravestones
 from benchmarks.workload.live_sessions import preload_sessions
+from benchmarks.workload.tombstones import preload_tombstones
 from sessionary.schemas.settings import KafkaSettings
 
 SESSIONS, SESSIONS_QUICK = 1_000_000, 2_000
-GRAVESTONES_PER_SESSION = 10
+TOMBSTONES_PER_SESSION = 10
 _SETTLED_S = 2.0
 
 
@@ -53,7 +53,7 @@ def _median(values: list[float]) -> float:
 def run(bench: Bench) -> list[Result]:
     """Run the measurement; every run is a new process."""
     sessions = bench.event_count(SESSIONS, SESSIONS_QUICK)
-    stones = GRAVESTONES_PER_SESSION * sessions
+    stones = TOMBSTONES_PER_SESSION * sessions
     workload = make_workload(bench)
     with running_stack(bench) as stack:
         full, graves, empty = stack.new_pipeline(), stack.new_pipeline(), stack.new_pipeline()
@@ -62,10 +62,10 @@ def run(bench: Bench) -> list[Result]:
             f"changelog of {sessions:,} sessions",
             lambda: preload_sessions(full, workload.templates, sessions),
         )
-        written = bench.run_once(f"changelog of {stones:,} gravestones", lambda: preload_gravestones(graves, stones))
+        written = bench.run_once(f"changelog of {stones:,} tombstones", lambda: preload_tombstones(graves, stones))
         none = bench.repeat("recovery of nothing", lambda _: _measure_opening(stack, empty))
         live = bench.repeat(f"recovery of {sessions:,} sessions", lambda _: _measure_opening(stack, full))
-        dead = bench.repeat(f"recovery of {stones:,} gravestones", lambda _: _measure_opening(stack, graves))
+        dead = bench.repeat(f"recovery of {stones:,} tombstones", lambda _: _measure_opening(stack, graves))
         folder = stack.folder / "state-million"
         bench.run_once("RocksDB is filled", lambda: _measure_opening(stack, full, folder))
         kept = bench.repeat("restart in place", lambda _: _measure_opening(stack, full, folder))
@@ -78,13 +78,13 @@ def _results(
     idle_s, idle_cpu_s = _median([run.open_s for run in none]), _median([run.cpu_s for run in none])
     floor = _median([run.memory for run in none])
     notes = (
-        f"{sessions:,} sessions or {stones:,} packed gravestones in 4 partitions; one process; time from the "
+        f"{sessions:,} sessions or {stones:,} packed tombstones in 4 partitions; one process; time from the "
         f"assignment until the last partition is open, less that of a process without rows ({idle_s:.2f} s)",
         "CPU: of the process until it is ready, less that of a process without rows",
     )
     details = {
         name: [run._asdict() for run in runs]
-        for name, runs in (("none", none), ("sessions", live), ("gravestones", dead), ("rocksdb", kept))
+        for name, runs in (("none", none), ("sessions", live), ("tombstones", dead), ("rocksdb", kept))
     }
 
     def rates(runs: list[_Run], rows: int) -> list[float]:
@@ -96,10 +96,10 @@ def _results(
     return [
         Result("recovery, sessions per second", "1/s", rates(live, sessions), Target(">=", 200_000), notes, details),
         Result("recovery, CPU per session", "µs", costs(live, sessions)),
-        Result("recovery, gravestones per second", "1/s", rates(dead, stones), Target(">=", 3_000_000)),
-        Result("recovery, CPU per gravestone", "µs", costs(dead, stones)),
-        Result("gravestone in the changelog", "B", [written / stones], Target("<=", 40)),
-        Result("gravestone in memory", "B", [(run.memory - floor) / stones for run in dead], Target("<=", 40)),
+        Result("recovery, tombstones per second", "1/s", rates(dead, stones), Target(">=", 3_000_000)),
+        Result("recovery, CPU per tombstone", "µs", costs(dead, stones)),
+        Result("tombstone in the changelog", "B", [written / stones], Target("<=", 40)),
+        Result("tombstone in memory", "B", [(run.memory - floor) / stones for run in dead], Target("<=", 40)),
         Result(
             "restart in place with RocksDB, from the assignment", "s", [run.open_s for run in kept], Target("<=", 5.0)
         ),

@@ -39,7 +39,7 @@ def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: 
     Return the rate, without the first tenth, and the number of audit records. `form`: of the rows,
     see
     `run_quix_core`. Raises `RunFailed`, `peers.PeerUnavailable`, and `RuntimeError` if an event was
-    refused.
+    rejected.
     """
     python, kafka = peers.quix_python(), stack.new_pipeline()
     preload_events(kafka, workload.event_stream(events), bench.print_progress)
@@ -53,11 +53,11 @@ def run_quix(stack: Stack, bench: Bench, workload: Workload, events: int, form: 
     finally:
         child.stop(_GRACE_S)
         group_progress.close()
-    refused, audits = (
+    rejected, audits = (
         count_committed(kafka.bootstrap_servers, topic) for topic in (kafka.topics.rejected, kafka.topics.audit)
     )
-    if refused:
-        raise RuntimeError(f"{refused} of {events} legal events were refused in Quix Streams")
+    if rejected:
+        raise RuntimeError(f"{rejected} of {events} legal events were rejected in Quix Streams")
     stack.drop_pipeline(kafka)
     remove_topics(kafka.bootstrap_servers, [f"changelog__{group}--{kafka.topics.events}--default"])
     return steady_rate(samples, events // 10), audits

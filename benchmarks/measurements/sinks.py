@@ -76,7 +76,7 @@ def judged_topics(stack: Stack, bench: Bench, workload: Workload, events: int) -
     return kafka, {
         "audit": sum(record.audited for record in records),
         "history": _topic_size(kafka, kafka.topics.events),
-        "rejected": sum(record.refused for record in records),
+        "rejected": sum(record.rejected for record in records),
         "batches": len(records),
     }
 

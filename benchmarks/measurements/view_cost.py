@@ -145,12 +145,12 @@ def check_answers(
     """Raise `RuntimeError` if a view tells something else than what is stored."""
     wanted = {"v_usage, a day": rows // DAYS // 5 * 120, "v_integrity, a day": 0}
     for one in runs:
-        told = {
+        reported = {
             "v_usage, a day": one["v_usage, a day"].answer["tokens"],
             "v_integrity, a day": one["v_integrity, a day"].answer["n"],
         }
-        if told != wanted:
-            raise RuntimeError(f"the views told {told}, the rows are {wanted}")
+        if reported != wanted:
+            raise RuntimeError(f"the views reported {reported}, the rows are {wanted}")
     delete_record(clickhouse, day)
     if ask_views(clickhouse, day, engine_pid)["v_integrity, a day"].answer["n"] != 1:
-        raise RuntimeError("v_integrity told nothing of a deleted row")
+        raise RuntimeError("v_integrity reported nothing of a deleted row")

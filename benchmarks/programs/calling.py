@@ -103,9 +103,9 @@ class _Asker(_Agent):
 
             for each_s in due_s:
                 self.note_call(each_s, start_task)
-        told = self._client.check_task_status(task_ids[-1])
-        if told.get("status") != "started":
-            raise RuntimeError(f"the task was not accepted: {told}")
+        reported = self._client.check_task_status(task_ids[-1])
+        if reported.get("status") != "started":
+            raise RuntimeError(f"the task was not accepted: {reported}")
 
 
 AGENTS: Mapping[str, type[_Agent]] = {"calls": _Caller, "tasks": _Asker}

@@ -5,12 +5,12 @@
 
 Each follower is another process, which this program starts with the ids of the sessions; it follows
 all of them. Each update has the time of its call in the content, so all need the same clock: they
-share the machine. Changes that a follower was told as part of a later one are `skipped`. The first
-`--warm-up-s` are left out.
+share the machine. Changes that a follower was notified as part of a later one are `skipped`. The
+first `--warm-up-s` are left out.
 
-It writes a line `sent_ns told_ns` to FILE for each update that counts and each follower, and prints
-one line of JSON: `told`, the number of these lines, `skipped`, and `late_ms`, by which an update
-began late at most. Exit code 1: a version fell.
+It writes a line `sent_ns reported_ns` to FILE for each update that counts and each follower, and
+prints one line of JSON: `reported`, the number of these lines, `skipped`, and `late_ms`, by which
+an update began late at most. Exit code 1: a version fell.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def _open_client(agent_id: str, spool: str) -> SessionClient:
     return SessionClient(tenant_id="acme", service_id="billing", agent_id=agent_id, settings=settings)
 
 
-def _follow(client: SessionClient, session_id: str, told: list[tuple[int, int]], falls: list[str]) -> None:
+def _follow(client: SessionClient, session_id: str, reported: list[tuple[int, int]], falls: list[str]) -> None:
     version = 0
     with client.follow(session_id) as states:
         for view in states:
@@ -43,7 +43,7 @@ def _follow(client: SessionClient, session_id: str, told: list[tuple[int, int]],
             if view.version < version:
                 falls.append(session_id)
             if view.version > version and (sent_ns := json.loads(view.state_json).get("sent_ns")):
-                told.append((sent_ns, now_ns))
+                reported.append((sent_ns, now_ns))
             version = view.version
             if version == 1:
                 sys.stdout.write("following\n")
@@ -53,16 +53,18 @@ def _follow(client: SessionClient, session_id: str, told: list[tuple[int, int]],
 
 
 def follow_sessions(session_ids: list[str], spool: str) -> int:
-    """Follow sessions until they end; print when each update was sent and told. Return the code."""
-    told: list[tuple[int, int]] = []
+    """Follow sessions until they end; print when each update was sent and reported. Return the
+    code.
+    """
+    reported: list[tuple[int, int]] = []
     falls: list[str] = []
     with _open_client("reader", spool) as client:
-        threads = [threading.Thread(target=_follow, args=(client, one, told, falls)) for one in session_ids]
+        threads = [threading.Thread(target=_follow, args=(client, one, reported, falls)) for one in session_ids]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.write(json.dumps(reported) + "\n")
     return 1 if falls else 0
 
 
@@ -90,13 +92,13 @@ def make_updates(held: Sequence[Session], rate: float, updates: int) -> float:
     return late_s
 
 
-def _read_told(reader: "subprocess.Popen[str]") -> list[list[int]]:
-    """Return what a follower was told, once it has ended. Raises `RuntimeError`."""
+def _read_reported(reader: "subprocess.Popen[str]") -> list[list[int]]:
+    """Return what a follower was notified, once it has ended. Raises `RuntimeError`."""
     out, _ = reader.communicate(timeout=_END_S)
     if reader.returncode:
         raise RuntimeError("a version fell, or a follower failed")
-    told: list[list[int]] = json.loads(out.splitlines()[-1])
-    return told
+    reported: list[list[int]] = json.loads(out.splitlines()[-1])
+    return reported
 
 
 def main() -> int:
@@ -124,11 +126,11 @@ def main() -> int:
             ends.callback(readers[-1].kill)
         counts_from_ns = time.time_ns() + given.warm_up_s * 1e9
         late_s = make_updates(held, given.rate, updates)
-        told = [_read_told(reader) for reader in readers]
-    lines = [f"{sent} {at}\n" for each in told for sent, at in each if sent >= counts_from_ns]
+        reported = [_read_reported(reader) for reader in readers]
+    lines = [f"{sent} {at}\n" for each in reported for sent, at in each if sent >= counts_from_ns]
     given.out.write_text("".join(lines))
-    skipped = sum(updates - len(each) for each in told)
-    sys.stdout.write(json.dumps({"told": len(lines), "skipped": skipped, "late_ms": late_s * 1e3}) + "\n")
+    skipped = sum(updates - len(each) for each in reported)
+    sys.stdout.write(json.dumps({"reported": len(lines), "skipped": skipped, "late_ms": late_s * 1e3}) + "\n")
     return 0
 
 

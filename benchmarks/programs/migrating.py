@@ -3,7 +3,7 @@
     python -m benchmarks.programs.migrating --migrations 220
 
 The other service is another process, which this program starts. An agent sends an event every 5 ms
-into its session until it is told that the session has left; the migration begins after some of
+into its session until it is reported that the session has left; the migration begins after some of
 them. The other service sends an event as soon as it has the session.
 
 It prints one line of JSON: `sessions`, the ids in the order in which they moved, and `migrate_ms`,

@@ -22,7 +22,7 @@ from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
 
 _CALL_S = 10.0
-_TELL_S = 0.5
+_REPORT_S = 0.5
 
 
 def _audit_name(decoder: Decoder, value: bytes) -> str | None:
@@ -42,7 +42,7 @@ def _read_records(
     seen: list[tuple[str, int]] = []
     printed_s = time.monotonic()
     while not stop.is_set():
-        if time.monotonic() - printed_s > _TELL_S:
+        if time.monotonic() - printed_s > _REPORT_S:
             printed_s = time.monotonic()
             count.write_text(str(len(seen)))
         message = consumer.poll(0.1)

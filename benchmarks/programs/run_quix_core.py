@@ -4,7 +4,7 @@ Arguments: bootstrap servers, group, topic prefix, partitions, state folder, for
 in the environment of benchmarks/harness/peers.py, with the project's source roots on its path.
 
 A session's state is its row. In the form "avro" it has the bytes of our changelog; "pickle" is
-faster, but only this release can read it. Audit records, refused records and clean-up requests go
+faster, but only this release can read it. Audit records, rejected records and clean-up requests go
 to their topics. It does less than the processor: there are no timers (so no session is archived),
 no positions, no batch records and no query API.
 """
@@ -24,7 +24,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.judge import apply_facts
-from sessionary.stream_processors.core.model import EventLog, LogRecord, Place
+from sessionary.stream_processors.core.model import EventLog, LogRecord, OutputCause
 from sessionary.stream_processors.core.session.effects import SessionRow
 
 _ROW = "row"
@@ -68,10 +68,10 @@ def judge_function(topic: str, partitions: int, form: str) -> Apply:
         row = None if stored is None else read_row(stored)
         outputs = 0
 
-        def next_place() -> Place:
+        def next_place() -> OutputCause:
             nonlocal outputs
             outputs += 1
-            return Place(place.partition, place.offset, outputs - 1, now_ms, 0)
+            return OutputCause(place.partition, place.offset, outputs - 1, now_ms, 0)
 
         record = LogRecord(place.offset, timestamp_ms, key, value, headers or ())
         log = EventLog(topic, place.partition, partitions)

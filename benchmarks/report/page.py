@@ -141,8 +141,10 @@ def _source_lines(results: Results) -> Iterator[str]:
     for part, result in sorted(results.items(), key=lambda pair: (_LETTERS.get(pair[0], ""), pair[0])):
         machine = result.machine
         place = f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']:,} MiB, {machine['kernel']}"
-        told = result.versions
-        versions = ", ".join(f"{name} {told[version]}" for version, name in _VERSIONS.items() if version in told)
+        reported = result.versions
+        versions = ", ".join(
+            f"{name} {reported[version]}" for version, name in _VERSIONS.items() if version in reported
+        )
         runs = max(figure.runs for figure in result.figures.values())
         cells = (f"`{part}.json`", result.finished_at[:10], result.commit, f"{runs}", place, versions)
         yield f"| {_LETTERS.get(part, '')} | {' | '.join(cells)} |"

@@ -2,7 +2,7 @@
 
     events           the events that the client sends for recorded runs, multiplied and interleaved
     live_sessions    a changelog full of sessions that live but are silent
-    gravestones      a changelog full of packed gravestones
+    tombstones      a changelog full of packed tombstones
 
 The same runs and seed give the same bytes.
 """

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sessionary.infra.demo.plan import Outcome, PlannedSession, make_plan
+from sessionary.infra.demo.plan import PlannedOutcome, PlannedSession, make_plan
 from sessionary.infra.demo.plan_runner import perform_action
 from sessionary.infra.demo.runs import Run, read_runs, sample_runs
 from sessionary.producers.testing import InMemoryTransport, memory_client
@@ -62,8 +62,8 @@ LIMITS = Limits(
     override=False,
 )
 _TEMPLATES_MAX = 300
-# Left out of the demo's outcomes: those that wait for a timeout, and events that are refused.
-_LEFT_OUT: frozenset[Outcome] = frozenset({"silent", "never_started", "illegal"})
+# Left out of the demo's outcomes: those that wait for a timeout, and events that are rejected.
+_LEFT_OUT: frozenset[PlannedOutcome] = frozenset({"silent", "never_started", "illegal"})
 _CLEANUPS = {row.id: row.cleanup for row in TRANSITIONS}
 _MOVING = frozenset(row.event_type for row in TRANSITIONS if row.by != "processor")
 _BEHIND_END_S = 0.05
@@ -88,7 +88,7 @@ class _Line(NamedTuple):
 class Template(NamedTuple):
     """The events of one recorded run. `transitions`: how many of them are transitions."""
 
-    outcome: Outcome
+    outcome: PlannedOutcome
     envelope: Envelope
     lines: tuple[_Line, ...]
     transitions: int

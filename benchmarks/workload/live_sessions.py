@@ -135,7 +135,8 @@ def preload_engines(
 
     Return the bytes of one changelog. The events should follow within five seconds: all clocks are
     set to the end of the rows, so that the first event ends no silence of the log. A program's
-    clock is two numbers of 8 bytes: its time, and until when it is quiet. Blocks.
+    clock is two numbers of 8 bytes: its time, and until when the grace after an outage lasts.
+    Blocks.
     """
     began_ms = time.time_ns() // 1_000_000
     producer, size = _changelog_producer(kafka), 0

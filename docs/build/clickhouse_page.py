@@ -165,14 +165,14 @@ def sample_rows(clickhouse: ClickHouseSettings) -> None:
         for seq, (session, payload, fields) in enumerate(payloads, 1)
     ]
     insert_records(clickhouse, "history", events, NOW_US)
-    refusal = RejectedEvent(
+    rejection = RejectedEvent(
         *("stale_epoch", "epoch 1 is over, the session is at 2", True, "acme", None, "event-2-7", "usage_recorded"),
         *("search", "t", 0, len(events) - 1, NOW_US),
     )
-    insert_records(clickhouse, "rejected", [encode_record(refusal)], NOW_US)
+    insert_records(clickhouse, "rejected", [encode_record(rejection)], NOW_US)
     batches = [
         batch_record(0, 1, first_offset=0, last_offset=4, started_at=NOW_US, applied=5, audited=3),
-        batch_record(0, 2, first_offset=5, last_offset=6, started_at=NOW_US + _S, applied=1, refused=1, audited=4),
+        batch_record(0, 2, first_offset=5, last_offset=6, started_at=NOW_US + _S, applied=1, rejected=1, audited=4),
         batch_record(0, 3, first_offset=7, last_offset=6, started_at=NOW_US + 70 * _S, applied=0, audited=0),
     ]
     insert_records(clickhouse, "batches", [encode_record(record) for record in batches], NOW_US)

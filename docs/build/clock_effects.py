@@ -42,7 +42,7 @@ class ClockEffect(Enum):
     CONTINUES = "goes on with what was left"
     ENDS = "ends"
     LEAVES = "runs on"
-    REFUSED = "the event is refused"
+    REJECTED = "the event is rejected"
 
 
 class ClockColumn(NamedTuple):
@@ -149,9 +149,9 @@ class _Scene:
 
     def send_heartbeat(self) -> bool:
         self.memory.silence(self.session, silent=False)
-        refused = len(self.memory.rejections())
+        rejected = len(self.memory.rejected_records())
         self.session.core.emitter.emit_heartbeat()
-        return len(self.memory.rejections()) == refused
+        return len(self.memory.rejected_records()) == rejected
 
     def payloads(self, name: str) -> Sequence[Payload]:
         """Return an event of a row, after those that it needs before it in this state."""
@@ -217,7 +217,7 @@ def _effect_on(column: ClockColumn, changes: Mapping[str, _Change]) -> ClockEffe
             return ClockEffect.LEAVES if after.max_due_at == before.max_due_at else ClockEffect.CONTINUES
     change = changes.get(column.state)
     if change is None or not change.is_applied:
-        return ClockEffect.REFUSED
+        return ClockEffect.REJECTED
     before, after, _ = change
     if after is not None and after.state == column.state:
         is_same = column.clock.due_ms(after) == column.clock.due_ms(before)
@@ -231,7 +231,7 @@ def effects_of(row: EventRow) -> dict[ClockColumn, ClockEffect]:
     """Return what a row's events do to each clock, by the newest rules."""
     if row.name == "session_created":  # before it there is no session
         return {
-            column: ClockEffect.STARTS if column.clock is clocks.INITIALISATION else ClockEffect.REFUSED
+            column: ClockEffect.STARTS if column.clock is clocks.INITIALISATION else ClockEffect.REJECTED
             for column in CLOCKS
         }
     changes = _changes(row.name)

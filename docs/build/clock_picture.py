@@ -132,7 +132,7 @@ def _row(number: int, row: EventRow) -> Iterator[str]:
     if row.name in _NOTES:
         yield _text(_NAMES_WIDTH - 12, top + 20, _NOTES[row.name], "note", "end")
     for column, effect in enumerate(effects_of(row).values()):
-        if effect is not ClockEffect.REFUSED:
+        if effect is not ClockEffect.REJECTED:
             yield _sign(_left_of(column) + _COLUMN / 2, top + _ROW / 2, effect)
 
 
@@ -151,5 +151,9 @@ def _legend() -> Iterator[str]:
         yield _text(x + 16, top + 26, meaning, anchor="start")
         x += 46 + 7 * len(meaning)
     yield _text(
-        _MARGIN, top + 52, "Empty: the event is refused in that state. A refused event moves no clock.", "note", "start"
+        _MARGIN,
+        top + 52,
+        "Empty: the event is rejected in that state. A rejected event moves no clock.",
+        "note",
+        "start",
     )

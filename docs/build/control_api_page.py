@@ -12,7 +12,7 @@ _HEAD = """\
 # Control API
 
 Each processor serves this HTTP API. It answers with the committed state of a session, and says
-whether an event was applied or refused. The client calls it in `resume`, `recover` and `attach`;
+whether an event was applied or rejected. The client calls it in `resume`, `recover` and `attach`;
 your own tools may call it too. Operators see every partition's state, open a halted one again,
 decide what to do about the record at which it is halted, and let newer rules begin. `make docs`
 makes this page from the OpenAPI document, which a processor serves as `/openapi.json`; a test

@@ -72,12 +72,12 @@ _UNITS: Final = (
     (r"(_|^)(ratio|window_used)$", "share, 1 = all"),
     (r"(_|^)(blocked|up|state)$", "0 or 1"),
     (r"(_|^)offset$", "offset"),
-    (r"^refused$", "records"),
+    (r"^rejected$", "records"),
 )
 # What is counted: the last of these words in a name is its unit.
 _COUNTED: Final = re.compile(
-    r"(?:^|_)(accounts|artifacts|batches|blocks|calls|claims|clients|dead_letters|errors|events|failures|findings|followers|gravestones|mismatches|partitions|rebalances|runs"
-    r"|records|replays|retries|rows|sessions|silences|ticks|timers|transitions)(?=_|$)"
+    r"(?:^|_)(accounts|artifacts|batches|blocks|calls|claims|clients|dead_letters|errors|events|failures|findings|followers|tombstones|mismatches|partitions|rebalances|runs"
+    r"|records|replays|retries|rows|sessions|outages|ticks|timers|transitions)(?=_|$)"
 )
 
 

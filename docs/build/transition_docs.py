@@ -32,9 +32,9 @@ _HEAD = """# Transitions of a session
 
 Every transition of the session machine, from `TRANSITIONS` in
 `stream_processors/core/session/transitions.py`. `make docs` writes this page. Events that are
-accepted without a transition are in `ACCEPTED`, in the same module; any other event is refused.
+accepted without a transition are in `ACCEPTED`, in the same module; any other event is rejected.
 
-If the rules have quotas of sessions, T02 is refused as `quota_exceeded` until the tenant's quota
+If the rules have quotas of sessions, T02 is rejected as `quota_exceeded` until the tenant's quota
 admits the session, and a rejection is T03 with the same reason. The clock `initialisation` runs
 from the admission; `quota_wait` and `quota_silence` run until then.
 
@@ -52,7 +52,7 @@ Timeout stays there. If the target accepts the version and the hash that the ses
 Active again, one in Timeout is resumed, one in Paused stays so. A migration is aborted by its
 owner, its target or an operator (`session_migration_aborted`), when its time is over, if the target
 had another state three times, by a take-over, and with the session's end: a session that it held is
-Active again, at the same epoch. Meanwhile `session_resumed` is refused as `migration_open`. Each
+Active again, at the same epoch. Meanwhile `session_resumed` is rejected as `migration_open`. Each
 step is an audit record of the kind `migration`.
 
 """
@@ -64,12 +64,12 @@ _RUNS = """
 From `RUN_TRANSITIONS` in `stream_processors/core/run/transitions.py`. `plan_recorded`
 (only if there is no plan), `plan_replaced` (only if there is one), `checkpoint_saved` (the run
 keeps the last one), and any other work or completion that names an open run, leave it in its state.
-Any other event that names a run is refused, but for the outcome of a reserved tool call, and the
+Any other event that names a run is rejected, but for the outcome of a reserved tool call, and the
 end of an artifact: these are taken of a finished run too. R15 and R16 are what an unknown call with
 a side effect is for its run; R12's reason is `connection_lost` if nothing was heard of the
-session's agent, else `session_timed_out`. R07 and R11 are refused as `call_unresolved` while there
+session's agent, else `session_timed_out`. R07 and R11 are rejected as `call_unresolved` while there
 is such a call. If the rules have quotas, R17 and R18 take the place of R01, R02 and R11: the run
-waits until its tenant's quota decides (R19 to R23), and until then R04 is refused as
+waits until its tenant's quota decides (R19 to R23), and until then R04 is rejected as
 `quota_exceeded`.
 
 """
@@ -81,8 +81,8 @@ From `STEP_TRANSITIONS` in `stream_processors/core/step/transitions.py`, for eve
 name a run. Attempts are numbered from 1; those of attempt 0 are work that is only reported, as
 `session.llm` and `traced` do. `step_started` needs a run that is started or running. P07: an
 attempt whose event says how long it may take (`limit_ms`) fails after that, with a retryable error
-`model_limit`; its session goes on, and what its caller says of it later is refused. A
-`step_skipped` of a step that succeeded or was skipped changes nothing; any other pair is refused.
+`model_limit`; its session goes on, and what its caller says of it later is rejected. A
+`step_skipped` of a step that succeeded or was skipped changes nothing; any other pair is rejected.
 
 """
 
@@ -91,9 +91,9 @@ _CALLS = """
 
 From `CALL_TRANSITIONS` in `stream_processors/core/call/transitions.py`. A call is
 reserved if its `idem_key` is not empty and differs from its `tool_call_id`; any other call is work.
-Tries are numbered from 1. A `tool_call_started` is refused as `call_in_progress` while the call
+Tries are numbered from 1. A `tool_call_started` is rejected as `call_in_progress` while the call
 runs, as `call_succeeded` after it succeeded, and as `call_unresolved` if it is unknown and may have
-had a side effect. Any other pair is refused.
+had a side effect. Any other pair is rejected.
 
 """
 
@@ -106,7 +106,7 @@ artifact belongs to the run that its events name, or else to the session. A chun
 the number of bytes that there are; the artifact has `offset` + `length` bytes then. `sha256` has 64
 digits, and if there were chunks, `size_bytes` is what they have. An `artifact_created` or
 `artifact_completed` that says the same as the first one changes nothing; one that says something
-else is refused as `invalid_value`. An event of an artifact that was not created is refused as
+else is rejected as `invalid_value`. An event of an artifact that was not created is rejected as
 `unknown_artifact`, any other pair as `illegal_transition`.
 
 """
@@ -116,7 +116,7 @@ _MESSAGES = f"""
 
 Each `message_appended` that is applied is a turn of its session. The judge numbers the
 turns from 1, in the order of the log. The last {CONVERSATION_TURNS_MAX} have a row each: a later turn takes the oldest
-one's. A content of more than {MESSAGE_CHARACTERS_MAX:,} characters is refused as `invalid_value`; what is longer goes
+one's. A content of more than {MESSAGE_CHARACTERS_MAX:,} characters is rejected as `invalid_value`; what is longer goes
 as an artifact. A replayed message that fills its gap is the next turn.
 """
 
@@ -147,7 +147,7 @@ event makes a snapshot of the agent's state: `to_snapshot_id`, or else the event
 `from_snapshot_id`, that must be the agent's last one (`broken_chain`). A result of at most
 {RESULT_CHARACTERS_MAX:,} characters is shared under `shared_key`, by default the agent's id, `_` and the task.
 `context_synced` notes the giver's snapshot in the taker's row. Both are for the agent's own service
-(of a hand-over: the giver's) and the owning one (`not_member`), and refused as `unknown_agent` if
+(of a hand-over: the giver's) and the owning one (`not_member`), and rejected as `unknown_agent` if
 an agent is not registered.
 
 What an agent sees follows from the roles in the session's row:

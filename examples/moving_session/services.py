@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from threading import Event, Thread
 
-from sessionary.producers import CleanupRequest, EventRefused, Limits, Refused, Session, SessionClient, SessionFenced
+from sessionary.producers import CleanupRequest, EventRejected, Limits, Rejected, Session, SessionClient, SessionFenced
 
 AGENTS = {"research": "researcher_1", "payments": "analyzer_1", "shipping": "writer_1"}
 ROLES = {"researcher_1": "researcher", "analyzer_1": "analyzer", "writer_1": "writer"}
@@ -31,9 +31,9 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-def note_refused(error: EventRefused) -> None:
+def note_rejected(error: EventRejected) -> None:
     """Say what a service still sent for a session that it no longer had."""
-    say(f"{error.event_type} was refused: {error.reason}")
+    say(f"{error.event_type} was rejected: {error.reason}")
 
 
 def research(client: SessionClient) -> str:
@@ -110,10 +110,10 @@ def claim_when_silent(client: SessionClient, session_id: str) -> Session:
     while True:
         try:
             return client.claim(session_id)
-        except Refused as error:
+        except Rejected as error:
             if error.reason != "owner_alive":
                 raise
-            say("refused: its owner may be alive")
+            say("rejected: its owner may be alive")
             time.sleep(_CLAIM_PAUSE_S)
 
 
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> None:
         cleaned_up.put(request.session_id)
 
     with SessionClient(
-        tenant_id="acme", service_id=service_id, agent_id=AGENTS[service_id], on_refused=note_refused
+        tenant_id="acme", service_id=service_id, agent_id=AGENTS[service_id], on_rejected=note_rejected
     ) as client:
         client.on_cleanup(clean_up)
         if service_id == "research":

@@ -12,7 +12,7 @@ from sessionary.producers import SessionClient
 
 
 def pay(client: SessionClient, amount: int, deadline: timedelta) -> None:
-    """Pay once a person has approved; a question without an answer is refused."""
+    """Pay once a person has approved; a question without an answer is rejected."""
     with client.session(user_id="ada", state={"amount": amount}) as session:
         print("session", session.session_id, flush=True)
         answer = session.ask(f"Pay {amount}?", deadline=deadline)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sessionary.producers import Session, SessionClient, traced
 
 
-class Answer(NamedTuple):
+class ModelAnswer(NamedTuple):
     """What a model returns."""
 
     text: str
@@ -17,9 +17,9 @@ class Answer(NamedTuple):
     tokens_out: int
 
 
-def ask_model(prompt: str) -> Answer:
+def ask_model(prompt: str) -> ModelAnswer:
     """Stand in for a call of a real model."""
-    return Answer("330 m" if "facts:" in prompt else "look_up Eiffel tower", len(prompt) // 4, 5)
+    return ModelAnswer("330 m" if "facts:" in prompt else "look_up Eiffel tower", len(prompt) // 4, 5)
 
 
 @traced("tool")
@@ -46,7 +46,7 @@ def answer_question(session: Session, question: str) -> str:
 
 
 def main(question: str) -> None:
-    """Answer one question in a session of its own."""
+    """ModelAnswer one question in a session of its own."""
     with (
         SessionClient(tenant_id="acme", service_id="library", agent_id="librarian") as client,
         client.session(user_id="ada", state={"question": question}) as session,

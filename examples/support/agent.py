@@ -54,11 +54,11 @@ def answer_ticket(session: Session, model: Model, ticket: str) -> str:
     """Do the steps of a ticket's run, or those that are left of it. Each is an agent's work."""
     run_id = run_id_of(session.session_id)
     with session.run("ticket", run_id=run_id, input=ticket, plan=PLAN, mode="detached", resume=True) as run:
-        with session.marks(actor="classifier"):
+        with session.metadata(actor="classifier"):
             topic = run.step("classify", model.classify, ticket)
-        with session.marks(actor="context gatherer"):
+        with session.metadata(actor="context gatherer"):
             context = run.step("gather_context", gather_context, ticket, topic)
-        with session.marks(actor="response generator"):
+        with session.metadata(actor="response generator"):
             run.result = run.step("write_answer", model.write_answer, context)
     return str(run.result)
 

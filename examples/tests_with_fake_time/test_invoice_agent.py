@@ -14,27 +14,27 @@ def agent(sessionary_client: SessionClient) -> InvoiceAgent:
 
 
 def test_an_invoice_is_paid(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
-    """Nothing that the agent does is refused, even if the person takes 20 hours."""
+    """Nothing that the agent does is rejected, even if the person takes 20 hours."""
     session = agent.open_invoice("2026-17", user_id="u1")
     agent.read_invoice(session)
     agent.ask_person(session)
     sessionary_memory.advance(20 * 3600)
     agent.pay_invoice(session)
-    assert sessionary_memory.refusals() == []
+    assert sessionary_memory.rejections() == []
     assert sessionary_memory.view_session(session).state == "Terminated"
     moves = [line.to_state for line in sessionary_memory.audit() if line.kind == "transition"]
     assert moves == ["Idle", "Active", "Paused", "Active", "Terminated"]
 
 
-def test_work_during_a_pause_is_refused(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
+def test_work_during_a_pause_is_rejected(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
     """A helper in another process does not know of the pause."""
     session = agent.open_invoice("2026-17", user_id="u1")
     helper, _ = memory_client(agent_id="helper", memory=sessionary_memory)
     helpers_session = helper.attach(session.session_id)
     agent.ask_person(session)
     helpers_session.activity("llm", text="reading page 2")
-    (refusal,) = sessionary_memory.refusals()
-    assert (refusal.event_type, refusal.reason) == ("session_activity", "illegal_transition")
+    (rejection,) = sessionary_memory.rejections()
+    assert (rejection.event_type, rejection.reason) == ("session_activity", "illegal_transition")
 
 
 def test_a_session_without_work_times_out(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
@@ -63,7 +63,7 @@ def test_a_timed_out_session_is_resumed_in_time(agent: InvoiceAgent, sessionary_
     sessionary_memory.advance(600 + 299)
     agent.pay_invoice(session)
     assert sessionary_memory.view_session(session).state == "Terminated"
-    assert sessionary_memory.refusals() == []
+    assert sessionary_memory.rejections() == []
 
 
 def test_clean_up_closes_the_files(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
@@ -76,13 +76,13 @@ def test_clean_up_closes_the_files(agent: InvoiceAgent, sessionary_memory: InMem
     assert (release.kind, release.actions_done) == ("release", request.actions)
 
 
-def test_an_update_of_an_older_version_is_refused(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
+def test_an_update_of_an_older_version_is_rejected(agent: InvoiceAgent, sessionary_memory: InMemoryTransport) -> None:
     """Two processes of the service write: the second one has not seen the first one's update."""
     session = agent.open_invoice("2026-17", user_id="u1")
     helper, _ = memory_client(agent_id="helper", memory=sessionary_memory)
     helpers_session = helper.attach(session.session_id)
     agent.read_invoice(session)
     helpers_session.update_state({"step": "overwritten"})
-    assert [refusal.reason for refusal in sessionary_memory.refusals()] == ["version_conflict"]
+    assert [rejection.reason for rejection in sessionary_memory.rejections()] == ["version_conflict"]
     helpers_session.sync()
     assert helpers_session.state["step"] == "read"

@@ -60,8 +60,8 @@ class SentMessages:
 class Services(ThreadingHTTPServer):
     """Both services on one port of this machine; `url` is their address.
 
-    `holds`: the first answer of this kind comes a minute later. `say` is told of it, and of each
-    request to send a message.
+    `holds`: the first answer of this kind comes a minute later. `say` is notified of it, and of
+    each request to send a message.
     """
 
     daemon_threads = True

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from sessionary.producers import DataClass, Limits, Session, SessionClient, TookEffect, current_tool_key, tool
-from sessionary.producers.errors import Refused, SessionEnded, SessionLost
+from sessionary.producers.errors import Rejected, SessionEnded, SessionLost
 
 PLAN = ["fetch_issue", "search_kb", "notify_team"]
 Document = dict[str, Any]
@@ -96,12 +96,12 @@ def main(url: str, session_id: str, issue_key: str) -> None:
         print("session", session_id)
         try:
             session = open_session(client, session_id)
-        except (Refused, SessionEnded) as refusal:  # what has ended cannot be taken over
-            print(f"nothing to do: {refusal}")
+        except (Rejected, SessionEnded) as rejection:  # what has ended cannot be taken over
+            print(f"nothing to do: {rejection}")
             return
         sent = triage(session, Tools(url), issue_key)
         print("message", sent["message_id"], "to", sent["channel"])
-        session.complete("told the team")
+        session.complete("informed the team")
 
 
 if __name__ == "__main__":

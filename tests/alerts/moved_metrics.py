@@ -42,11 +42,11 @@ MOVED_BY: Final[Mapping[str, str]] = {
     "test_a_partition_that_an_open_transaction_holds_up_is_named_until_it_ends",
     'sessionary_processor_state_hash_mismatches_total{source!="agent"}': _WORKER,
     'sessionary_processor_errors_total{kind="judge"}': _WORKER,
-    'sessionary_processor_refused_total{security="true"}': _WORKER,
+    'sessionary_processor_rejected_total{security="true"}': _WORKER,
     "sessionary_processor_timers_due": _WORKER,
     "sessionary_processor_timers_fired_total": _WORKER,
     "sessionary_processor_timer_wall_lateness_seconds": _WORKER,
-    "sessionary_processor_quiet_partitions": _WORKER,
+    "sessionary_processor_outage_grace_partitions": _WORKER,
     'sessionary_processor_tool_calls{state="unknown"}': "tests/integration/test_unknown_calls.py::"
     "test_a_call_that_a_person_resolves_lets_its_run_go_on",
     "sessionary_processor_clock_ahead_seconds": "tests/integration/test_clock_leaps.py::"

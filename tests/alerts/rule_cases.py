@@ -154,7 +154,7 @@ _REACH = (
 )
 _DUE = f'sessionary_processor_timers_due{{{_W1},partition="2"}}'
 _FIRED = f"sessionary_processor_timers_fired_total{{{_W1}}}"
-_QUIET = f"sessionary_processor_quiet_partitions{{{_W1}}}"
+_IN_GRACE = f"sessionary_processor_outage_grace_partitions{{{_W1}}}"
 _HALTED = f"sessionary_processor_partitions_halted{{{_W1},reason="
 _LATENESS = "sessionary_processor_timer_wall_lateness_seconds_bucket"
 _PROCESSOR = (
@@ -190,26 +190,26 @@ _PROCESSOR = (
         "2",
     ),
     RuleCase(
-        "SessionarySecurityRefusals",
-        {f'sessionary_processor_refused_total{{{_W1},reason="foreign_tenant",security="true"}}': "_x60 4x20"},
+        "SessionarySecurityRejections",
+        {f'sessionary_processor_rejected_total{{{_W1},reason="foreign_tenant",security="true"}}': "_x60 4x20"},
         {
-            f'sessionary_processor_refused_total{{{_W1},reason="foreign_tenant",security="true"}}': "4x80",
-            f'sessionary_processor_refused_total{{{_W1},reason="late",security="false"}}': "0+1x80",
+            f'sessionary_processor_rejected_total{{{_W1},reason="foreign_tenant",security="true"}}': "4x80",
+            f'sessionary_processor_rejected_total{{{_W1},reason="late",security="false"}}': "0+1x80",
         },
         {"reason": "foreign_tenant"},
         "4",
     ),
     RuleCase(
         "SessionaryTimersStuck",
-        {_DUE: "3x80", _FIRED: "7x80", _QUIET: "0x80"},
-        {_DUE: "3x80", _FIRED: "0+1x80", _QUIET: "0x80"},
+        {_DUE: "3x80", _FIRED: "7x80", _IN_GRACE: "0x80"},
+        {_DUE: "3x80", _FIRED: "0+1x80", _IN_GRACE: "0x80"},
         {"instance": "w1", "partition": "2"},
         "3",
     ),
     RuleCase(
         "SessionaryTimersStuck",
         {_DUE: "101x80", _FIRED: "0+1x80"},
-        {_DUE: "101x80", _FIRED: "0+1x80", _QUIET: "4x80"},
+        {_DUE: "101x80", _FIRED: "0+1x80", _IN_GRACE: "4x80"},
         {"instance": "w1", "partition": "2"},
         "101",
     ),
@@ -238,7 +238,7 @@ _PROCESSOR = (
         {"instance": "w1"},
         "9.75s",
     ),
-    RuleCase("SessionaryTimeoutGuard", {_QUIET: "4x80"}, {_QUIET: "4x10 0x70"}, {"instance": "w1"}, "4"),
+    RuleCase("SessionaryTimeoutGuard", {_IN_GRACE: "4x80"}, {_IN_GRACE: "4x10 0x70"}, {"instance": "w1"}, "4"),
     RuleCase(
         "SessionaryOpenTransaction",
         {f'sessionary_processor_held_records{{{_W1},partition="2"}}': "40x80"},

@@ -55,7 +55,7 @@ def test_a_wrong_ratio_an_unready_worker_and_what_is_left_behind_are_faults() ->
     assert find_faults([], Figures(left_over=["port 9"])) == ["left behind: port 9"]
 
 
-def test_a_machine_without_apt_get_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_apt_get_learns_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.support.debian_packages.shutil.which", lambda _name: None)
     with pytest.raises(NotInstalled, match="there is no apt-get; install them by hand: apt-get install"):
         install_programs(MONITORING)

@@ -16,20 +16,20 @@ def find_contradictions(evidence: Evidence) -> Iterator[str]:
         for (partition, number), (_, batch) in batches.items()
         if batch["previous_acknowledged_at"] is not None
     }
-    for entry, told in evidence.acknowledgements:
-        place, told_us = (told["partition"], told["number"]), told["acknowledged_at"]
+    for entry, reported in evidence.acknowledgements:
+        place, reported_us = (reported["partition"], reported["number"]), reported["acknowledged_at"]
         name = f"the acknowledgement at offset {entry.offset} of transaction {place[1]} of partition {place[0]}"
         found = batches.get(place)
         if found is None or entry.partition != place[0] or found[0].offset > entry.offset:
             yield f"{name} follows no such transaction"
             continue
         batch = found[1]
-        if told["instance"] != batch["instance"]:
-            yield f"{name} is from {told['instance']}, the transaction from {batch['instance']}"
-        if told_us < batch["started_at"]:
-            yield f"{name} is of {told_us}, before the transaction began ({batch['started_at']})"
-        if times.setdefault(place, told_us) != told_us:
-            yield f"{name} is of {told_us}; another record says {times[place]}"
+        if reported["instance"] != batch["instance"]:
+            yield f"{name} is from {reported['instance']}, the transaction from {batch['instance']}"
+        if reported_us < batch["started_at"]:
+            yield f"{name} is of {reported_us}, before the transaction began ({batch['started_at']})"
+        if times.setdefault(place, reported_us) != reported_us:
+            yield f"{name} is of {reported_us}; another record says {times[place]}"
 
 
 def missing_rows(evidence: Evidence) -> Iterator[str]:
@@ -37,10 +37,15 @@ def missing_rows(evidence: Evidence) -> Iterator[str]:
 
     Two of one transaction become one row there.
     """
-    written = {(entry.partition, told["number"], told["acknowledged_at"]) for entry, told in evidence.acknowledgements}
+    written = {
+        (entry.partition, reported["number"], reported["acknowledged_at"])
+        for entry, reported in evidence.acknowledgements
+    }
     stored = {
         (row["partition"], row["number"], row["acknowledged_us"]) for row in evidence.rows["batch_acknowledgements"]
     }
-    for partition, number, told_us in sorted(written ^ stored):
-        has, lacks = ("batches", "ClickHouse") if (partition, number, told_us) in written else ("ClickHouse", "batches")
+    for partition, number, reported_us in sorted(written ^ stored):
+        has, lacks = (
+            ("batches", "ClickHouse") if (partition, number, reported_us) in written else ("ClickHouse", "batches")
+        )
         yield f"{has} has an acknowledgement of transaction {number} of partition {partition} that {lacks} lacks"

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.auditor.decoding import Refusal, Row
+from tests.auditor.decoding import Rejection, Row
 
 AGENT_TYPES = ("agent_registered", "agent_task_updated", "context_synced")
 # What only the owning service and those of registered agents may send.
@@ -29,27 +29,27 @@ def is_stranger(row: Row, kind: str, envelope: Row, fields: Row) -> bool:
 
 
 def next_agent(agent: Row | None, row: Row, kind: str, envelope: Row, fields: Row, now: int) -> Row:
-    """Return an agent after an event of it; raises `Refusal`. `row` is its session."""
+    """Return an agent after an event of it; raises `Rejection`. `row` is its session."""
     name = agent_named(kind, envelope, fields)
     if kind == "agent_registered":
         return _registered(agent, row, name, envelope, fields, now)
     if agent is None:
-        raise Refusal("unknown_agent")
+        raise Rejection("unknown_agent")
     if kind == "context_synced":
         return _handed_over(agent, row, envelope, fields, now)
     if envelope["service_id"] not in (row["owner"], agent["service_id"]):
-        raise Refusal("not_member")
+        raise Rejection("not_member")
     if fields["from_snapshot_id"] not in (None, agent["snapshot_id"]):
-        raise Refusal("broken_chain")
+        raise Rejection("broken_chain")
     result, artifact = fields.get("result_json"), fields.get("artifact_id")
     if result is not None and len(result) > RESULT_MAX:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     task = agent["current_task"] if fields["task"] is None else fields["task"]
     if not task:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     done, current = list(agent["completed_tasks"]), agent["current_task"]
     if task in done:
-        raise Refusal("task_done")
+        raise Rejection("task_done")
     if not fields["completed"] and current and current != task:
         done.append(current)
     if fields["completed"]:
@@ -77,13 +77,13 @@ def _registered(agent: Row | None, row: Row, name: str, envelope: Row, fields: R
     named = fields.get("service_id")
     service = envelope["service_id"] if named is None else named
     if not _NAME.fullmatch(name) or not _NAME.fullmatch(service) or not fields["role"]:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if agent is not None:
         if (agent["role"], agent["service_id"]) != (fields["role"], service):
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         return agent
     if len(row["agents"]) == AGENTS_MAX:
-        raise Refusal("too_many_agents")
+        raise Rejection("too_many_agents")
     return {
         **{name: row[name] for name in ("tenant", "session")},
         "kind": "AgentState",
@@ -105,13 +105,13 @@ def _registered(agent: Row | None, row: Row, name: str, envelope: Row, fields: R
 def _handed_over(agent: Row, row: Row, envelope: Row, fields: Row, now: int) -> Row:
     giver = row["agents"].get(fields["from_agent_id"])
     if giver is None:
-        raise Refusal("unknown_agent")
+        raise Rejection("unknown_agent")
     if fields["from_agent_id"] == agent["agent_id"]:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if envelope["service_id"] not in (row["owner"], giver[2]):
-        raise Refusal("not_member")
+        raise Rejection("not_member")
     if fields.get("from_snapshot_id") not in (None, giver[3]):
-        raise Refusal("broken_chain")
+        raise Rejection("broken_chain")
     return agent | {"handover": (fields["from_agent_id"], giver[3], fields["sync_type"], now)}
 
 

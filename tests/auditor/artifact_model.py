@@ -1,6 +1,6 @@
 """The oracle's model of an artifact: what its events make of it."""
 
-from tests.auditor.decoding import Refusal, Row
+from tests.auditor.decoding import Rejection, Row
 
 ARTIFACT_TYPES = (
     "artifact_created",
@@ -21,20 +21,20 @@ _SOURCES = {
 def next_artifact(
     artifact: Row | None, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row, now: int
 ) -> Row:
-    """Return the artifact after an event of it; raises `Refusal`.
+    """Return the artifact after an event of it; raises `Rejection`.
 
     `row` is its session, `run` its run or None.
     """
     if kind == "artifact_created":
         return _created(artifact, row, run, envelope, fields, now)
     if artifact is None:
-        raise Refusal("unknown_artifact")
+        raise Rejection("unknown_artifact")
     if artifact["state"] not in _SOURCES[kind]:
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     match kind:
         case "artifact_chunk_appended":
             if fields["offset"] > artifact["size_bytes"]:
-                raise Refusal("invalid_value")
+                raise Rejection("invalid_value")
             return artifact | {"size_bytes": fields["offset"] + fields["length"]}
         case "artifact_completed":
             return _completed(artifact, fields, now)
@@ -45,9 +45,9 @@ def _created(artifact: Row | None, row: Row, run: Row | None, envelope: Row, fie
     names = ("artifact_id", "artifact_type", "uri")
     if artifact is not None:
         if artifact["state"] not in ("open", "complete"):
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         if any(fields[name] != artifact[name] for name in names):
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         return artifact
     return {
         **{name: row[name] for name in ("tenant", "session")},
@@ -67,11 +67,11 @@ def _completed(artifact: Row, fields: Row, now: int) -> Row:
     brought = {name: fields[name] for name in ("size_bytes", "sha256")}
     if artifact["state"] == "complete":
         if artifact | brought != artifact:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         return artifact
     digits = set(fields["sha256"])
     if len(fields["sha256"]) != 64 or not digits <= {*"0123456789abcdef"}:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if artifact["size_bytes"] not in (0, fields["size_bytes"]):
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     return artifact | brought | {"state": "complete", "entered_at": now}

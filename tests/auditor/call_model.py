@@ -1,6 +1,6 @@
 """The oracle's model of a reserved tool call: what events and its limit make of it."""
 
-from tests.auditor.decoding import Refusal, Row
+from tests.auditor.decoding import Rejection, Row
 from tests.auditor.step_model import is_retryable
 
 CALL_TYPES = ("tool_call_started", "tool_call_succeeded", "tool_call_failed", "tool_call_resolved")
@@ -14,27 +14,27 @@ def is_reserved(kind: str, fields: Row) -> bool:
 
 
 def next_call(call: Row | None, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row, now: int) -> Row:
-    """Return the call after an event of it; raises `Refusal`.
+    """Return the call after an event of it; raises `Rejection`.
 
     `row` is its session, `run` its run or None.
     """
     if kind == "tool_call_started":
         return _reserved(call, row, run, envelope, fields, now)
     if call is None:
-        raise Refusal("unknown_call")
+        raise Rejection("unknown_call")
     if call["state"] not in (("unknown",) if kind == "tool_call_resolved" else ("running", "unknown")):
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     if fields["tool_name"] != call["tool_name"]:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if kind == "tool_call_resolved":
         return _resolved(call, fields, now)
     if fields["try_number"] != call["try_number"]:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if kind == "tool_call_succeeded":
         brought = {name: fields[name] for name in ("result_json", "artifact_id")}
         return _ended(call, "succeeded", now) | brought
     if fields["error"]["error_class"] == "UNKNOWN":
-        raise Refusal("missing_error_class")
+        raise Rejection("missing_error_class")
     return _ended(call, "failed", now) | {"error": fields["error"]}
 
 
@@ -45,22 +45,22 @@ def unknown_call(call: Row, now: int) -> Row:
 
 def _reserved(call: Row | None, row: Row, run: Row | None, envelope: Row, fields: Row, now: int) -> Row:
     if run is not None and run["state"] not in ("started", "running"):
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     limit, number = fields.get("limit_ms"), 1
     if limit is not None and not 1 <= limit <= LIMIT_MAX_MS:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if call is not None:
         if call["state"] in ("running", "succeeded"):
-            raise Refusal("call_in_progress" if call["state"] == "running" else "call_succeeded")
+            raise Rejection("call_in_progress" if call["state"] == "running" else "call_succeeded")
         if fields["tool_name"] != call["tool_name"]:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         number = call["try_number"] + 1
     if fields["try_number"] != number:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if call is not None and call["state"] == "failed" and envelope["actor"] is None and not is_retryable(call["error"]):
-        raise Refusal("not_retryable")
+        raise Rejection("not_retryable")
     if call is not None and call["state"] == "unknown" and (call["side_effect"] or fields["side_effect"]):
-        raise Refusal("call_unresolved")
+        raise Rejection("call_unresolved")
     limit = row["limits"]["tool_ms"] if limit is None else limit
     return {
         **{name: row[name] for name in ("tenant", "session")},
@@ -84,7 +84,7 @@ def _ended(call: Row, state: str, now: int) -> Row:
 def _resolved(call: Row, fields: Row, now: int) -> Row:
     outcome, person = fields["outcome"], fields["resolved_by"]
     if outcome == "UNKNOWN":
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     ended = _ended(call, outcome, now) | {"resolved_by": person}
     if outcome == "succeeded":
         return ended | {"result_json": fields["result_json"]}

@@ -12,7 +12,7 @@ from tests.auditor.decoding import (
     SKIPS,
     Decision,
     Line,
-    Refusal,
+    Rejection,
     Row,
     decisions_of,
     hashes_in,
@@ -36,7 +36,7 @@ Kind = Literal[
     "chain",
     "timeout",
     "false timeout",
-    "refusal",
+    "rejection",
     "table",
     "judgement",
     "size",
@@ -102,7 +102,7 @@ def check_journals(inputs: AuditInput) -> Iterator[Difference]:
         elif line["event_id"]:
             try:
                 found = read_event(log[place].value)[1]["envelope"]
-            except Refusal:
+            except Rejection:
                 found = {}
             if found.get("event_id") != line["event_id"]:
                 yield Difference("lost", f"{what} was acknowledged at {place}, but another record is there")
@@ -157,7 +157,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
         decided = list(oracle.decided)
         audits.update(_accesses(inputs.evidence, partition))
         timers = Counter(line["source_offset"] for line in oracle.audits if "fired_at" in line)
-        timers.update(oracle.untold)
+        timers.update(oracle.pending)
         following = 0
         for number, batch in enumerate(written, 1):
             name = f"transaction {batch['number']} of partition {partition}"
@@ -167,9 +167,9 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
             first, last = batch["first_offset"], batch["last_offset"]
             if decided and decided[0].offset == first and not any(batch.get(name) for name in _FOLDED_COUNTS):
                 one = decided.pop(0)  # this transaction only has a decision; the record there comes next
-                if (batch["refused"], batch["audited"]) != (one.refused, 1):
-                    found_text = f"refuses {batch['refused']} and audits {batch['audited']}"
-                    yield Difference("judgement", f"{name} {found_text} instead of {one.refused} and 1 for a decision")
+                if (batch["rejected"], batch["audited"]) != (one.rejected, 1):
+                    found_text = f"rejects {batch['rejected']} and audits {batch['audited']}"
+                    yield Difference("judgement", f"{name} {found_text} instead of {one.rejected} and 1 for a decision")
                 if one.last >= first:
                     following = one.last + 1
                     if last != one.last:
@@ -186,7 +186,7 @@ def check_batches(inputs: AuditInput) -> Iterator[Difference]:
             wanted = {
                 "applied": words["applied"],
                 "duplicate": words["duplicate"],
-                "refused": words["refused"],
+                "rejected": words["rejected"],
                 "fenced_beats": words["fenced"],
                 "ticks": words["tick"],
                 **{name: sum(counts[offset] for offset in inside) for name, counts in sums.items()},
@@ -209,15 +209,15 @@ def _accesses(evidence: Evidence, partition: int) -> Iterator[int]:
 
 
 def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
-    """Audit lines, refusals and requests of services are the oracle's, each exactly once."""
+    """Audit lines, rejections and requests of services are the oracle's, each exactly once."""
     outputs = {name: [fields for _, fields in records] for name, records in inputs.evidence.outputs.items()}
-    # In a log that was cut, a record that is skipped may have the offset of one that was refused.
+    # In a log that was cut, a record that is skipped may have the offset of one that was rejected.
     places = Counter(
         (line["source_partition"], line["source_offset"], line["reason"] == "skipped") for line in outputs["rejected"]
     )
     for (*place, _), times in places.items():
         if times > 1:
-            yield Difference("refusal", f"the record at {tuple(place)} was refused {times} times")
+            yield Difference("rejection", f"the record at {tuple(place)} was rejected {times} times")
     requests = Counter(line["cleanup_id"] for line in outputs["cleanup"])
     for cleanup_id, times in requests.items():
         if times > 1:
@@ -225,7 +225,7 @@ def check_outputs(inputs: AuditInput) -> Iterator[Difference]:
     written = (outputs["audit"], outputs["rejected"], outputs["cleanup"], outputs["tasks"], outputs["migrations"])
     for text in find_differences(inputs.oracle, *written):
         doubled: Kind = "doubled" if text.startswith("audited twice") else "judgement"
-        yield Difference("refusal" if ": refused " in text else doubled, text)
+        yield Difference("rejection" if ": rejected " in text else doubled, text)
 
 
 def check_sizes(inputs: AuditInput) -> Iterator[Difference]:
@@ -309,8 +309,8 @@ def _beating(evidence: Evidence) -> dict[str, int]:
 
 def check_table(inputs: AuditInput) -> Iterator[Difference]:
     """The table is what the oracle computes from the log."""
-    chunks = [fields for kind, fields in inputs.evidence.table.values() if kind == "GravestoneChunk"]
-    table = {key: row for key, row in inputs.evidence.table.items() if row[0] != "GravestoneChunk"}
+    chunks = [fields for kind, fields in inputs.evidence.table.values() if kind == "TombstoneChunk"]
+    table = {key: row for key, row in inputs.evidence.table.items() if row[0] != "TombstoneChunk"}
     packed = {part: chunk["expires_at"] for chunk in chunks for part in hashes_in(chunk["key_hashes"])}
     wanted: dict[bytes, Row] = {}
     for oracle in inputs.oracle.partitions.values():
@@ -320,15 +320,15 @@ def check_table(inputs: AuditInput) -> Iterator[Difference]:
             if key not in table and packed.pop(packed_hash(key), None) == grave_end(grave):
                 continue
             ledger = ledger_summary(grave["producers"])
-            wanted[key] = {"kind": "Gravestone", "producers": ledger, **{name: grave[name] for name in fields}}
+            wanted[key] = {"kind": "Tombstone", "producers": ledger, **{name: grave[name] for name in fields}}
         for key, ends in oracle.run_graves.items():
-            if key in table and table[key][0] == "RunGravestone":
-                wanted[key] = {"kind": "RunGravestone", "expires_at": ends}
+            if key in table and table[key][0] == "RunTombstone":
+                wanted[key] = {"kind": "RunTombstone", "expires_at": ends}
                 continue
             if any(packed.pop(part, None) != ends for part in run_grave_hashes(key)) and key not in table:
-                yield Difference("table", f"{key.decode()} has no gravestone until {ends}")
+                yield Difference("table", f"{key.decode()} has no tombstone until {ends}")
     for part in packed:
-        yield Difference("table", f"the packed gravestone {part.hex()} is of no archived session")
+        yield Difference("table", f"the packed tombstone {part.hex()} is of no archived session")
     for key in sorted(table.keys() | wanted.keys()):
         if key not in table:
             yield Difference("table", f"{key.decode()} is not in the table")
@@ -361,7 +361,9 @@ def check_take_overs(inputs: AuditInput) -> Iterator[Difference]:
 
 
 def check_quotas(inputs: AuditInput) -> Iterator[Difference]:
-    """Quotas were told what the log says; no tenant has too many runs, and none waits for ever."""
+    """Quotas were notified of what the log says; no tenant has too many runs, and none waits for
+    ever.
+    """
     yield from (Difference("quota", text) for text in find_slot_faults(inputs.evidence, inputs.oracle))
 
 

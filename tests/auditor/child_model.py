@@ -9,7 +9,7 @@ from typing import Any
 from tests.auditor.agent_model import AGENT_TYPES, agent_named, keep_agent, next_agent
 from tests.auditor.artifact_model import ARTIFACT_TYPES, next_artifact
 from tests.auditor.call_model import is_reserved, next_call, unknown_call
-from tests.auditor.decoding import Refusal, Row, child_key_of, run_key_of
+from tests.auditor.decoding import Rejection, Row, child_key_of, run_key_of
 from tests.auditor.message_model import is_too_long, next_turn, turn_name
 from tests.auditor.run_model import RunModel
 from tests.auditor.step_model import expired_step, is_recorded, next_step
@@ -29,20 +29,20 @@ class ChildModel(RunModel):
         self.children_of: dict[bytes, set[bytes]] = {}  # by the key of the run or session
         self.running: dict[bytes, set[bytes]] = {}
         self.returning: bytes | None = None  # the run that the record's event may let go on
-        self.untold: list[int] = []  # offsets with which a call of an archived session became unknown
+        self.pending: list[int] = []  # offsets with which a call of an archived session became unknown
 
     def judge_child(
         self, key: bytes, row: Row, run: Row | None, kind: str, envelope: Row, fields: Row
     ) -> tuple[bytes, bytes, Row] | None:
         """Return the child after its event, after the keys of its parent and of itself.
 
-        Raises `Refusal`.
+        Raises `Rejection`.
         """
         found = self.find_child(key, row, run, kind, envelope, fields)
         if found is None or kind == "message_appended" or found[1] in self.children:
             return found
         if len(self.children_of.get(found[0], ())) >= CHILDREN_MAX:
-            raise Refusal("too_many_children")
+            raise Rejection("too_many_children")
         return found
 
     def find_child(
@@ -64,7 +64,7 @@ class ChildModel(RunModel):
             return key, name, next_agent(self.children.get(name), row, kind, envelope, fields, self.now)
         if kind == "message_appended":
             if is_too_long(kind, fields):
-                raise Refusal("invalid_value")
+                raise Rejection("invalid_value")
             return self.turn_of(key, row, envelope, fields)
         return None
 
@@ -115,7 +115,7 @@ class ChildModel(RunModel):
             self.stop_call(key, name)
 
     def follow_calls(self, key: bytes, row: Row) -> None:
-        """Let the run go on that was held for a call whose outcome the event told.
+        """Let the run go on that was held for a call whose outcome the event reported.
 
         The session's own audit lines come first.
         """
@@ -125,8 +125,8 @@ class ChildModel(RunModel):
         run = self.runs[name]
         goes_on = row["state"] == "Active" or run["mode"] == "detached"
         if run["state"] == "paused" and run["held"] and not run["unresolved_calls"] and goes_on:
-            told = {"event_type": "run_resumed", "reason": "Run resumed: the outcome of all its calls is known"}
-            self.decide_run(key, row, name, "running", "call_resolved", **told)
+            reported = {"event_type": "run_resumed", "reason": "Run resumed: the outcome of all its calls is known"}
+            self.decide_run(key, row, name, "running", "call_resolved", **reported)
 
     def fire_child(self, key: bytes, name: bytes, instant: int) -> None:
         """Do what the limit of a call or step does once it has passed."""
@@ -141,7 +141,7 @@ class ChildModel(RunModel):
         self.stop_call(key, name)
         row = self.rows.get(key)
         if row is None:
-            self.untold.append(self.entry.offset)
+            self.pending.append(self.entry.offset)
             return
         states = {"from_state": row["state"], "to_state": row["state"]}
         row["audit_seq"] += 1
@@ -169,9 +169,9 @@ class ChildModel(RunModel):
         self.stop_call(key, name)
         row = self.rows.get(key)
         if row is None:  # nothing numbers an audit line of an archived session
-            self.untold.append(self.entry.offset)
+            self.pending.append(self.entry.offset)
         else:
-            self.tell_unknown(row, call, instant)
+            self.notify_unknown(row, call, instant)
         parent = run_key_of(key, call["run_id"]) if call["run_id"] else b""
         if not call["side_effect"] or not parent:
             return
@@ -182,7 +182,7 @@ class ChildModel(RunModel):
             self.decide_run(key, row, parent, "paused", "call_unresolved", event_type="run_paused", reason=reason)
             run["held"] = True
 
-    def tell_unknown(self, row: Row, call: Row, instant: int) -> None:
+    def notify_unknown(self, row: Row, call: Row, instant: int) -> None:
         limit = f"{call['limit_ms'] / 1_000:g}s"
         missing = f"no outcome of {call['tool_name']} was reported within its limit"
         details: dict[str, Any] = {name: call[name] for name in ("run_id", "tool_name", "idem_key")}

@@ -32,8 +32,8 @@ class LogEntry(NamedTuple):
     replayed: bool = False  # an operator sent it again
 
 
-class Refusal(Exception):
-    """The record is refused; the text is the reason."""
+class Rejection(Exception):
+    """The record is rejected; the text is the reason."""
 
 
 def cleanup_id_of(row: Row) -> str:
@@ -137,36 +137,36 @@ def microseconds(time: Any) -> Any:
 
 
 def decode_record(value: bytes | None, rules: int = RULES) -> tuple[str, Row]:
-    """Decode Avro's single-object encoding into full schema name and fields; raises `Refusal`.
+    """Decode Avro's single-object encoding into full schema name and fields; raises `Rejection`.
 
     A schema that came with later rules is unknown.
     """
     if not value or value[:2] != b"\xc3\x01" or len(value) < 10:
-        raise Refusal("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
+        raise Rejection("unknown_schema" if value and value[0] == 0 and len(value) >= 5 else "undecodable")
     writer = schemas_by_fingerprint().get(value[2:10])
     if writer is None or writer.rules > rules:
-        raise Refusal("unknown_schema")
+        raise Rejection("unknown_schema")
     stream = io.BytesIO(value[10:])
     try:
         fields: Any = schemaless_reader(stream, writer.parsed, None)
     except Exception:  # noqa: BLE001 - broken bytes raise many kinds of errors
-        raise Refusal("undecodable") from None
+        raise Rejection("undecodable") from None
     if stream.read():
-        raise Refusal("undecodable")
+        raise Rejection("undecodable")
     return writer.full_name, fields
 
 
 def read_event(value: bytes | None, rules: int = RULES) -> tuple[str, Row]:
-    """Decode a record of the events topic into event type and fields; raises `Refusal`."""
+    """Decode a record of the events topic into event type and fields; raises `Rejection`."""
     full_name, fields = decode_record(value, rules)
     _, family, name = full_name.split(".")
     if family == "records":
         if name not in ("Tick", "RulesActivation", "QuotaVerdict"):
-            raise Refusal("unknown_event_type")
+            raise Rejection("unknown_event_type")
         return {"Tick": "tick", "RulesActivation": ACTIVATION}.get(name, VERDICT), fields
     event_type = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     if fields["envelope"]["event_type"] != event_type:
-        raise Refusal("unknown_event_type")
+        raise Rejection("unknown_event_type")
     return event_type, fields
 
 
@@ -176,13 +176,13 @@ def begun_rules(entry: LogEntry) -> int:
         return 0
     try:
         full_name, fields = decode_record(entry.value)
-    except Refusal:
+    except Rejection:
         return 0
     return int(fields["version"]) if full_name.endswith(".RulesActivation") else 0
 
 
 def packed_hash(key: bytes) -> bytes:
-    """Return what a chunk of gravestones has of a key."""
+    """Return what a chunk of tombstones has of a key."""
     return hashlib.blake2b(key, digest_size=16).digest()
 
 
@@ -247,7 +247,7 @@ def new_row(envelope: Row, fields: Row, limits: dict[str, int], now: int) -> Row
         "producers": {},
         "forgotten": {},
         "cleanups": {},
-        "refusals": [],
+        "rejections": [],
         "context_exceeded": False,
         "late_epoch": 0,
         "fenced": None,
@@ -273,7 +273,7 @@ def numbered_events(log: list[LogEntry]) -> Iterator[Line]:
     for entry in log:
         try:
             kind, fields = read_event(entry.value)
-        except Refusal:
+        except Rejection:
             continue
         if kind in ("tick", ACTIVATION, VERDICT, "heartbeat"):
             continue

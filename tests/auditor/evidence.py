@@ -1,7 +1,7 @@
 """Collects what is to be audited, without the product's code: plain consumers, plain HTTP, files.
 
 log         the events topic; `outputs`: the other topics, both read committed to their ends
-table       the changelog compacted: the last value of each key, tombstones left out; contents that
+table       the changelog compacted: the last value of each key, deletions left out; contents that
             are apart are put back into their rows
 journal     the clients' own files: one line per event that was delivered or dropped
 rows        ClickHouse's tables, duplicates included
@@ -24,7 +24,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record
 
 POSITION_KEY = b"\x00position"
 CONTENT_SUFFIX = b"\x00content"
-CHUNK_PREFIX = b"\xffgravestones"
+CHUNK_PREFIX = b"\xfftombstones"
 OUTPUTS = ("audit", "rejected", "cleanup", "tasks", "migrations", "quotas", "batches")
 ACKNOWLEDGEMENT = "sessionary.records.BatchAcknowledged"  # on `batches`; may be lost or come twice
 # Table → the columns that identify a row. Queried without FINAL, so that duplicates are seen.

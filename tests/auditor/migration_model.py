@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from tests.auditor.decoding import NAME, Refusal, Row, cleanup_id_of, producer_hash
+from tests.auditor.decoding import NAME, Rejection, Row, cleanup_id_of, producer_hash
 from tests.auditor.people_model import head_for_operator
 
 MIGRATION_TYPES = frozenset(
@@ -63,9 +63,9 @@ class MigrationModel:
         raise NotImplementedError
 
     def check_migration_sender(self, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Raise `Refusal` unless the sender may send this step."""
+        """Raise `Rejection` unless the sender may send this step."""
         if kind == "session_migration_completed":
-            raise Refusal("processor_only")
+            raise Rejection("processor_only")
         if fields.get("as_operator"):
             return
         service, target = envelope["service_id"], (open_migration(row) or {}).get("target")
@@ -74,17 +74,17 @@ class MigrationModel:
             "session_migration_aborted": {row["owner"], target},
         }.get(kind, {service if target is None else target})
         if service not in allowed:
-            raise Refusal("not_owner")
+            raise Rejection("not_owner")
 
     def judge_migration(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Apply a step, or raise `Refusal`."""
+        """Apply a step, or raise `Rejection`."""
         step = kind.removeprefix("session_migration_")
         if step == "offered":
             self._offer(key, row, envelope, fields)
             return
         migration = open_migration(row)
         if migration is None or fields.get("migration_id") != migration["id"]:
-            raise Refusal("unknown_migration")
+            raise Rejection("unknown_migration")
         if step == "aborted":
             is_target = envelope["service_id"] == migration["target"] and not fields.get("as_operator")
             self.end_migration(key, row, "declined" if is_target else "called_off")
@@ -95,23 +95,23 @@ class MigrationModel:
 
     def _offer(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
         if row["state"] not in _STATES:
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         if row["state"] == "Timeout" and self.now >= row["max_due_at"]:
-            raise Refusal("max_duration_exceeded")
+            raise Rejection("max_duration_exceeded")
         if open_migration(row) is not None:
-            raise Refusal("migration_open")
+            raise Rejection("migration_open")
         target, ttl = fields["target_service"], fields["ttl_ms"]
         if not NAME.fullmatch(target) or target == row["owner"] or not fields["migration_id"]:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         if not 1_000 <= ttl <= 86_400_000 or (row["migration"] or {}).get("id") == fields["migration_id"]:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         offer = {"id": fields["migration_id"], "target": target, "step": "offered", "ttl": ttl, "misses": 0, "why": ""}
         row["migration"] = {**offer, "at": self.now, "from": row["state"]}
-        self._tell(key, row, "offered")
+        self._report(key, row, "offered")
 
     def _prepare(self, key: bytes, row: Row, migration: Row) -> None:
         if migration["step"] != "offered" or row["state"] not in _STATES:
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         migration["from"] = row["state"]
         if row["state"] == "Active":
             row["head"], row["head_content"] = head_for_operator(row)
@@ -127,18 +127,18 @@ class MigrationModel:
                 snapshot_id=row["head"],
             )
         migration["step"] = "prepared"
-        self._tell(key, row, "prepared")
+        self._report(key, row, "prepared")
 
     def _accept(self, key: bytes, row: Row, migration: Row, envelope: Row, fields: Row) -> None:
         if migration["step"] != "prepared" or envelope["service_id"] != fields["target_service"]:
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         if migration["from"] == "Timeout" and self.now >= row["max_due_at"]:
-            raise Refusal("max_duration_exceeded")
+            raise Rejection("max_duration_exceeded")
         if (fields.get("version"), fields.get("content_hash")) != (row["version"], _digest(row)):
             migration["misses"] += 1
             if migration["misses"] == 3:
                 self.end_migration(key, row, "state_differs")
-            raise Refusal("migration_moved")
+            raise Rejection("migration_moved")
         former, row["owner"], row["agent"] = row["owner"], migration["target"], envelope["agent_id"]
         row["holder"], row["owner_heard"], migration["step"] = envelope["producer_id"], self.now, "completed"
         row["epoch"] += 1
@@ -182,7 +182,7 @@ class MigrationModel:
         due, fired = instant * 1000, self.now * 1000
         self.end_migration(key, row, why, occurred_at=due, due_at=due, fired_at=fired)
 
-    def _tell(self, key: bytes, row: Row, step: str) -> None:
+    def _report(self, key: bytes, row: Row, step: str) -> None:
         migration = row["migration"]
         row["audit_seq"] += 1
         self._audit(row, migration, step, reason_code=step)

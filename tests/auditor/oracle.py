@@ -88,14 +88,14 @@ def find_differences(
         for field, value in wanted.items():
             if _comparable(line[field]) != value:
                 found.append(f"audit {_place(line)} {wanted}: {field} is {_comparable(line[field])!r}, not {value!r}")
-    refused = {(line["source_partition"], line["source_offset"]): line["reason"] for line in rejected_rows}
+    rejected = {(line["source_partition"], line["source_offset"]): line["reason"] for line in rejected_rows}
     expected_reasons = {
         (line["source_partition"], line["source_offset"]): line["reason"] for line in oracle.all_lines("rejected")
     }
     found += [
-        f"record {place}: refused {refused.get(place)}, expected {expected_reasons.get(place)}"
-        for place in sorted(refused.keys() | expected_reasons.keys())
-        if refused.get(place) != expected_reasons.get(place)
+        f"record {place}: rejected {rejected.get(place)}, expected {expected_reasons.get(place)}"
+        for place in sorted(rejected.keys() | expected_reasons.keys())
+        if rejected.get(place) != expected_reasons.get(place)
     ]
     if cleanup_rows is not None:
         asked = {line["cleanup_id"]: list(line["actions"]) for line in cleanup_rows}
@@ -107,9 +107,9 @@ def find_differences(
         found += [f"tasks {requested} instead of {wanted_tasks}"] if requested != wanted_tasks else []
     if migration_rows is not None:
         names = ("migration_id", "service_id", "step", "epoch", "version")
-        told = sorted((_key_of(line), *(line[name] for name in names)) for line in migration_rows)
+        reported = sorted((_key_of(line), *(line[name] for name in names)) for line in migration_rows)
         wanted_steps = sorted((line["key"], *(line[name] for name in names)) for line in oracle.all_lines("migrations"))
-        found += [f"migrations {told} instead of {wanted_steps}"] if told != wanted_steps else []
+        found += [f"migrations {reported} instead of {wanted_steps}"] if reported != wanted_steps else []
     return found
 
 

@@ -8,7 +8,7 @@ from tests.auditor.decoding import (
     SKIPS,
     Decision,
     LogEntry,
-    Refusal,
+    Rejection,
     Row,
     begun_rules,
     cleanup_id_of,
@@ -17,20 +17,25 @@ from tests.auditor.decoding import (
 )
 from tests.auditor.migration_model import MigrationModel, is_held_for_migration, open_migration
 from tests.auditor.people_model import take_answer
-from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, GRAVESTONE_MS, RULES, grave_end
+from tests.auditor.rules import DAY_MS, DROP_ACTIONS, END_ACTIONS, ERROR_ACTIONS, RULES, TOMBSTONE_MS, grave_end
 from tests.auditor.run_model import NEVER
 from tests.auditor.skip_model import Decided, SkipModel
 
 
 class PartitionModel(SkipModel, MigrationModel, ChildModel):
-    """Sessions by key, and the audit lines, refusals and clean-ups so far. Times are in ms."""
+    """Sessions by key, and the audit lines, rejections and clean-ups so far. Times are in ms."""
 
-    def __init__(self, number: int, partitions: int, hole_ms: int = 5_000, quiet_ms: int = 25_000) -> None:
+    def __init__(self, number: int, partitions: int, outage_ms: int = 5_000, outage_grace_ms: int = 25_000) -> None:
         super().__init__()
-        self.number, self.partitions, self.hole_ms, self.quiet_ms = number, partitions, hole_ms, quiet_ms
+        self.number, self.partitions, self.outage_ms, self.outage_grace_ms = (
+            number,
+            partitions,
+            outage_ms,
+            outage_grace_ms,
+        )
         self.now = 0
-        self.quiet_until = 0
-        self.hole_end = 0
+        self.outage_grace_until = 0
+        self.outage_end = 0
         self.believed_from = 0  # records below this offset do not move the clock
         self.rules = RULES  # the version of the rules in force
         self.announced: Decision | None = None
@@ -38,7 +43,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         self.earliest = 0  # no deadline is before it: checking every row for every record would take minutes
         self.rows: dict[bytes, Row] = {}
         self.graves: dict[bytes, Row] = {}
-        self.swept_day = -1  # when gravestones were dropped last
+        self.swept_day = -1  # when tombstones were dropped last
         self.audits: list[Row] = []
         self.rejected: list[Row] = []
         self.cleanups: list[Row] = []
@@ -57,13 +62,13 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         """Return the same without the end of an open migration."""
         at, limits, state = row["entered_at"], row["limits"], row["state"]
         if state == "Idle" and self.is_queued(row):
-            return self.queue_clock(row, self.hole_end)
+            return self.queue_clock(row, self.outage_end)
         if state == "Idle":
             return at + limits["init_ms"], "init_timeout"
         if state == "Active":
             budget = limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]
-            clocks = [(max(row["last_event_at"], self.hole_end) + budget, 0, "inactive")]
-            clocks.append((max(row["last_work_at"], self.hole_end) + limits["idle_ms"], 1, "idle"))
+            clocks = [(max(row["last_event_at"], self.outage_end) + budget, 0, "inactive")]
+            clocks.append((max(row["last_work_at"], self.outage_end) + limits["idle_ms"], 1, "idle"))
             clocks.append((row["max_due_at"], 2, "max_duration"))
             instant, _, name = min(clocks)
             return instant, name
@@ -82,7 +87,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
 
     def next_deadline(self) -> int | None:
         """Return the earliest time at which a deadline may fire."""
-        return max(min(map(self.earliest_of, self.live_keys())), self.quiet_until) if self.live_keys() else None
+        return max(min(map(self.earliest_of, self.live_keys())), self.outage_grace_until) if self.live_keys() else None
 
     def live_keys(self) -> set[bytes]:
         """Return the keys of sessions with a deadline; of an archived one, a call may still run."""
@@ -115,16 +120,16 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.audits.append({**line, **of_none, "event_type": decision.event_type})
 
     def move_clock(self, stamp: int) -> None:
-        """Move the clock to a record's stamp, unless it is there; a long silence is a hole."""
-        if stamp - self.now > self.hole_ms and self.live_keys():
-            self.hole_end = stamp
-            self.quiet_until = stamp + self.quiet_ms
+        """Move the clock to a record's stamp, unless it is there; a long silence is an outage."""
+        if stamp - self.now > self.outage_ms and self.live_keys():
+            self.outage_end = stamp
+            self.outage_grace_until = stamp + self.outage_grace_ms
         self.now = max(self.now, stamp)
 
     def set_clock(self, decision: Decision) -> None:
         """Set the clock; all sessions have as much time left as they had, or more."""
         passed, self.now = max(0, decision.clock_ms - self.now), decision.clock_ms
-        self.hole_end, self.quiet_until = self.now, self.now + self.quiet_ms
+        self.outage_end, self.outage_grace_until = self.now, self.now + self.outage_grace_ms
         self.believed_from = decision.until_offset
         for row in self.rows.values():
             names = ["entered_at", "last_event_at", "last_work_at", "owner_heard", "released_at"]
@@ -137,8 +142,8 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         self.repair_runs(passed)
         self.earliest = 0
 
-    def drop_gravestones(self) -> None:
-        """Drop what has expired; unlike deadlines that ignores the quiet time after a hole."""
+    def drop_tombstones(self) -> None:
+        """Drop what has expired; unlike deadlines that ignores the grace after an outage."""
         self.drop_finished_runs()
         if self.swept_day != self.now // DAY_MS:
             self.swept_day = self.now // DAY_MS
@@ -182,7 +187,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             grave = {name: row[name] for name in ("tenant", "session", "producers", "audit_seq", "epoch")}
             for ledger in row["producers"].values():
                 ledger["ids"] = {}
-            grave["expires_at"] = self.now + GRAVESTONE_MS
+            grave["expires_at"] = self.now + TOMBSTONE_MS
             if grave_end(grave) > self.now:
                 self.graves[key] = grave
             del self.rows[key]
@@ -237,13 +242,13 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
             self.end_migration(key, row, "session_resumed")
 
     def take_over(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
-        """Let the sender hold the session, or raise `Refusal`."""
+        """Let the sender hold the session, or raise `Rejection`."""
         limits, service = row["limits"], envelope["service_id"]
         if service != row["owner"] and not fields.get("as_operator"):
-            heard = max(row["owner_heard"] or row["last_event_at"], self.hole_end)
+            heard = max(row["owner_heard"] or row["last_event_at"], self.outage_end)
             third = (limits["model_ms"] + limits["tool_ms"] + limits["network_ms"]) // 3
             if self.now < heard + third:
-                raise Refusal("owner_alive")
+                raise Rejection("owner_alive")
         former = f"{row['agent']} of {row['owner']}" + (f" (process {row['holder']})" if row["holder"] else "")
         row["agent"], row["owner"], row["holder"] = envelope["agent_id"], service, envelope["producer_id"]
         reason = f"{row['agent']} of {service} (process {row['holder']}) took over from {former}"
@@ -261,7 +266,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
         listed, forgotten, epoch, own = row["producers"], row["forgotten"], row["epoch"], producer_hash(producer)
         last = forgotten[own][0] if own in forgotten else 0
         if seq <= last:
-            raise Refusal("late_filler")
+            raise Rejection("late_filler")
         if len(listed) == 64:
             past = [name for name, ledger in listed.items() if ledger["epoch"] < epoch] or list(listed)
             gone = min(past, key=lambda name: listed[name]["at"])
@@ -269,7 +274,7 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
                 others = {key: entry[1] for key, entry in forgotten.items() if key != own}
                 oldest = min(others, key=lambda key: others[key])
                 if others[oldest] == epoch:
-                    raise Refusal("too_many_producers")
+                    raise Rejection("too_many_producers")
                 del forgotten[oldest]
             ledger = listed.pop(gone)
             forgotten[producer_hash(gone)] = (ledger["last"], ledger["epoch"])
@@ -280,9 +285,9 @@ class PartitionModel(SkipModel, MigrationModel, ChildModel):
     def confirm_release(self, row: Row, fields: Row) -> None:
         cleanup_id, actions = fields["cleanup_id"], fields["actions"]
         if cleanup_id not in row["cleanups"]:
-            raise Refusal("unknown_cleanup")
+            raise Rejection("unknown_cleanup")
         if row["cleanups"][cleanup_id]:
-            raise Refusal("already_released")
+            raise Rejection("already_released")
         row["cleanups"][cleanup_id] = True
         if row["state"] == "Timeout":
             row["phase"] = "released"

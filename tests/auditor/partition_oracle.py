@@ -5,7 +5,7 @@ from tests.auditor.decoding import (
     ACTIVATION,
     VERDICT,
     LogEntry,
-    Refusal,
+    Rejection,
     Row,
     begun_rules,
     key_parts,
@@ -44,8 +44,8 @@ class PartitionOracle(PauseModel):
         self.entry = entry
         self.begin_announced_rules(entry)
         self.move_clock(entry.timestamp_ms if entry.offset >= self.believed_from else self.now)
-        self.drop_gravestones()
-        if self.now >= max(self.quiet_until, self.earliest):
+        self.drop_tombstones()
+        if self.now >= max(self.outage_grace_until, self.earliest):
             self.fire_due()
         self.outcomes[entry.offset] = outcome = self.judge_record(entry)
         if entry.key in self.rows:
@@ -55,15 +55,15 @@ class PartitionOracle(PauseModel):
     def judge_record(self, entry: LogEntry) -> str:
         key, event_type = entry.key, ""
         row: Row | None = None
-        self.late_reported = self.of_session = self.is_untold = False
+        self.late_reported = self.of_session = self.is_unreported = False
         try:
             if 0 < begun_rules(entry) <= self.rules:
                 return "tick"
             try:
                 event_type, fields = read_event(entry.value, self.rules)
-            except Refusal:
+            except Rejection:
                 if not key_parts(key)[0]:
-                    raise Refusal("bad_key") from None
+                    raise Rejection("bad_key") from None
                 raise
             if event_type == "tick" and key is None:
                 return "tick"
@@ -74,23 +74,23 @@ class PartitionOracle(PauseModel):
                 # The key is judged before the bytes: only heartbeats are known.
                 is_beat = event_type == "heartbeat" and not has_long_text(fields["envelope"])
                 event_type = event_type if is_beat else ""
-                raise Refusal("bad_key")
+                raise Rejection("bad_key")
             if has_long_text(fields["envelope"]):
                 event_type = ""
-                raise Refusal("invalid_value")
+                raise Rejection("invalid_value")
             row = self.rows.get(key) or self.graves.get(key)
             return self.judge_event(key, row, event_type, fields["envelope"], fields)
-        except Refusal as refusal:
-            if self.is_untold:
+        except Rejection as rejection:
+            if self.is_unreported:
                 return "fenced beat"
             row = row or (self.rows.get(key) or self.graves.get(key) if key else None)
-            self.add_refusal(key, row, event_type, str(refusal))
-            return f"refused {refusal}"
+            self.add_rejection(key, row, event_type, str(rejection))
+            return f"rejected {rejection}"
 
-    def add_refusal(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
+    def add_rejection(self, key: bytes | None, row: Row | None, event_type: str, reason: str) -> None:
         self.rejected.append({"source_partition": self.number, "source_offset": self.entry.offset, "reason": reason})
-        if row is not None and "refusals" in row and event_type != "heartbeat":
-            row["refusals"] = [*row["refusals"], (self.entry.offset, reason)][-16:]
+        if row is not None and "rejections" in row and event_type != "heartbeat":
+            row["rejections"] = [*row["rejections"], (self.entry.offset, reason)][-16:]
         if event_type == "heartbeat" or self.late_reported:
             return
         state = "UNKNOWN" if row is None else row.get("state", "Archived")
@@ -98,36 +98,36 @@ class PartitionOracle(PauseModel):
         if row is not None:
             row["audit_seq"] += 1
         self.add_audit(
-            row, kind="refusal", reason_code=reason, security=reason in SECURITY, from_state=state, to_state=state
+            row, kind="rejection", reason_code=reason, security=reason in SECURITY, from_state=state, to_state=state
         )
 
     def judge_event(self, key: bytes, row: Row | None, kind: str, envelope: Row, fields: Row) -> str:
         tenant, session = key_parts(key)
         if envelope["tenant_id"] != tenant:
-            raise Refusal("foreign_tenant")
+            raise Rejection("foreign_tenant")
         if envelope["session_id"] != session:
-            raise Refusal("key_mismatch")
+            raise Rejection("key_mismatch")
         if row is None:
             if partition_of(key, self.partitions) != self.number:
-                raise Refusal("wrong_partition")
+                raise Rejection("wrong_partition")
             if kind != "session_created":
-                raise Refusal("unknown_session")
+                raise Rejection("unknown_session")
         self.of_session = True
         if key in self.graves and row is not None:
-            raise Refusal("session_archived")
+            raise Rejection("session_archived")
         if self.has_invalid_value(kind, envelope):
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         if row is None and (fault := creation_fault(session, fields, self.now)):
-            raise Refusal(fault)
+            raise Rejection(fault)
         if row is None:
             return self.create_session(key, envelope, fields)
         if self.entry.replayed and self.fills_gap(key, row, kind, envelope, fields):
-            self.tell_tokens(row, kind, fields)
+            self.notify_tokens(row, kind, fields)
             return "applied"
         if kind != "heartbeat" and self.is_duplicate(row, envelope):
             return "duplicate"
         if is_out_of_bounds(fields):
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         self.check_permitted(key, row, kind, envelope, fields)
         self.apply_event(key, row, kind, envelope, fields)
         if not self.goes_on_alone(key, row, kind, envelope):
@@ -144,7 +144,7 @@ class PartitionOracle(PauseModel):
         self.follow_calls(key, row)
         self.follow_session(key, row)
         self.follow_quota(row)
-        self.tell_tokens(row, kind, fields)
+        self.notify_tokens(row, kind, fields)
         return "applied"
 
     def is_duplicate(self, row: Row, envelope: Row) -> bool:
@@ -154,21 +154,21 @@ class PartitionOracle(PauseModel):
             self.make_room_for(row, producer, seq)
         ledger = row["producers"][producer]
         if any(first <= seq <= last for first, last in ledger["missing"]):
-            raise Refusal("late_filler")
+            raise Rejection("late_filler")
         if seq <= ledger["last"]:
             if ledger["ids"].get(seq, envelope["event_id"]) != envelope["event_id"]:
-                raise Refusal("producer_conflict")
+                raise Rejection("producer_conflict")
             return True
         if seq > ledger["last"] + 1:
-            hole = (ledger["last"] + 1, seq - 1)
+            gap = (ledger["last"] + 1, seq - 1)
             unsure = ledger["unsure"]
             if len(ledger["missing"]) == 16:
                 (first, _), (_, last), *rest = ledger["missing"]
                 ledger["missing"], unsure = [(first, last), *rest], max(unsure, last)
-            ledger["missing"].append(hole)
+            ledger["missing"].append(gap)
             ledger["unsure"] = unsure
             row["audit_seq"] += 1
-            self.add_audit(row, kind="gap", gap_first=hole[0], gap_last=hole[1])
+            self.add_audit(row, kind="gap", gap_first=gap[0], gap_last=gap[1])
         ledger["last"] = seq
         ledger["epoch"], ledger["at"] = row["epoch"], self.now
         ids = {**ledger["ids"], seq: envelope["event_id"]}
@@ -191,15 +191,15 @@ class PartitionOracle(PauseModel):
         ):
             return False
         number, unsure = envelope["producer_seq"], ledger["unsure"]
-        inside = [hole for hole in ledger["missing"] if hole[0] <= number <= hole[1]]
+        inside = [gap for gap in ledger["missing"] if gap[0] <= number <= gap[1]]
         if not inside or number <= unsure:
             return False
         parts = [(inside[0][0], number - 1), (number + 1, inside[0][1])]
-        holes = sorted([hole for hole in ledger["missing"] if hole != inside[0]] + [p for p in parts if p[0] <= p[1]])
-        if len(holes) == 17:
-            holes[:2] = [(holes[0][0], holes[1][1])]
-            unsure = max(unsure, holes[0][1])
-        ledger["missing"], ledger["unsure"] = holes, unsure
+        gaps = sorted([gap for gap in ledger["missing"] if gap != inside[0]] + [p for p in parts if p[0] <= p[1]])
+        if len(gaps) == 17:
+            gaps[:2] = [(gaps[0][0], gaps[1][1])]
+            unsure = max(unsure, gaps[0][1])
+        ledger["missing"], ledger["unsure"] = gaps, unsure
         row["audit_seq"] += 1
         self.add_audit(row, kind="gap_filled", gap_first=number, gap_last=number)
         if kind == "message_appended":
@@ -211,13 +211,13 @@ class PartitionOracle(PauseModel):
         limits = {name: DEFAULTS[name] if given[name] is None else given[name] for name in DEFAULTS}
         odd = any(not low <= limits[name] <= high for name, (low, high) in RANGES.items())
         if min(limits.values()) <= 0 or (odd and not given["override"]):
-            raise Refusal("invalid_limits")
+            raise Rejection("invalid_limits")
         first = fields["snapshot"]
         own_parent = first["parent_snapshot_id"] in (None, fields["restored_from_snapshot_id"])
         if not own_parent:
-            raise Refusal("broken_chain")
+            raise Rejection("broken_chain")
         if fault := snapshot_fault(first, first["parent_snapshot_id"]):
-            raise Refusal(fault)
+            raise Rejection(fault)
         row = self.rows[key] = new_row(envelope, fields, limits, self.now)
         row["holder"], row["owner_heard"] = envelope["producer_id"], self.now
         reason = self.ask_for_session(row)
@@ -239,43 +239,43 @@ class PartitionOracle(PauseModel):
         row["context_exceeded"] = weight > limit
 
     def check_permitted(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Raise `Refusal` for every reason that comes before the event's own guard."""
+        """Raise `Rejection` for every reason that comes before the event's own guard."""
         reason = fields.get("reason")
         if kind in PROCESSOR_TYPES or (kind, reason) in (
             ("session_start_failed", "init_timeout"),
             ("session_terminated", "timeout_cleanup"),
         ):
-            raise Refusal("processor_only")
+            raise Rejection("processor_only")
         if kind not in ("session_created", "resources_released"):
             if envelope["epoch"] < row["epoch"] and not self.is_of_detached(key, kind, envelope):
                 if kind == "heartbeat":
-                    self.is_untold = is_fenced_again(row, envelope["producer_id"])
-                raise Refusal("stale_epoch")
+                    self.is_unreported = is_fenced_again(row, envelope["producer_id"])
+                raise Rejection("stale_epoch")
             if envelope["epoch"] > row["epoch"]:
-                raise Refusal("future_epoch")
+                raise Rejection("future_epoch")
         if kind == "session_created":
-            raise Refusal("session_exists")
+            raise Rejection("session_exists")
         if kind in MIGRATION_TYPES:
             self.check_migration_sender(row, kind, envelope, fields)
             return
         lifecycle = kind.startswith("session_") and kind not in ("session_activity", "session_taken_over")
         if lifecycle and envelope["service_id"] != row["owner"] and not by_operator(fields):
-            raise Refusal("not_owner")
+            raise Rejection("not_owner")
         of_detached = self.is_of_detached(key, kind, envelope)
         if is_stranger(row, kind, envelope, fields) and not of_detached:
-            raise Refusal("not_member")
+            raise Rejection("not_member")
         is_content = kind in ("snapshot_created", "checkpoint_saved")
         if is_content and is_prepared(row) and not self.goes_on_alone(key, row, kind, envelope):
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         if not is_legal(row["state"], kind) and not self.goes_on_alone(key, row, kind, envelope):
             if row["state"] == "Timeout" and is_legal("Active", kind):
                 self.late_reported = row["late_epoch"] == row["epoch"]
                 row["late_epoch"] = row["epoch"]
-                raise Refusal("late")
-            raise Refusal("illegal_transition")
+                raise Rejection("late")
+            raise Rejection("illegal_transition")
 
     def apply_event(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Apply a legal event, or raise `Refusal` if its guard fails."""
+        """Apply a legal event, or raise `Rejection` if its guard fails."""
         if kind in MIGRATION_TYPES:
             self.judge_migration(key, row, kind, envelope, fields)
             return
@@ -283,18 +283,18 @@ class PartitionOracle(PauseModel):
         match kind:
             case "session_phase_changed":
                 if fields["phase"] not in NEXT_PHASES.get((row["state"], row["phase"]), ()):
-                    raise Refusal("phase_order")
+                    raise Rejection("phase_order")
                 row["phase"] = fields["phase"]
             case "session_started":
                 if row["phase"] != "connecting":
-                    raise Refusal("phase_order")
+                    raise Rejection("phase_order")
                 if self.is_queued(row):
-                    raise Refusal("quota_exceeded")
+                    raise Rejection("quota_exceeded")
                 row["max_due_at"] = self.now + row["limits"]["max_duration_ms"]
                 self.enter_state(key, row, "Active", "processing", "T02", event_type=kind)
             case "session_start_failed":
                 if fields["reason"] == "UNKNOWN":
-                    raise Refusal("invalid_reason")
+                    raise Rejection("invalid_reason")
                 self.enter_state(key, row, "Terminated", "releasing", "T03", END_ACTIONS, reason_code=fields["reason"])
             case "session_paused":
                 self.pause_session(key, row, envelope, fields)
@@ -304,17 +304,17 @@ class PartitionOracle(PauseModel):
                 self.resume_session(key, row, envelope, fields)
             case "session_errored":
                 if fields["error"]["error_class"] == "UNKNOWN":
-                    raise Refusal("missing_error_class")
+                    raise Rejection("missing_error_class")
                 row["error_class"] = fields["error"]["error_class"]
                 actions = ACTIONS_OF_ERROR_CODES.get(fields["error"]["code"], ())
                 self.enter_state(key, row, "Error", "logging", "T10", actions, event_type=kind)
             case "session_recovered":
                 if row["phase"] != "recovery":
-                    raise Refusal("phase_order")
+                    raise Rejection("phase_order")
                 if row["error_class"] != "retryable":
-                    raise Refusal("not_retryable")
+                    raise Rejection("not_retryable")
                 if row["attempts"] >= 5:
-                    raise Refusal("retries_exhausted")
+                    raise Rejection("retries_exhausted")
                 row["attempts"] += 1
                 self.enter_state(key, row, "Active", "processing", "T11", event_type=kind)
                 self.fence_off(row, fields)
@@ -322,7 +322,7 @@ class PartitionOracle(PauseModel):
                 self.terminate_session(key, row, fields)
             case "state_updated":
                 if fields["base_version"] != row["version"] or fields["new_version"] != row["version"] + 1:
-                    raise Refusal("version_conflict")
+                    raise Rejection("version_conflict")
                 row["version"], row["state_json"], row["phase"] = row["version"] + 1, fields["state_json"], "processing"
             case "snapshot_created":
                 self.take_snapshot(row, fields["snapshot"])

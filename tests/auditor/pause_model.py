@@ -1,6 +1,6 @@
 """How sessions are paused, resumed and ended, for the oracle."""
 
-from tests.auditor.decoding import Refusal, Row
+from tests.auditor.decoding import Rejection, Row
 from tests.auditor.partition_model import PartitionModel
 from tests.auditor.people_model import (
     ask_question,
@@ -19,7 +19,7 @@ class PauseModel(PartitionModel):
 
     def take_snapshot(self, row: Row, snapshot: Row) -> None:
         if fault := snapshot_fault(snapshot, row["head"]):
-            raise Refusal(fault)
+            raise Rejection(fault)
         row["head"], row["head_content"] = snapshot["snapshot_id"], content_of(snapshot)
 
     def fence_off(self, row: Row, fields: Row) -> None:
@@ -33,7 +33,7 @@ class PauseModel(PartitionModel):
         elif by_operator(fields):
             row["head"], row["head_content"] = head_for_operator(row)
         else:
-            raise Refusal("missing_snapshot")
+            raise Rejection("missing_snapshot")
         row["max_due_at"] = max(0, row["max_due_at"] - self.now)
         ask_question(row, envelope, fields)
         details = {"snapshot_id": row["head"], "actor": envelope["actor"]}
@@ -41,22 +41,22 @@ class PauseModel(PartitionModel):
 
     def resume_session(self, key: bytes, row: Row, envelope: Row, fields: Row) -> None:
         if row["migration"] is not None and row["migration"]["step"] == "prepared":
-            raise Refusal("migration_open")
+            raise Rejection("migration_open")
         if fields["snapshot_id"] is not None and fields["snapshot_id"] != row["head"]:
-            raise Refusal("version_conflict")
+            raise Rejection("version_conflict")
         check_answer(row, fields)
         if row["state"] == "Paused":
             row["max_due_at"] += self.now
             code = "resumed"
             if row["question"] is not None:
-                code = "approved" if fields["approved"] else "refused"
+                code = "approved" if fields["approved"] else "denied"
                 take_answer(row, code, envelope["actor"] or "", fields["message"])
             details = {"event_type": "session_resumed", "reason_code": code, "actor": envelope["actor"]}
             self.enter_state(key, row, "Active", "processing", "T05", **details)
             self.fence_off(row, fields)
             return
         if self.now >= row["max_due_at"]:
-            raise Refusal("max_duration_exceeded")
+            raise Rejection("max_duration_exceeded")
         row["released_at"] = None
         self.enter_state(key, row, "Active", "processing", "T07", event_type="session_resumed")
         self.fence_off(row, fields)
@@ -69,9 +69,9 @@ class PauseModel(PartitionModel):
             "Error": ("T12", ("forced", "unrecoverable", "recovery_failed")),
         }[state]
         if reason not in allowed and not (by_operator(fields) and reason == "cancelled"):
-            raise Refusal("invalid_reason")
+            raise Rejection("invalid_reason")
         if reason == "completed" and row["phase"] in ("updating", "persisting"):
-            raise Refusal("phase_order")
+            raise Rejection("phase_order")
         last = fields["snapshot"]
         if last is not None and not (snapshot_fault(last, row["head"])):
             row["head"], row["head_content"] = last["snapshot_id"], content_of(last)

@@ -4,7 +4,7 @@ import hashlib
 import uuid
 from typing import Any
 
-from tests.auditor.decoding import Refusal, Row
+from tests.auditor.decoding import Rejection, Row
 
 _URN = uuid.uuid5(uuid.NAMESPACE_URL, "urn:sessionary")
 
@@ -41,18 +41,18 @@ def ask_question(row: Row, envelope: Row, fields: Row) -> None:
 
 
 def check_answer(row: Row, fields: Row) -> None:
-    """Raise `Refusal` unless an event answers the open question, or neither is there."""
+    """Raise `Rejection` unless an event answers the open question, or neither is there."""
     approved, named = fields.get("approved"), fields.get("question_id")
     if row["question"] is None and (approved, named) != (None, None):
-        raise Refusal("no_question")
+        raise Rejection("no_question")
     if row["question"] is None:
         return
     if approved is None:
-        raise Refusal("question_open")
+        raise Rejection("question_open")
     if not by_operator(fields):
-        raise Refusal("operator_only")
+        raise Rejection("operator_only")
     if named is not None and named != row["question"][0]:
-        raise Refusal("no_question")
+        raise Rejection("no_question")
 
 
 def take_answer(row: Row, code: str, by: str = "", text: str | None = None) -> None:

@@ -14,7 +14,7 @@ def find_contradictions(evidence: Evidence) -> Iterator[str]:
     audited: dict[int, list[tuple[int, int, Row]]] = defaultdict(list)
     for _, line in evidence.outputs["audit"]:
         if line["kind"] == "decision" and line["event_type"] != "rules_announced":
-            told: Row = {
+            reported: Row = {
                 "event_type": line["event_type"],
                 "at_offset": line["source_offset"],
                 "first_offset": line["gap_first"],
@@ -22,8 +22,8 @@ def find_contradictions(evidence: Evidence) -> Iterator[str]:
                 "clock_ms": microseconds(line["appended_at"]) // 1_000,
                 "principal": line["actor"],
             }
-            audited[line["source_partition"]].append((line["batch_number"], line["source_n"], told))
+            audited[line["source_partition"]].append((line["batch_number"], line["source_n"], reported))
     for partition, known in evidence.decided.items():
-        trail = [told for _, _, told in sorted(audited[partition], key=lambda each: each[:2])][-_KEPT:]
+        trail = [reported for _, _, reported in sorted(audited[partition], key=lambda each: each[:2])][-_KEPT:]
         if known != trail:
             yield f"the position of partition {partition} has the decisions {known}, its audit trail {trail}"

@@ -52,7 +52,7 @@ class QuotaModel:
         if not self.session_quotas:
             return "created"
         row["claim"] = (self.entry.offset, False)
-        self.tell_of_session("requested", row)
+        self.notify_of_session("requested", row)
         return "quota_requested"
 
     def is_queued(self, row: Row) -> bool:
@@ -69,10 +69,10 @@ class QuotaModel:
     def free_slot(self, row: Row) -> None:
         """Tell that a session which ends has no claim any more."""
         if row["claim"] is not None:
-            self.tell_of_session("released", row)
+            self.notify_of_session("released", row)
             row["claim"] = None
 
-    def tell_of_session(self, step: str, row: Row) -> None:
+    def notify_of_session(self, step: str, row: Row) -> None:
         self.notices.append(("live_sessions", step, row["tenant"], row["session"], "", row["claim"][0], 0))
 
     def judge_session_verdict(self, key: bytes, row: Row, fields: Row) -> None:
@@ -82,27 +82,27 @@ class QuotaModel:
         offset, _ = row["claim"]
         if fields["granted"]:
             row["claim"], row["entered_at"] = (offset, True), self.now
-            self.tell_of_session("taken", row)
+            self.notify_of_session("taken", row)
             row["audit_seq"] += 1
             states = {"from_state": "Idle", "to_state": "Idle"}
             self.add_audit(row, kind="quota", reason_code="quota_granted", event_type="session_admitted", **states)
             return
-        row["refusals"] = sorted([*row["refusals"], (offset, "quota_exceeded")], key=lambda kept: kept[0])[-16:]
+        row["rejections"] = sorted([*row["rejections"], (offset, "quota_exceeded")], key=lambda kept: kept[0])[-16:]
         reason = {"reason_code": "quota_exceeded", "event_type": "session_start_failed"}
         self.enter_state(key, row, "Terminated", "releasing", "T03", END_ACTIONS, **reason)
         self.last_transition = ""  # there are no runs yet that follow it
 
     # Tokens
 
-    def tell_tokens(self, row: Row, kind: str, fields: Row) -> None:
+    def notify_tokens(self, row: Row, kind: str, fields: Row) -> None:
         """Tell each quota that is in force of the tokens which an event used that applies."""
         if kind != "usage_recorded" or not self.token_quotas:
             return
         if tokens := fields["tokens_in"] + fields["tokens_out"]:
             in_force = {"concurrent_runs": self.quotas, "live_sessions": self.session_quotas}
             for quota in (name for name, is_on in in_force.items() if is_on):
-                told = (row["tenant"], row["session"], "", self.entry.offset, tokens)
-                self.notices.append((quota, "used", *told))
+                reported = (row["tenant"], row["session"], "", self.entry.offset, tokens)
+                self.notices.append((quota, "used", *reported))
 
     # Runs
 
@@ -120,20 +120,20 @@ class QuotaModel:
         """Tell that the record's run waits; the session's own audit lines come first."""
         if self._asked is not None:
             (run, before), self._asked = self._asked, None
-            self.tell_quotas("requested", run)
-            self.tell_change(row, run, "queued", "quota_requested", before)
+            self.notify_quotas("requested", run)
+            self.notify_change(row, run, "queued", "quota_requested", before)
 
     def release_claim(self, run: Row) -> None:
         """Tell that a run which ends, or is rejected, has no claim any more."""
         if run["claim"] is not None:
-            self.tell_quotas("released", run)
+            self.notify_quotas("released", run)
             run["claim"] = None
 
-    def tell_quotas(self, step: str, run: Row) -> None:
+    def notify_quotas(self, step: str, run: Row) -> None:
         name = run["tenant"], run["session"], run["run_id"]
         self.notices.append(("concurrent_runs", step, *name, run["claim"][0], 0))
 
-    def tell_change(self, row: Row, run: Row, state: str, code: str, before: str | None = "queued") -> None:
+    def notify_change(self, row: Row, run: Row, state: str, code: str, before: str | None = "queued") -> None:
         row["audit_seq"] += 1
         kind = {"running": "run_resumed"}.get(state, f"run_{state}")
         moved = {"run_id": run["run_id"], "from_run_state": before, "to_run_state": state, "event_type": kind}
@@ -156,12 +156,12 @@ class QuotaModel:
         if not fields["granted"]:
             self.reject_run(row, name, offset)
             return
-        self.tell_quotas("taken", run)
+        self.notify_quotas("taken", run)
         state = _ADMITTED.get(kind, "queued")
         run["state"], run["claim"], run["error_class"] = state, (offset, kind, True), None
         run["entered_at"] = run["last_event_at"] = self.now
         run["due_at"] = self.now + run["limit"]
-        self.tell_change(row, run, state, "quota_granted")
+        self.notify_change(row, run, state, "quota_granted")
         if kind == "run_queued" and run["mode"] == "detached":
             self.tasks.append({"key": key, "run_id": run["run_id"], "task_type": run["task_type"]})
 
@@ -170,8 +170,8 @@ class QuotaModel:
         run = self.runs[name]
         self.release_claim(run)
         row["open_runs"].remove(name)
-        row["refusals"] = sorted([*row["refusals"], (offset, "quota_exceeded")], key=lambda kept: kept[0])[-16:]
-        self.tell_change(row, run, "rejected", "quota_exceeded")
+        row["rejections"] = sorted([*row["rejections"], (offset, "quota_exceeded")], key=lambda kept: kept[0])[-16:]
+        self.notify_change(row, run, "rejected", "quota_exceeded")
         if run["resumes"]:
             run["state"], run["entered_at"] = "failed", self.now
         else:

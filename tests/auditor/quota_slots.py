@@ -1,8 +1,8 @@
-"""Slots of tenants' quotas: what the sessions told of them, and how many were held at once.
+"""Slots of tenants' quotas: what the sessions reported of them, and how many were held at once.
 
 The topic of quotas has all that sessions tell of a tenant's claims, in one partition. A slot is
-told to be taken after the worker of quotas has read that another one is free: so in the order of
-that log no more may be held than the tenant has. It also has the tokens that were used. Within a
+reported to be taken after the worker of quotas has read that another one is free: so in the order
+of that log no more may be held than the tenant has. It also has the tokens that were used. Within a
 window they only grow: so what asked when they were used up takes no slot in the same window.
 """
 
@@ -17,7 +17,7 @@ SLOTS_MAX = 5_000  # of a tenant without a limit
 
 
 class Notice(NamedTuple):
-    """What a session told of a claim of its own or of one of its runs, or of tokens."""
+    """What a session reported of a claim of its own or of one of its runs, or of tokens."""
 
     quota: str
     step: str
@@ -55,24 +55,28 @@ def find_slot_faults(evidence: Evidence, oracle: Oracle) -> Iterator[str]:
     names = ("quota", "step", "tenant_id", "session_id", "run_id", "offset", "tokens")
     rows = [(entry, row) for entry, row in evidence.outputs["quotas"] if "step" in row]
     stamped = [(entry.timestamp_ms, Notice(*(row[name] for name in names))) for entry, row in rows]
-    told = Counter(notice for _, notice in stamped)
+    reported = Counter(notice for _, notice in stamped)
     wanted = Counter(Notice(*notice) for partition in oracle.partitions.values() for notice in partition.notices)
-    for notice, times in (told - wanted).items():
-        yield f"the quotas were told {times} times too often: {notice}"
-    for notice, times in (wanted - told).items():
-        yield f"the quotas were told {times} times too rarely: {notice}"
+    for notice, times in (reported - wanted).items():
+        yield f"the quotas were notified {times} times too often: {notice}"
+    for notice, times in (wanted - reported).items():
+        yield f"the quotas were notified {times} times too rarely: {notice}"
     limits = {"concurrent_runs": evidence.quota_limits, "live_sessions": evidence.session_limits}
     for what, (quota, slots) in zip(("run", "session"), limits.items(), strict=True):
         of_quota = [(stamp, notice) for stamp, notice in stamped if notice.quota == quota]
         yield from find_excess(what, of_quota, slots, Account(evidence.token_limits))
 
 
-def find_excess(what: str, told: list[tuple[int, Notice]], limits: dict[str, int], account: Account) -> Iterator[str]:
-    """Yield what is wrong with the claims to one quota; `told` has the stamps of the log in ms."""
+def find_excess(
+    what: str, reported: list[tuple[int, Notice]], limits: dict[str, int], account: Account
+) -> Iterator[str]:
+    """Yield what is wrong with the claims to one quota; `reported` has the stamps of the log in
+    ms.
+    """
     waiting: dict[str, set[Any]] = defaultdict(set)
     held: dict[str, set[Any]] = defaultdict(set)
     late: dict[Any, int] = {}  # what asked when the tokens of this window were used up
-    for stamp, (_, step, tenant, *claim, tokens) in told:
+    for stamp, (_, step, tenant, *claim, tokens) in reported:
         name = tuple(claim)
         last = claim[0] if what == "session" else claim[1]
         account.move_clock(tenant, stamp)

@@ -88,7 +88,7 @@ TIMES = ("occurred_at", "at", "due_at", "retain_until", "updating_at", "persisti
 OWN_NUMBERS = ("epoch", "producer_seq", *TIMES)
 SECURITY = {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 DAY_MS = 86_400_000
-GRAVESTONE_MS = 14 * DAY_MS
+TOMBSTONE_MS = 14 * DAY_MS
 
 
 def made_ms(session_id: str) -> int | None:
@@ -98,22 +98,22 @@ def made_ms(session_id: str) -> int | None:
 
 
 def grave_end(grave: dict[str, Any]) -> int:
-    """Return when a gravestone vanishes: with a day, and with its id of version 7."""
+    """Return when a tombstone vanishes: with a day, and with its id of version 7."""
     made = made_ms(grave["session"])
-    last: int = grave["expires_at"] if made is None else min(grave["expires_at"], made + GRAVESTONE_MS)
+    last: int = grave["expires_at"] if made is None else min(grave["expires_at"], made + TOMBSTONE_MS)
     return (last + DAY_MS - 1) // DAY_MS * DAY_MS
 
 
 def creation_fault(session_id: str, fields: dict[str, Any], now: int) -> str:
-    """Return why the rules refuse the creation of a session, or ''."""
+    """Return why the rules reject the creation of a session, or ''."""
     if is_out_of_bounds(fields):
         return "invalid_value"
     made = made_ms(session_id)
-    return "too_old" if made is not None and now >= made + GRAVESTONE_MS else ""
+    return "too_old" if made is not None and now >= made + TOMBSTONE_MS else ""
 
 
 def snapshot_fault(snapshot: dict[str, Any], head: str | None) -> str:
-    """Return why the rules refuse a snapshot after `head`, or ''."""
+    """Return why the rules reject a snapshot after `head`, or ''."""
     if snapshot["parent_snapshot_id"] != head:
         return "broken_chain"
     right = hashlib.sha256(snapshot["state_json"].encode("utf-8")).hexdigest()

@@ -4,9 +4,9 @@ from typing import Any
 
 from tests.auditor.artifact_model import DELETIONS
 from tests.auditor.call_model import is_reserved
-from tests.auditor.decoding import LogEntry, Refusal, Row, run_key_of
+from tests.auditor.decoding import LogEntry, Rejection, Row, run_key_of
 from tests.auditor.quota_model import QuotaModel
-from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, GRAVESTONE_MS
+from tests.auditor.rules import ACTIVE_TYPES, COMPLETIONS, DAY_MS, TOMBSTONE_MS
 
 NEVER = 1 << 61
 FINISHED = ("completed", "failed", "cancelled")
@@ -28,13 +28,13 @@ class RunModel(QuotaModel):
     entry: LogEntry
     rows: dict[bytes, Row]
     now: int
-    hole_end: int
+    outage_end: int
     rules: int
 
     def __init__(self) -> None:
         super().__init__()
         self.resume_ms = DAY_MS  # by the rules in force
-        self.run_graves: dict[bytes, int] = {}  # when the gravestones of vanished runs vanish
+        self.run_graves: dict[bytes, int] = {}  # when the tombstones of vanished runs vanish
         self.last_transition = ""  # of the record or deadline that is judged now
         self.last_reason = ""  # of that transition, if a deadline made it
 
@@ -50,7 +50,7 @@ class RunModel(QuotaModel):
         """Return when an open run's deadline is, in ms, and its name."""
         if run["mode"] == "attached" and run["state"] != "queued":
             return run["due_at"], "attached_limit"
-        return max(run["last_event_at"], self.hole_end) + SILENCE_MS, "run_silent"
+        return max(run["last_event_at"], self.outage_end) + SILENCE_MS, "run_silent"
 
     def open_runs_of(self, key: bytes) -> list[tuple[bytes, Row]]:
         """Return a session's open runs in the order in which they began."""
@@ -63,7 +63,7 @@ class RunModel(QuotaModel):
             name for name, run in self.runs.items() if not is_open(run) and run["entered_at"] + READABLE_MS <= self.now
         ]
         for name in gone:
-            ends = self.runs[name]["entered_at"] + READABLE_MS + GRAVESTONE_MS
+            ends = self.runs[name]["entered_at"] + READABLE_MS + TOMBSTONE_MS
             self.run_graves[name] = -(-ends // DAY_MS) * DAY_MS
             self.drop_run(name)
         if gone or self.run_graves:
@@ -92,13 +92,13 @@ class RunModel(QuotaModel):
         return row["state"] in ("Paused", "Timeout", "Error", "Terminated")
 
     def judge_run(self, key: bytes, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Apply an event to the run, step and call that it names, or raise `Refusal`."""
+        """Apply an event to the run, step and call that it names, or raise `Rejection`."""
         if kind not in RUN_TYPES:
             return
         run_id = envelope["run_id"]
         if not run_id:
             if kind in OWN_TYPES:
-                raise Refusal("invalid_value")
+                raise Rejection("invalid_value")
             if child := self.judge_child(key, row, None, kind, envelope, fields):
                 self.keep_child(key, *child)
             return
@@ -119,11 +119,11 @@ class RunModel(QuotaModel):
         if kind == "run_rejected":
             return
         if kind not in ("run_queued", "run_started"):
-            raise Refusal("unknown_run")
+            raise Rejection("unknown_run")
         if fields["mode"] == "UNKNOWN":
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         if len(row["open_runs"]) >= OPEN_MAX:
-            raise Refusal("too_many_runs")
+            raise Rejection("too_many_runs")
         if kind == "run_queued" and fields["mode"] == "detached" and not self.quotas:
             self.tasks.append({"key": key, "run_id": envelope["run_id"], "task_type": fields["task_type"]})
         limit = row["limits"]["attached_run_ms"]
@@ -152,7 +152,7 @@ class RunModel(QuotaModel):
         self.ask_quota(name, kind, None)
 
     def check_run(self, run: Row, row: Row, kind: str, envelope: Row, fields: Row) -> None:
-        """Raise `Refusal` if an event may not happen to a known run."""
+        """Raise `Rejection` if an event may not happen to a known run."""
         state = run["state"]
         sources: dict[str, tuple[str, ...]] = {
             "run_queued": (),
@@ -164,32 +164,32 @@ class RunModel(QuotaModel):
             "run_completed": ("running",),
             "run_failed": ("running", "paused"),
         }
-        is_told = is_reserved(kind, fields) and kind != "tool_call_started"  # its outcome may come at any time
+        is_reported = is_reserved(kind, fields) and kind != "tool_call_started"  # its outcome may come at any time
         if (
-            not is_told
+            not is_reported
             and kind not in DELETIONS
             and state not in sources.get(kind, ("queued", "started", "running", "paused"))
         ):
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         if (kind == "plan_recorded" and run["has_plan"]) or (kind == "plan_replaced" and not run["has_plan"]):
-            raise Refusal("illegal_transition")
+            raise Rejection("illegal_transition")
         if kind == "run_started" and self.waits_for_quota(run):
-            raise Refusal("quota_exceeded")
+            raise Rejection("quota_exceeded")
         if kind == "run_started" and fields["mode"] != run["mode"]:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         if kind == "run_running" and fields["progress"] is not None and not 0 <= fields["progress"] <= 1:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         if kind == "run_failed" and fields["error"]["error_class"] == "UNKNOWN":
-            raise Refusal("missing_error_class")
+            raise Rejection("missing_error_class")
         if kind == "run_resumed" and run["unresolved_calls"]:
-            raise Refusal("call_unresolved")
+            raise Rejection("call_unresolved")
         if kind == "run_resumed" and state == "failed":
             if run["error_class"] != "retryable" and not envelope["actor"]:
-                raise Refusal("not_retryable")
+                raise Rejection("not_retryable")
             if self.now > run["entered_at"] + self.resume_ms:
-                raise Refusal("resume_expired")
+                raise Rejection("resume_expired")
             if len(row["open_runs"]) >= OPEN_MAX:
-                raise Refusal("too_many_runs")
+                raise Rejection("too_many_runs")
 
     def move_run(self, key: bytes, name: bytes, run: Row, kind: str, fields: Row) -> None:
         match kind:

@@ -9,8 +9,8 @@ from tests.auditor.decoding import Decision, LogEntry, Row
 class Decided:
     """A decision that was taken at an offset, and the offsets that it leaves unfolded, if any.
 
-    `refused` counts the records among them that are rejected; `is_cut`: a log that was cut gave the
-    offsets to other records.
+    `rejected` counts the records among them that are rejected; `is_cut`: a log that was cut gave
+    the offsets to other records.
     """
 
     offset: int
@@ -19,7 +19,7 @@ class Decided:
     event_type: str = ""
     rejects: bool = False
     is_cut: bool = False
-    refused: int = 0
+    rejected: int = 0
 
 
 class SkipModel:
@@ -70,8 +70,8 @@ class SkipModel:
         if decided.rejects and not (decided.is_cut and entry.key is None):  # ticks of a cut log are left out
             place = {"source_partition": self.number, "source_offset": entry.offset}
             self.rejected.append({**place, "reason": "skipped"})
-            decided.refused += 1
-            outcome = "refused skipped"
+            decided.rejected += 1
+            outcome = "rejected skipped"
         if not decided.is_cut:
             self.outcomes[entry.offset] = outcome
         return outcome

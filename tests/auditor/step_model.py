@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.auditor.decoding import Refusal, Row
+from tests.auditor.decoding import Rejection, Row
 
 LIMIT_MAX_MS = 10**13
 STEP_TYPES = ("step_started", "step_succeeded", "step_failed", "step_skipped")
@@ -18,21 +18,21 @@ def is_retryable(error: Any) -> bool:
 
 
 def next_step(step: Row | None, run: Row, kind: str, envelope: Row, fields: Row, now: int) -> Row:
-    """Return the step after an event that its run allows; raises `Refusal`."""
+    """Return the step after an event that its run allows; raises `Rejection`."""
     if kind == "step_started":
         return _started(step, run, envelope, fields, now)
     if kind == "step_skipped":
         return _skipped(step, run, fields, now)
     if step is None or step["state"] != "running":
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     if fields["attempt"] != step["attempt"]:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if kind == "step_succeeded":
         if fields["output_json"] is None:
-            raise Refusal("invalid_value")
+            raise Rejection("invalid_value")
         return _ended(step, "succeeded", now) | {"output_json": fields["output_json"]}
     if fields["error"]["error_class"] == "UNKNOWN":
-        raise Refusal("missing_error_class")
+        raise Rejection("missing_error_class")
     return _ended(step, "failed", now) | {"error": fields["error"]}
 
 
@@ -50,16 +50,16 @@ def _ended(step: Row, state: str, now: int) -> Row:
 
 def _started(step: Row | None, run: Row, envelope: Row, fields: Row, now: int) -> Row:
     if run["state"] not in ("started", "running"):
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     if step is not None and step["state"] not in ("failed", "running"):
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     if fields["attempt"] != (1 if step is None else step["attempt"] + 1):
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     if step is not None and step["state"] == "failed" and envelope["actor"] is None and not is_retryable(step["error"]):
-        raise Refusal("not_retryable")
+        raise Rejection("not_retryable")
     limit = fields.get("limit_ms")
     if limit is not None and not 1 <= limit <= LIMIT_MAX_MS:
-        raise Refusal("invalid_value")
+        raise Rejection("invalid_value")
     begun = {"step_id": envelope["step_id"], "attempt": fields["attempt"], "input_json": fields["input_json"]}
     begun |= {"state": "running"}
     if limit is not None:
@@ -71,7 +71,7 @@ def _skipped(step: Row | None, run: Row, fields: Row, now: int) -> Row:
     if step is None:
         return _new_step(run, fields, now) | {"state": "skipped"}
     if step["state"] not in ("succeeded", "skipped"):
-        raise Refusal("illegal_transition")
+        raise Rejection("illegal_transition")
     return step  # a resumed run says why it does not do it again
 
 

@@ -70,7 +70,12 @@ def _session_summary(key: bytes, row: Row) -> Row:
         "producers": ledger_summary(row["producers"]),
     }
     names["open_runs"] = [name[len(key) + 1 : -1].decode() for name in row["open_runs"]]
-    return {**{name: row[name] for name in _SAME}, **names, "cleanups": row["cleanups"], "refusals": row["refusals"]}
+    return {
+        **{name: row[name] for name in _SAME},
+        **names,
+        "cleanups": row["cleanups"],
+        "rejections": row["rejections"],
+    }
 
 
 def _people_of(fields: Row) -> Row:
@@ -90,17 +95,17 @@ def found_row(kind: str, fields: Row) -> Row:
             **same,
             "checkpoint": tuple(checkpoint.values()) if isinstance(checkpoint, dict) else checkpoint,
         }
-    if kind == "RunGravestone":
+    if kind == "RunTombstone":
         return {"kind": kind, "expires_at": -(-fields["expires_at"] // DAY_MS) * DAY_MS}
     if kind == "AgentState":
         return {"kind": kind, **agent_summary(fields)}
     if kind in SAME_OF_CHILDREN:
         return {"kind": kind, **{name: fields[name] for name in SAME_OF_CHILDREN[kind]}}
     ledger = {
-        producer["producer_id"]: (producer["last_seq"], [tuple(hole.values()) for hole in producer["missing"]])
+        producer["producer_id"]: (producer["last_seq"], [tuple(gap.values()) for gap in producer["missing"]])
         for producer in fields["producers"]
     }
-    if kind == "Gravestone":
+    if kind == "Tombstone":
         return {**fields, "kind": kind, "producers": ledger}
     return {
         **{name: fields[name] for name in _SAME},
@@ -115,7 +120,7 @@ def found_row(kind: str, fields: Row) -> Row:
         "open_runs": [run["run_id"] for run in fields.get("open_runs", ())],
         "producers": ledger,
         "cleanups": {cleanup["cleanup_id"]: cleanup["released"] for cleanup in fields["cleanups"]},
-        "refusals": [(refusal["offset"], refusal["reason"]) for refusal in fields["refusals"]],
+        "rejections": [(rejection["offset"], rejection["reason"]) for rejection in fields["rejections"]],
     }
 
 

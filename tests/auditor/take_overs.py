@@ -1,7 +1,7 @@
 """Sessions that changed hands: who owned them, and what was accepted of those who own them no more.
 
 Read from the log and from what the processor says of its records alone: which event began an epoch,
-and which were refused. It is the short way to what the oracle finds by judging everything again.
+and which were rejected. It is the short way to what the oracle finds by judging everything again.
 
 `Evidence.claims` has the sessions that another service took over while their agent was frozen, each
 with `tenant_id`, `session_id`, `source`, `target` and the business `key` of the call that it was
@@ -18,7 +18,7 @@ from tests.auditor.evidence import Evidence
 from tests.auditor.run_model import RUN_TYPES
 
 Session = tuple[str, str]  # tenant, session
-# What an agent tries after its freeze, so that something was refused of each kind.
+# What an agent tries after its freeze, so that something was rejected of each kind.
 TRIED = frozenset({"state_updated", "snapshot_created", "tool_call_succeeded", "session_activity"})
 _EPOCH_EXEMPT = ("session_created", "resources_released")
 _READ = frozenset(
@@ -33,11 +33,13 @@ class StaleEvent(NamedTuple):
     event_type: str
     service: str
     place: str
-    is_refused: bool
+    is_rejected: bool
 
 
 class Trail:
-    """What became of one session. Refused events and repeated deliveries count for `stale` only."""
+    """What became of one session. Rejected events and repeated deliveries count for `stale`
+    only.
+    """
 
     def __init__(self) -> None:
         self.owners: dict[int, set[str]] = {}  # by epoch
@@ -46,24 +48,26 @@ class Trail:
         self.versions: list[tuple[int, int, str]] = []  # base, version, service
         self.snapshots: list[tuple[str | None, str]] = []  # parent, id
         self.successes: Counter[str] = Counter()  # by key
-        self.fenced: Counter[tuple[str, str]] = Counter()  # refused records by service and reason
+        self.fenced: Counter[tuple[str, str]] = Counter()  # rejected records by service and reason
 
 
 def read_trails(evidence: Evidence, lines: Iterable[Line]) -> dict[Session, Trail]:
     """Return what became of each session, by the log and the outputs."""
     trails: dict[Session, Trail] = defaultdict(Trail)
     begun = _read_owners(evidence, trails)
-    refused = set()
-    for _, told in evidence.outputs["rejected"]:
-        refused.add((told["source_partition"], told["source_offset"]))
-        if told["service_id"] is not None:
-            trails[told["tenant_id"] or "", told["session_id"] or ""].fenced[told["service_id"], told["reason"]] += 1
+    rejected = set()
+    for _, reported in evidence.outputs["rejected"]:
+        rejected.add((reported["source_partition"], reported["source_offset"]))
+        if reported["service_id"] is not None:
+            trails[reported["tenant_id"] or "", reported["session_id"] or ""].fenced[
+                reported["service_id"], reported["reason"]
+            ] += 1
     known: set[tuple[tuple[str, str, str], int]] = set()
     detached: set[tuple[Session, str]] = set()
     for line in lines:
         envelope, session = line.envelope, line.producer[:2]
         kind, trail = envelope["event_type"], trails[session]
-        is_refused = (line.entry.partition, line.entry.offset) in refused
+        is_rejected = (line.entry.partition, line.entry.offset) in rejected
         is_repeated = (line.producer, line.seq) in known
         known.add((line.producer, line.seq))
         if is_repeated or line.entry.replayed:
@@ -72,8 +76,8 @@ def read_trails(evidence: Evidence, lines: Iterable[Line]) -> dict[Session, Trai
         is_old = envelope["epoch"] < _epoch_at(begun[session], line.entry.offset)
         if is_old and not is_own and kind not in _EPOCH_EXEMPT:
             place = f"{line.entry.partition}/{line.entry.offset}"
-            trail.stale.append(StaleEvent(kind, envelope["service_id"], place, is_refused))
-        if is_refused or kind not in _READ:
+            trail.stale.append(StaleEvent(kind, envelope["service_id"], place, is_rejected))
+        if is_rejected or kind not in _READ:
             continue
         fields = read_event(line.entry.value)[1]
         if fields.get("mode") == "detached":
@@ -124,7 +128,7 @@ class ClaimFigures(NamedTuple):
 def count_stale(trails: dict[Session, Trail], claims: Iterable[Row]) -> ClaimFigures:
     """Return the figures of a run."""
     claimed = [trails.get((claim["tenant_id"], claim["session_id"]), Trail()) for claim in claims]
-    accepted = sum(not event.is_refused for trail in trails.values() for event in trail.stale)
+    accepted = sum(not event.is_rejected for trail in trails.values() for event in trail.stale)
     return ClaimFigures(len(claimed), sum(len(trail.stale) for trail in claimed), accepted)
 
 
@@ -132,7 +136,7 @@ def find_faults(trails: dict[Session, Trail], claims: Iterable[Row]) -> Iterator
     """Yield what is wrong with any session, then with those that were claimed."""
     for (_, session), trail in sorted(trails.items()):
         for event in trail.stale:
-            if not event.is_refused:
+            if not event.is_rejected:
                 what = f"{event.event_type} of {event.service} at {event.place}"
                 yield f"{what} is of an epoch that was over; it was accepted"
         for epoch, owners in trail.owners.items():

@@ -254,7 +254,7 @@ def _result(
         other_records=len(evidence.log) - len(inputs.lines),
         sessions=sum(line["transition"] == "T01" for line in audits),
         audits=len(audits),
-        refusals=len(evidence.outputs["rejected"]),
+        rejections=len(evidence.outputs["rejected"]),
         timeouts=sum(line["fired_at"] is not None for line in audits),
         dropped=sum(str(line["error"]).startswith("dropped") for line in evidence.journal),
         seconds=round(seconds, 1),

@@ -26,7 +26,7 @@ _STEP_S = 240.0
 _TAIL_LINES = 5
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What agents and service tell of a freeze that is over."""
 
     source: Row
@@ -35,9 +35,9 @@ class Told(NamedTuple):
     requests: int  # to place one
 
 
-def find_agent_faults(frozen_at: str, told: Told) -> list[str]:
+def find_agent_faults(frozen_at: str, reported: Reported) -> list[str]:
     """Return what is wrong with what two agents and a service tell; pure."""
-    source, target = told.source, told.target
+    source, target = reported.source, reported.target
     found, left = target.get("found"), target.get("left")
     faults = []
     if found != {"by": "source", "step": 1}:
@@ -45,13 +45,13 @@ def find_agent_faults(frozen_at: str, told: Told) -> list[str]:
     if left != {"by": "target", "step": 3}:
         faults.append(f"the target left the content {left}")
     if not source.get("fenced_by"):
-        faults.append("the source was not told that it is fenced off")
+        faults.append("the source was not notified that it is fenced off")
     if "sync" in source.get("failures", {}):
         faults.append("the source's sync raised no SessionFenced")
-    if told.orders != 1:
-        faults.append(f"{told.orders} orders were placed")
-    if frozen_at == AFTER_EFFECT and told.requests != 1:
-        faults.append(f"an order that was placed was asked for {told.requests} times")
+    if reported.orders != 1:
+        faults.append(f"{reported.orders} orders were placed")
+    if frozen_at == AFTER_EFFECT and reported.requests != 1:
+        faults.append(f"an order that was placed was asked for {reported.requests} times")
     return faults
 
 
@@ -75,22 +75,22 @@ class Freeze:
         return Child(part.argv, part.log_path, part.env)
 
     def read(self, who: str) -> Row:
-        """Return what an agent has told so far."""
+        """Return what an agent has reported so far."""
         path = self._folder / f"{who}.json"
         found: Row = json.loads(path.read_text()) if path.exists() else {}
         return found
 
     def hold(self) -> None:
         """Freeze the source inside its call until the target has finished the call. Blocks."""
-        self._wait_told("target", "ready")
-        self._wait_told("source", "in_call")
+        self._wait_reported("target", "ready")
+        self._wait_reported("source", "in_call")
         source = self._agents["source"]
         source.signal(signal.SIGSTOP)
         wait_until(lambda: _is_stopped(source.pid), _STEP_S, "the source to stand still")
         began_s = time.monotonic()
         try:
             (self._folder / "claim").touch()
-            self._wait_told("target", "finished")
+            self._wait_reported("target", "finished")
         finally:
             self.silent_s = time.monotonic() - began_s
             (self._folder / "go").touch()
@@ -103,13 +103,13 @@ class Freeze:
 
     def finish(self) -> list[str]:
         """Let both agents end; return what is wrong with what they tell. Blocks."""
-        self._wait_told("source", "done")
+        self._wait_reported("source", "done")
         (self._folder / "end").touch()
-        self._wait_told("target", "done")
+        self._wait_reported("target", "done")
         key = self._claim["key"]
         orders = sum(order["order"] == key for order in self._services.sent.all())
         requests = self._services.requests.count(key)
-        return find_agent_faults(self._frozen_at, Told(self.read("source"), self.read("target"), orders, requests))
+        return find_agent_faults(self._frozen_at, Reported(self.read("source"), self.read("target"), orders, requests))
 
     def describe(self) -> str:
         """Return what is worth telling of the freeze."""
@@ -123,17 +123,17 @@ class Freeze:
             agent.signal(signal.SIGCONT)
             agent.kill()
 
-    def _wait_told(self, who: str, what: str) -> None:
+    def _wait_reported(self, who: str, what: str) -> None:
         agent = self._agents[who]
 
-        def is_told() -> bool:
+        def is_reported() -> bool:
             if self.read(who).get(what):
                 return True
             if agent.exit_code is not None:
                 raise AssertionError(f"the {who} ended: {' | '.join(tail(agent.log, _TAIL_LINES).splitlines())}")
             return False
 
-        wait_until(is_told, _STEP_S, f"the {who} to tell {what}")
+        wait_until(is_reported, _STEP_S, f"the {who} to tell {what}")
 
 
 class AgentFreezes:

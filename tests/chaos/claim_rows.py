@@ -21,7 +21,7 @@ _QUERIES = {
     "calls": "SELECT idem_key, state, effects FROM v_tool_calls WHERE {where}",
     "gaps": "SELECT count() AS lines, max(audit_seq) AS last FROM audit FINAL WHERE {where} AND audit_seq > 0",
 }
-_TOLD_REASONS = ("stale_epoch", "not_owner", "not_member", "foreign_tenant", "key_mismatch", "producer_conflict")
+_REPORTED_REASONS = ("stale_epoch", "not_owner", "not_member", "foreign_tenant", "key_mismatch", "producer_conflict")
 ClaimRows = Mapping[str, Sequence[Row]]
 """The rows of one session, by what was asked."""
 
@@ -49,7 +49,7 @@ def read_claim_rows(query: Callable[[str], list[Row]], session_id: str) -> Claim
 def find_row_differences(trails: Mapping[Session, Trail], claim: Row, rows: ClaimRows) -> Iterator[str]:
     """Yield in what the rows of a claimed session are not what the log says of it."""
     trail = trails.get((claim["tenant_id"], claim["session_id"]), Trail())
-    fenced = [(*names, count) for names, count in sorted(trail.fenced.items()) if names[1] in _TOLD_REASONS]
+    fenced = [(*names, count) for names, count in sorted(trail.fenced.items()) if names[1] in _REPORTED_REASONS]
     (lines,) = rows["gaps"]
     compared: tuple[tuple[str, object, object], ...] = (
         (

@@ -12,8 +12,8 @@ from tests.auditor.decoding import decode_record
 from tests.auditor.evidence import ACKNOWLEDGEMENT
 from tests.chaos.stack import PARTITIONS, PREFIX
 
-# Ticks come each second. A consumer that is told once that there is no broker, by one that its own
-# controller has fenced, forgets it for ever (librdkafka issue 5301).
+# Ticks come each second. A consumer that is notified once that there is no broker, by one that its
+# own controller has fenced, forgets it for ever (librdkafka issue 5301).
 SILENCE_S_MAX: Final = 10.0
 
 

@@ -26,7 +26,7 @@ from examples.workflow.workflow import ask_service
 from sessionary.producers import (
     ProducerError,
     ProducerSettings,
-    Refused,
+    Rejected,
     Session,
     SessionClient,
     SessionFenced,
@@ -100,7 +100,7 @@ class Agent:
     def __init__(self, who: str, folder: Path) -> None:
         self.plan: dict[str, str] = json.loads((folder / "claim.json").read_text())
         self.folder, self._file = folder, folder / f"{who}.json"
-        self._told: dict[str, Any] = {}
+        self._reported: dict[str, Any] = {}
         self.fenced = threading.Event()
         self.client = SessionClient(
             tenant_id=self.plan["tenant_id"],
@@ -120,10 +120,10 @@ class Agent:
             wait_s=_PATIENCE_S,
         )(self._place_order)
 
-    def tell(self, **news: object) -> None:
+    def report(self, **findings: object) -> None:
         """Let the harness know."""
-        self._told |= news
-        write_file(self._file, self._told)
+        self._reported |= findings
+        write_file(self._file, self._reported)
 
     def before_effect(self) -> None:
         """Is called inside a call, before its effect."""
@@ -146,7 +146,7 @@ class Agent:
             return None
 
     def _note_fenced(self, finding: SessionFenced) -> None:
-        self.tell(fenced_by=finding.holder)
+        self.report(fenced_by=finding.holder)
         self.fenced.set()
 
 
@@ -171,13 +171,13 @@ class SourceAgent(Agent):
                 verb()
             except ProducerError as error:
                 failures[name] = repr(error)
-        self.tell(failures=failures)
+        self.report(failures=failures)
         self.fenced.wait(_PATIENCE_S)
         with contextlib.suppress(SessionFenced):
             repeat_until_available(session.sync)
-            self.tell(failures={**failures, "sync": "raised no SessionFenced"})
+            self.report(failures={**failures, "sync": "raised no SessionFenced"})
         self.client.close()
-        self.tell(done=True)
+        self.report(done=True)
 
     def before_effect(self) -> None:
         if self.plan["freeze"] == BEFORE_EFFECT:
@@ -192,7 +192,7 @@ class SourceAgent(Agent):
             run.result = repeat_until_available(self.place_order)
 
     def _wait_in_call(self) -> None:
-        self.tell(in_call=True)
+        self.report(in_call=True)
         wait_for(self.folder / "go")
 
 
@@ -200,24 +200,24 @@ class TargetAgent(Agent):
     """Takes the session over, brings the call to its end, and changes the content."""
 
     def run(self) -> None:
-        self.tell(ready=True)
+        self.report(ready=True)
         wait_for(self.folder / "claim")
         session = self._claim()
-        self.tell(epoch=session.epoch, found=session.state)
+        self.report(epoch=session.epoch, found=session.state)
         if session.local_state == "Timeout":
             repeat_until_available(session.resume)
         repeat_until_available(lambda: self._finish_order(session))
         session.update_state({"by": "target", "step": 2}, wait=False)
         session.snapshot()
         repeat_until_available(session.sync)
-        self.tell(finished=True)
+        self.report(finished=True)
         wait_for(self.folder / "end")
         session.update_state({"by": "target", "step": 3}, wait=False)
         repeat_until_available(session.sync)
-        self.tell(left=session.state, version=session.version)
+        self.report(left=session.state, version=session.version)
         session.complete()
         self.client.close()
-        self.tell(done=True)
+        self.report(done=True)
 
     def _claim(self) -> Session:
         """Claim the session until its owner was silent for long enough."""
@@ -225,11 +225,11 @@ class TargetAgent(Agent):
         while True:
             try:
                 return repeat_until_available(lambda: self.client.claim(self.plan["session_id"]))
-            except Refused as refused:
-                if refused.reason != "owner_alive" or time.monotonic() > deadline_s:
+            except Rejected as rejected:
+                if rejected.reason != "owner_alive" or time.monotonic() > deadline_s:
                     raise
                 too_early += 1
-                self.tell(too_early=too_early)
+                self.report(too_early=too_early)
                 time.sleep(_PAUSE_S)
 
     def _finish_order(self, session: Session) -> None:

@@ -43,10 +43,10 @@ def find_disagreements(inputs: AuditInput, faults: Sequence[Fault]) -> list[Diff
     A fault of which only the product tells is none if the auditor finds Kafka itself wrong.
     """
     audited = {(fault.table, fault.partition) for fault in find_row_faults(inputs.evidence)}
-    told, tables = places_of(faults), {table for table, _ in audited}
+    reported, tables = places_of(faults), {table for table, _ in audited}
     found = [
         Difference("integrity", f"the auditor finds wrong rows of partition {number} in {table}, v_integrity none")
-        for table, number in sorted(audited - told)
+        for table, number in sorted(audited - reported)
     ]
     unfounded = [
         fault

@@ -124,7 +124,7 @@ def ends_at_work(ends: Mapping[int, int], seen: Iterable[Readiness]) -> dict[int
 
     Time in which a partition is halted or opens does not count: it says so itself.
     """
-    opened = frozenset().union(*(told.partitions for told in seen if told.is_ready))
+    opened = frozenset().union(*(reported.partitions for reported in seen if reported.is_ready))
     return {number: end for number, end in ends.items() if number in opened}
 
 
@@ -162,9 +162,9 @@ class ReadinessWatch(WatchThread):
         seen = {name: read_readiness(self._stack.control_urls[name]) for name in PROCESSORS}
         stalled = self._folded.observe(positions, ends_at_work(ends, seen.values()), time.monotonic())
         self.observations += len(answered) == PARTITIONS
-        for name, told in seen.items():
-            owned = {number: one for number, one in stalled.items() if number in told.partitions}
-            self._rule.judge_process(name, owned, told)
+        for name, reported in seen.items():
+            owned = {number: one for number, one in stalled.items() if number in reported.partitions}
+            self._rule.judge_process(name, owned, reported)
 
     def _without_stalled(self, ends: dict[int, int], *topics: str) -> dict[int, int]:
         stalled = self._stalled_brokers()

@@ -27,7 +27,7 @@ class Result(NamedTuple):
     other_records: int
     sessions: int
     audits: int
-    refusals: int
+    rejections: int
     timeouts: int
     dropped: int
     seconds: float
@@ -98,7 +98,7 @@ def format_report(result: Result) -> list[str]:
         "heartbeats, ticks, garbage": result.other_records,
         "sessions": result.sessions,
         "audit records": result.audits,
-        "refusals": result.refusals,
+        "rejections": result.rejections,
         "deadlines fired": result.timeouts,
         "dropped and reported": result.dropped,
         "faults": len(result.outcomes),

@@ -40,7 +40,7 @@ QUOTAS, QUOTA_TENANT, QUOTA_SLOTS = "quotas", "umbrella", 3
 # Without rules by which runs ask for quotas they would have no effect.
 NEEDS_QUOTAS: frozenset[FaultKind] = frozenset({"kill quotas"})
 # Only a run of chosen kinds has these. With quotas, runs of clients that do not wait are recorded,
-# and their ends are refused until they are admitted: so many sessions would stay open.
+# and their ends are rejected until they are admitted: so many sessions would stay open.
 CHOSEN_ONLY: frozenset[FaultKind] = frozenset({"kill quotas"})
 # The faults of a short run; "kill agent" includes "kill broker", other kinds need longer runs.
 _SHORT: tuple[FaultKind, ...] = (

@@ -11,7 +11,7 @@ from tests.auditor.decoding import LogEntry, Row, decode_record, numbered_events
 from tests.auditor.evidence import OUTPUTS, Evidence
 from tests.auditor.take_overs import Session, Trail, read_trails
 from tests.chaos import __main__ as chaos
-from tests.chaos.agent_freeze import Told, find_agent_faults
+from tests.chaos.agent_freeze import Reported, find_agent_faults
 from tests.chaos.claim_rows import find_row_differences, read_claim_rows
 from tests.chaos.faults import Faults
 from tests.chaos.recovery import FaultOutcome
@@ -29,7 +29,7 @@ from tests.support.event_factory import snapshot
 
 KEY = "order-7"
 CALL: Row = {"tool_call_id": "c", "tool_name": "order", "idem_key": KEY, "try_number": 1}
-RIGHT = Told(
+RIGHT = Reported(
     source={"fenced_by": "q", "failures": {}},
     target={"found": {"by": "source", "step": 1}, "left": {"by": "target", "step": 3}},
     orders=1,
@@ -47,7 +47,7 @@ def test_agents_that_hand_over_in_order_have_no_fault(frozen_at: str) -> None:
     [
         ({"orders": 2}, "2 orders were placed"),
         ({"orders": 0}, "0 orders were placed"),
-        ({"source": {"failures": {}}}, "the source was not told that it is fenced off"),
+        ({"source": {"failures": {}}}, "the source was not notified that it is fenced off"),
         ({"source": {"fenced_by": "q", "failures": {"sync": "none"}}}, "the source's sync raised no SessionFenced"),
         (
             {"target": {**RIGHT.target, "left": {"by": "source", "step": 2}}},
@@ -79,7 +79,7 @@ class ClaimedRows:
         assert judged.send(target, "tool_call_succeeded", **ended) == "applied"
         assert judged.send(target, "state_updated", base_version=2, new_version=3) == "applied"
         stale = {"base_version": 2, "new_version": 3}
-        assert judged.send(source, "state_updated", {"epoch": 1}, **stale) == "refused stale_epoch"
+        assert judged.send(source, "state_updated", {"epoch": 1}, **stale) == "rejected stale_epoch"
         assert judged.send(target, "snapshot_created", snapshot=snapshot("third")) == "applied"
         judged.insert()
         key, evidence = source.key, evidence_of(judged)

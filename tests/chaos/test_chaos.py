@@ -34,7 +34,7 @@ def test_sixty_seconds_of_chaos_lose_and_double_nothing(processes: Processes, tm
     assert len({fault["kind"] for fault in result["outcomes"]}) >= KINDS_MIN
     assert result["events"] > 1_000
     assert result["timeouts"] > 0
-    assert result["refusals"] > 0
+    assert result["rejections"] > 0
 
 
 @pytest.mark.timeout(RUN_S_MAX + 120)

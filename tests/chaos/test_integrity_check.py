@@ -30,9 +30,9 @@ def test_auditor_and_v_integrity_agree_if_both_name_the_place_or_none(evidence: 
     assert find_disagreements(lose_first_row(evidence, "audit"), audit) == []
 
 
-@pytest.mark.parametrize("told", [[], [fault("audit_rows_missing")], [fault("history_rows_missing", 1)]])
-def test_a_loss_that_v_integrity_does_not_name_is_a_difference(evidence: Evidence, told: list[Fault]) -> None:
-    first = find_disagreements(lose_first_row(evidence, "history"), told)[0]
+@pytest.mark.parametrize("reported", [[], [fault("audit_rows_missing")], [fault("history_rows_missing", 1)]])
+def test_a_loss_that_v_integrity_does_not_name_is_a_difference(evidence: Evidence, reported: list[Fault]) -> None:
+    first = find_disagreements(lose_first_row(evidence, "history"), reported)[0]
     assert first == ("integrity", "the auditor finds wrong rows of partition 0 in history, v_integrity none")
 
 

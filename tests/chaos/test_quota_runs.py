@@ -6,7 +6,7 @@ from tests.chaos.quota_runs import Slots
 from tests.chaos.schedule import CHOSEN_ONLY, NEEDS_QUOTAS, QUOTAS, draw_faults, kinds_in_deck
 
 
-def test_one_run_too_many_at_once_is_told() -> None:
+def test_one_run_too_many_at_once_is_reported() -> None:
     slots = Slots(2)
     for _ in range(3):
         with slots.hold(), slots.hold():

@@ -14,7 +14,7 @@ def test_a_round_reserves_twice_loses_a_call_and_tells_its_outcome(mode: RunMode
         for turn in range(TURNS_PER_ROUND):
             emit_turn(session, turn, holds_run=mode == "attached")
             memory.advance(0.02)
-    assert [refused.reason for refused in memory.rejections()] == ["call_in_progress", "call_succeeded"]
+    assert [rejected.reason for rejected in memory.rejected_records()] == ["call_in_progress", "call_succeeded"]
     held = ["call_unresolved", "call_resolved"] if mode == "attached" else []
-    told = [line.reason_code for line in memory.audit() if line.kind in ("run", "tool_call")]
-    assert told == ["tool_call_limit", *held]
+    reported = [line.reason_code for line in memory.audit() if line.kind in ("run", "tool_call")]
+    assert reported == ["tool_call_limit", *held]

@@ -1,6 +1,6 @@
 """What a background session sends in its turns: work, steps and reserved tool calls.
 
-Some of it is refused on purpose: a second reservation, and a resolution that comes too early.
+Some of it is rejected on purpose: a second reservation, and a resolution that comes too early.
 """
 
 from typing import Any
@@ -38,14 +38,14 @@ def emit_turn(session: Session, turn: int, *, holds_run: bool) -> None:
 
 def _payload(round_: int, place: int, holds_run: bool) -> Payload:
     step = f"step-{round_}"
-    told, lost = _names(f"told-{round_}"), _names(f"lost-{round_}")
-    reserved = ToolCallStarted(**told, args_json="{}", try_number=1, side_effect=True, queryable=True)
+    reported, lost = _names(f"reported-{round_}"), _names(f"lost-{round_}")
+    reserved = ToolCallStarted(**reported, args_json="{}", try_number=1, side_effect=True, queryable=True)
     payloads: tuple[Payload, ...] = (
         StepStarted(step, 1, input_json="{}"),
         reserved,
-        reserved,  # refused: it is in progress
-        ToolCallSucceeded(**told, result_json=f'"{_TEXT * 3}"', artifact_id=None, try_number=1),
-        reserved,  # refused: it succeeded
+        reserved,  # rejected: it is in progress
+        ToolCallSucceeded(**reported, result_json=f'"{_TEXT * 3}"', artifact_id=None, try_number=1),
+        reserved,  # rejected: it succeeded
         StepSucceeded(step, 1, output_json=f'"{_TEXT * 3}"'),
         ToolCallStarted(**lost, args_json="{}", try_number=1, side_effect=holds_run, queryable=True, limit_ms=1),
         ToolCallResolved(**lost, outcome="succeeded", result_json="{}", resolved_by="the tool"),

@@ -170,8 +170,11 @@ def test_a_member_that_reads_no_record_stays_in_the_group() -> None:
 
 def test_a_partition_that_is_paused_when_it_is_assigned_is_never_fetched() -> None:
     joined = inspect.getsource(GroupCoordinator._on_join_complete)
-    begun, told = joined.index("start_commit_offsets_refresh_task("), joined.index("on_partitions_assigned(assigned)")
-    assert joined.index("assign_from_subscribed(") < begun < told
+    begun, reported = (
+        joined.index("start_commit_offsets_refresh_task("),
+        joined.index("on_partitions_assigned(assigned)"),
+    )
+    assert joined.index("assign_from_subscribed(") < begun < reported
     assert "await" not in joined[begun : joined.index("assigned = set(")]  # no offset is known before it is paused
     actions = inspect.getsource(Fetcher._get_actions_per_node)
     assert (

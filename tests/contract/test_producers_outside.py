@@ -11,14 +11,14 @@ from typing import NamedTuple
 import pytest
 from confluent_kafka import Producer
 
-from sessionary.producers import ProducerSettings, Refused, SessionClient, SessionLost
+from sessionary.producers import ProducerSettings, Rejected, SessionClient, SessionLost
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing import InMemoryTransport, memory_client
 from sessionary.schemas.codec import Decoder, Event, encode_event, encode_record
 from sessionary.schemas.events import Heartbeat, ResourcesReleased, SessionActivity
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 from tests.support.reading import read_topic
 from tests.support.waiting import wait_until
@@ -31,7 +31,7 @@ class Outside(NamedTuple):
 
     client: SessionClient
     events: Callable[[], list[tuple[int, int, Event]]]  # (partition, offset, event) of all but heartbeats
-    refuse_next: Callable[[RefusalReason], None]
+    reject_next: Callable[[RejectionReason], None]
     request_cleanup: Callable[[CleanupRequest], None]
 
 
@@ -51,7 +51,7 @@ def memory_outside() -> Iterator[Outside]:
         memory.request_cleanup(request)
 
     with client:
-        yield Outside(client, events, memory.refuse_next, request_cleanup)
+        yield Outside(client, events, memory.reject_next, request_cleanup)
 
 
 class TopicControl:
@@ -76,7 +76,7 @@ class TopicControl:
         except SessionLost as lost:
             return ControlResponse(404, {"detail": str(lost)})
         verdict = view.verdict and {
-            "outcome": "applied" if view.verdict.applied else "refused",
+            "outcome": "applied" if view.verdict.applied else "rejected",
             "reason": view.verdict.reason,
         }
         snapshot = {"snapshot_id": view.snapshot_id, "state_json": view.snapshot_state_json}
@@ -122,7 +122,7 @@ def kafka_outside(request: pytest.FixtureRequest, tmp_path: Path, policy: str) -
                 assert client.flush(120) == 0
                 return [found for found in kafka_events(settings) if not isinstance(found[2].payload, Heartbeat)]
 
-            yield Outside(client, events, control.memory.refuse_next, request_cleanup)
+            yield Outside(client, events, control.memory.reject_next, request_cleanup)
 
 
 @pytest.fixture(params=["memory", "spool", "block", "drop"])
@@ -169,14 +169,14 @@ def test_a_value_of_almost_1_mib_is_delivered(outside: Outside) -> None:
     assert SessionActivity("big", text) in sent
 
 
-def test_threads_share_a_session_without_a_hole(outside: Outside) -> None:
+def test_threads_share_a_session_without_a_gap(outside: Outside) -> None:
     with outside.client.session(user_id="u") as s, ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(s.activity, "a", str(n)) for n in range(400)]:
             done.result()
     assert [event.envelope.producer_seq for event in events_of(outside, s.session_id)] == list(range(1, 406))
 
 
-def test_a_receipt_names_the_place_in_the_log(outside: Outside) -> None:
+def test_a_receipt_names_the_position_in_the_log(outside: Outside) -> None:
     receipts: list[Receipt] = []
     s = outside.client.session(user_id="u")
     event_id = s.core.emitter.emit(SessionActivity("a"), on_receipt=receipts.append)
@@ -198,11 +198,11 @@ def test_resume_and_recover_wait_for_the_verdict_and_hand_back_the_content(outsi
     assert [event.envelope.epoch for event in events_of(outside, s.session_id)][-1] == 3
 
 
-def test_a_refusal_is_raised(outside: Outside) -> None:
+def test_a_rejection_is_raised(outside: Outside) -> None:
     s = outside.client.session(user_id="u")
     s.pause()
-    outside.refuse_next("max_duration_exceeded")
-    with pytest.raises(Refused, match="max_duration_exceeded"):
+    outside.reject_next("max_duration_exceeded")
+    with pytest.raises(Rejected, match="max_duration_exceeded"):
         s.resume()
     assert s.local_state == "Paused"
 

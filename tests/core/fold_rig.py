@@ -10,9 +10,9 @@ from sessionary.schemas.records import AuditRecord, RejectedEvent, RulesActivati
 from sessionary.schemas.rules import newest_known
 from sessionary.schemas.topics import record_bytes_limits
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.core.gravestones import DAY_MS
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.tombstones import DAY_MS
 from sessionary.stream_processors.runtime.job import PlainProduced, processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import START_MS, outcome_text
@@ -24,7 +24,7 @@ FINISHED_RUN_MS = FINISHED_RUN_DAYS * DAY_MS
 LIMITS = {topic: record_bytes_limits()[field] for field, topic in _SETTINGS.topics._asdict().items()}
 
 
-def write_outcome(outcome: Outcome) -> list[PlainProduced]:
+def write_result(outcome: BatchResult) -> list[PlainProduced]:
     """Return a transaction's records; fail if a topic would refuse one."""
     transaction = JOB.transaction(0, outcome, 0)
     written = [*transaction.records, *transaction.elsewhere]
@@ -48,19 +48,19 @@ class FoldRig:
         self.at = START_MS
         self.offset = 0
         self.written: list[PlainProduced] = []
-        self.outcome: Outcome | None = None
+        self.outcome: BatchResult | None = None
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
-        """Fold a record as a batch of its own; return `applied`, `refused late` and the like."""
+        """Fold a record as a batch of its own; return `applied`, `rejected late` and the like."""
         return outcome_text(self.append_batch(LogRecord(self.offset, self.at, key, value, headers)))
 
-    def append_batch(self, *records: LogRecord) -> Outcome:
+    def append_batch(self, *records: LogRecord) -> BatchResult:
         """Fold records as one batch."""
         batch = self.fold.begin()
         assert all(batch.apply(record) for record in records)
         self.offset += len(records)
         self.outcome = batch.finish()
-        self.written = write_outcome(self.outcome)
+        self.written = write_result(self.outcome)
         self.fold.merge(batch)
         return self.outcome
 
@@ -85,12 +85,12 @@ class FoldRig:
             self.at += 1_000
             self.append(None, TICK)
 
-    def announce(self, rules: RuleSet, principal: str = "ops") -> Outcome:
+    def announce(self, rules: RuleSet, principal: str = "ops") -> BatchResult:
         """Announce rules, in a batch without records."""
         batch = self.fold.begin()
         batch.announce_rules(rules, principal)
         self.outcome = batch.finish()
-        self.written = write_outcome(self.outcome)
+        self.written = write_result(self.outcome)
         self.fold.merge(batch)
         return self.outcome
 

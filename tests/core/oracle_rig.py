@@ -10,8 +10,6 @@ from sessionary.schemas.records import (
     ArtifactState,
     EndedToolCall,
     FinishedRun,
-    Gravestone,
-    GravestoneChunk,
     MessageState,
     Position,
     RulesActivation,
@@ -19,13 +17,15 @@ from sessionary.schemas.records import (
     SessionState,
     StepState,
     TimedStep,
+    Tombstone,
+    TombstoneChunk,
     ToolCallState,
 )
 from sessionary.schemas.types import AnnouncedRules, Migration
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones import ChunkSizes, hash_key, key_hashes, split_hashes
-from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
+from sessionary.stream_processors.core.model import BatchResult, ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.tombstones import ChunkSizes, hash_key, key_hashes, split_hashes
 from tests.auditor.decoding import Decision, LogEntry, Row, decisions_of, run_grave_hashes
 from tests.auditor.oracle import Oracle, find_differences
 from tests.auditor.people_model import people_of
@@ -34,7 +34,7 @@ from tests.support.event_factory import TICK, EventFactory
 from tests.support.judges import JUDGE, STREAMS
 from tests.support.second_rules import SECOND_RULES
 
-# Gravestones are packed in twos, so that few sessions reach all of that.
+# Tombstones are packed in twos, so that few sessions reach all of that.
 SETTINGS = PartitionSettings("sessionary.events", 1, chunk_sizes=ChunkSizes(chunk_keys=2, chunks_merged=2))
 START_MS = 1_700_000_000_000
 DECODER = Decoder()
@@ -82,7 +82,7 @@ def oracle_row(state: SessionState) -> Row:
         "producers": {
             ledger.producer_id: {
                 "last": ledger.last_seq,
-                "missing": [tuple(hole) for hole in ledger.missing],
+                "missing": [tuple(gap) for gap in ledger.missing],
                 "epoch": ledger.epoch,
                 "at": ledger.last_at,
                 "unsure": ledger.inexact_to,
@@ -91,7 +91,7 @@ def oracle_row(state: SessionState) -> Row:
         },
         "forgotten": {entry.id_hash: (entry.last_seq, entry.epoch) for entry in state.forgotten},
         "cleanups": {cleanup.cleanup_id: cleanup.released for cleanup in state.cleanups},
-        "refusals": [(refusal.offset, refusal.reason) for refusal in state.refusals],
+        "rejections": [(rejection.offset, rejection.reason) for rejection in state.rejections],
         "context_exceeded": state.context_exceeded,
         "late_epoch": state.late_epoch,
         "fenced": state.fenced_beats and (state.fenced_beats.epoch, tuple(state.fenced_beats.id_hashes)),
@@ -140,15 +140,15 @@ def _without_ids(ledger: Row) -> Row:
     return {name: value for name, value in ledger.items() if name != "ids"}
 
 
-def outcome_text(outcome: Outcome) -> str:
-    """Return the outcome of a batch of one record in the oracle's words, as `refused late`."""
+def outcome_text(outcome: BatchResult) -> str:
+    """Return the outcome of a batch of one record in the oracle's words, as `rejected late`."""
     counts = outcome.counts
     assert counts.records == 1
     if counts.fenced_beats:
         return "fenced beat"
-    if counts.refused:
+    if counts.rejected:
         ((_, rejected),) = outcome.records_on("rejected")
-        return f"refused {rejected.reason}"
+        return f"rejected {rejected.reason}"
     return "applied" if counts.applied else "duplicate" if counts.duplicate else "tick"
 
 
@@ -177,7 +177,7 @@ class OracleRig:
             )
         self.log: list[LogRecord] = []
         self.missing = 0  # offsets that the log lost
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[BatchResult] = []
         self.at = START_MS
 
     @property
@@ -211,7 +211,7 @@ class OracleRig:
         self._compare_rows(outcome)
         return expected
 
-    def _compare_rows(self, outcome: Outcome) -> None:
+    def _compare_rows(self, outcome: BatchResult) -> None:
         oracle, rows = self.oracle, self.fold.rows
         assert {key for key, row in rows.items() if isinstance(row, SessionState)} == set(oracle.rows)
         runs = {key: row for key, row in rows.items() if isinstance(row, RunState | FinishedRun)}
@@ -220,7 +220,7 @@ class OracleRig:
         assert children == set(oracle.children)
         run_graves = {part for key in oracle.run_graves for part in run_grave_hashes(key)}
         again = {part for key in oracle.runs for part in run_grave_hashes(key)}
-        assert self.gravestones() - again == ({*map(hash_key, oracle.graves)} | run_graves) - again
+        assert self.tombstones() - again == ({*map(hash_key, oracle.graves)} | run_graves) - again
         for key in outcome.rows:
             row = rows.get(key)
             if isinstance(row, SessionState):
@@ -238,20 +238,23 @@ class OracleRig:
                 assert type(row).__name__ == run_kind(theirs)
             elif isinstance(row, ChildRow):
                 assert child_row(row) == {name: oracle.children[key][name] for name in child_row(row)}
-            elif isinstance(row, Gravestone):
+            elif isinstance(row, Tombstone):
                 assert (row.audit_seq, row.epoch) == (oracle.graves[key]["audit_seq"], oracle.graves[key]["epoch"])
                 assert row.expires_at == oracle.graves[key]["expires_at"]
         assert self.fold.next_deadline_ms == oracle.next_deadline()
-        assert (outcome.position.clock_ms, outcome.position.quiet_until_ms) == (oracle.now, oracle.quiet_until)
+        assert (outcome.position.clock_ms, outcome.position.outage_grace_until_ms) == (
+            oracle.now,
+            oracle.outage_grace_until,
+        )
         assert outcome.position.next_offset == self.next_offset
 
-    def gravestones(self) -> set[bytes]:
-        """Return the hashes of the gravestones that are not over, packed or not."""
+    def tombstones(self) -> set[bytes]:
+        """Return the hashes of the tombstones that are not over, packed or not."""
         found: set[bytes] = set()
         now_ms = self.fold.position.clock_ms
         for key, row in self.fold.rows.items():
             ends_ms = self.fold.expiry_ms(row)
-            if isinstance(row, GravestoneChunk) and row.expires_at > now_ms:
+            if isinstance(row, TombstoneChunk) and row.expires_at > now_ms:
                 found |= {*split_hashes(row.key_hashes)}
             elif ends_ms is not None and ends_ms > now_ms:
                 found |= {*key_hashes(key)}
@@ -276,7 +279,7 @@ class OracleRig:
         assert announced is not None
         return self.append(None, encode_record(RulesActivation(*announced.rules, announced.principal, "w1")))
 
-    def set_clock(self, *, until_offset: int = 0) -> Outcome:
+    def set_clock(self, *, until_offset: int = 0) -> BatchResult:
         """Set both sides' clocks to `at`; records below `until_offset` do not move them."""
         batch = self.fold.begin()
         batch.set_clock(ClockSetting(self.at, until_offset, "it leapt", "alice"))
@@ -295,7 +298,7 @@ class OracleRig:
         *records: tuple[bytes | None, bytes | None],
         clock_ms: int = 0,
         missing: int = 0,
-    ) -> Outcome:
+    ) -> BatchResult:
         """Append records that both sides leave unfolded, as an operator decided.
 
         `missing`: so many offsets after them have no record.

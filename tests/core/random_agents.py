@@ -125,7 +125,7 @@ INVALID_ENVELOPES: list[dict[str, Any]] = [
     {"producer_seq": -5},
     {"user_id": None},
 ]
-# Refused by rules 2.
+# Each of these is rejected.
 LONG_TEXTS: list[dict[str, Any]] = [
     {name: "x" * 257} for name in ("event_id", "user_id", "agent_role", "actor", "run_id", "step_id", "causation_id")
 ]
@@ -237,7 +237,7 @@ class RandomAgents(MovesOfOthers):
         self.send(agent, *self.rng.choice(moves), **self.rng.choice(INVALID_ENVELOPES))
 
     def exceed_bounds(self) -> None:
-        """Send what rules 2 refuse, and rules 1 do not."""
+        """Send what is rejected for its form."""
         if self.rng.random() < 0.3:
             self.send(self.pick_agent(), self.rng.choice(WORK), {}, **self.rng.choice(LONG_TEXTS))
         else:
@@ -250,7 +250,7 @@ class RandomAgents(MovesOfOthers):
         row = self.row_of(agent)
         ledgers = {} if row is None else {ledger.producer_id: ledger for ledger in row.producers}
         missing = ledgers[agent.producer].missing if agent.producer in ledgers else ()
-        number = self.rng.choice([1, 2, agent.seq, *(self.rng.randint(*hole) for hole in missing for _ in range(4))])
+        number = self.rng.choice([1, 2, agent.seq, *(self.rng.randint(*gap) for gap in missing for _ in range(4))])
         event_type = self.rng.choice(
             [*WORK, *WORK, "state_updated", "checkpoint_saved", "step_skipped", "artifact_purged"]
         )
@@ -363,11 +363,11 @@ class RandomAgents(MovesOfOthers):
     def jump_to_deadline(self) -> None:
         """Move time to a deadline, 1 ms before it or 1 ms after it.
 
-        Ticks on the way prevent a hole in the log; without them there may be one.
+        Ticks on the way prevent an outage in the log; without them there may be one.
         """
         oracle = self.rig.oracle
         if not oracle.rows or self.rng.random() < 0.1:
-            self.rig.at = max(self.rig.at, oracle.quiet_until + self.rng.choice([-1, 0, 1]))
+            self.rig.at = max(self.rig.at, oracle.outage_grace_until + self.rng.choice([-1, 0, 1]))
             return
         due = min(oracle.earliest_of(self.rng.choice(sorted(oracle.rows))), self.rig.at + 130_000)
         target = max(self.rig.at, due + self.rng.choice([-1, 0, 1]))

@@ -41,7 +41,7 @@ _OTHER_RECORDS = (
 )
 _BAD_KEYS = (None, b"", b"acme:x", b"\xff", b"\0position", b"acme:" + b"\0" * 36, b"k" * 40_000)
 _STARTABLE = (*LIMITS[:10], *[Limits(max_duration_ms=20_000)] * 4)
-_TICK_MS = (1, *(900, 1_000, 2_500, 5_000) * 10, 5_001)  # the last one makes a hole
+_TICK_MS = (1, *(900, 1_000, 2_500, 5_000) * 10, 5_001)  # the last one makes an outage
 _CROWD = 90  # producers of one session, more than it takes
 _LARGE_EVERY = 400  # records
 _UNSOUND_SHARE_MIN = 0.45  # of all records: those that are made so that they do not decode; a few do
@@ -141,7 +141,7 @@ class RecordFuzzer:
         row = self._state_of(agent)
         if row is not None:
             agent.epoch, agent.head = row.epoch, row.snapshot.snapshot_id
-            # A damaged number may have been taken; whatever came below it would be refused.
+            # A damaged number may have been taken; whatever came below it would be rejected.
             taken = (ledger.last_seq for ledger in row.producers if ledger.producer_id == agent.producer)
             agent.seq = max(agent.seq, *(number for number in taken if number < _FAR_NUMBER), 0)
             if event_type == "state_updated":

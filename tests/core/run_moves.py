@@ -226,7 +226,7 @@ def draw_run_event(rng: Random, known: Any) -> tuple[str, dict[str, Any]]:
     moves = RUN_MOVES.get(getattr(known, "state", ""), RUN_MOVES[""])
     event_type = rng.choice(moves) if rng.random() < 0.85 else rng.choice(RUN_TYPES)
     drawn = {name: rng.choice(options) for name, options in RUN_FIELDS.get(event_type, {}).items()}
-    mode = getattr(known, "mode", None)  # a gravestone has none
+    mode = getattr(known, "mode", None)  # a tombstone has none
     if "mode" in drawn and mode is not None and rng.random() < 0.7:
         drawn["mode"] = mode
     return event_type, drawn

@@ -8,8 +8,8 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
-from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.runtime.changelog import seal_with
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -60,7 +60,7 @@ class StoreRig:
         batch.announce_rules(rules, "ops")
         self.commit_batch(batch)
 
-    def commit_batch(self, batch: Overlay) -> None:
+    def commit_batch(self, batch: UncommittedBatch) -> None:
         """Write a batch's transaction, merge the batch and save the rows."""
         outcome = batch.finish()
         written = JOB.transaction(0, outcome, 0, self.store.stored_row)
@@ -100,6 +100,6 @@ class StoreRig:
         self.store, self.state = store, self._new_state(store, position)
 
     def compacted_changelog(self) -> list[ChangelogEntry]:
-        """Return the last record of each key, but no tombstones."""
+        """Return the last record of each key, but no deletions."""
         last = {entry.key: entry for entry in self.changelog}
         return [entry for entry in last.values() if entry.value is not None]

@@ -28,13 +28,13 @@ def test_skipped_records_are_no_difference() -> None:
     assert run_checks(inputs) == []
     (line,) = (line for _, line in evidence.outputs["audit"] if line["event_type"] == "records_skipped")
     assert (line["kind"], line["gap_first"], line["gap_last"]) == ("decision", 4, 5)
-    assert [inputs.oracle.partitions[0].outcomes[offset] for offset in (4, 5)] == ["refused skipped"] * 2
+    assert [inputs.oracle.partitions[0].outcomes[offset] for offset in (4, 5)] == ["rejected skipped"] * 2
 
 
-def test_a_skip_that_is_told_wrong() -> None:
+def test_a_skip_that_is_reported_wrong() -> None:
     right = evidence_of(skipped_rig()[0])
 
-    def told(**fields: Any) -> set[str]:
+    def reported(**fields: Any) -> set[str]:
         def change(records: list[tuple[LogEntry, Row]]) -> list[tuple[LogEntry, Row]]:
             return [
                 (entry, {**line, **fields} if line["event_type"] == "records_skipped" else line)
@@ -43,14 +43,14 @@ def test_a_skip_that_is_told_wrong() -> None:
 
         return complaints(with_output(right, "audit", change))
 
-    assert told() == set()
-    assert "judgement" in told(gap_last=4), "a record less"
-    assert "judgement" in told(gap_last=6), "a record that was folded"
-    assert "judgement" in told(gap_first=3)
-    assert "judgement" in told(source_offset=5)
-    assert "judgement" in told(event_type="log_gap_accepted"), "the gap has records"
-    assert "judgement" in told(kind="gap")
-    assert "judgement" in told(tenant_id="acme")
+    assert reported() == set()
+    assert "judgement" in reported(gap_last=4), "a record less"
+    assert "judgement" in reported(gap_last=6), "a record that was folded"
+    assert "judgement" in reported(gap_first=3)
+    assert "judgement" in reported(source_offset=5)
+    assert "judgement" in reported(event_type="log_gap_accepted"), "the gap has records"
+    assert "judgement" in reported(kind="gap")
+    assert "judgement" in reported(tenant_id="acme")
     skipped = next(n for n, (_, batch) in enumerate(right.outputs["batches"]) if batch["first_offset"] == 4)
     assert complaints(with_output(right, "batches", lambda records: without(records, skipped)))
     letters = [n for n, (_, line) in enumerate(right.outputs["rejected"]) if line["reason"] == "skipped"]
@@ -95,7 +95,7 @@ def test_records_that_took_the_offsets_of_folded_ones_are_left_out() -> None:
     again = [
         (0, key, created, "applied"),
         (1, key, started, "applied"),
-        (1, key, b"poison", "refused skipped"),  # it came after the log was cut
+        (1, key, b"poison", "rejected skipped"),  # it came after the log was cut
         (2, None, TICK, "tick"),
     ]
     for offset, at, value, outcome in again:

@@ -13,12 +13,12 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import CleanupAction, Limits
-from sessionary.stream_processors.core.gravestones import ChunkSizes
+from sessionary.stream_processors.core.tombstones import ChunkSizes
 from sessionary.stream_processors.core.trail import Access, with_accesses
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.auditor import checks
 from tests.auditor.checks import AuditInput, check_table, replay_evidence, run_checks
-from tests.auditor.decoding import Decision, LogEntry, Refusal, Row, decisions_of, decode_record, read_event
+from tests.auditor.decoding import Decision, LogEntry, Rejection, Row, decisions_of, decode_record, read_event
 from tests.auditor.evidence import OUTPUTS, Evidence, Lifetime, compact_changelog, decisions_in_positions, read_journals
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import SETTINGS, START_MS, OracleRig
@@ -30,7 +30,7 @@ POSITION_KEY = b"\x00position"
 
 
 def recorded_rig() -> tuple[OracleRig, list[EventFactory]]:
-    """Return a rig with three sessions (timed out, ended, live), a refusal and a duplicate."""
+    """Return a rig with three sessions (timed out, ended, live), a rejection and a duplicate."""
     rig = OracleRig()
     silent, busy, living = (EventFactory(name) for name in ("silent", "busy", "living"))
     rig.start(silent, limits=BRIEF)
@@ -55,7 +55,7 @@ def evidence_of(rig: OracleRig) -> Evidence:
     for number, outcome in enumerate(rig.outcomes, 1):
         counts = outcome.counts
         batch = BatchRecord(
-            *(0, number, counts.first_offset, counts.last_offset, counts.applied, counts.duplicate, counts.refused),
+            *(0, number, counts.first_offset, counts.last_offset, counts.applied, counts.duplicate, counts.rejected),
             *(len(outcome.records_on("audit")), counts.timers, counts.ticks, START_MS * 1_000, None, "w1"),
         )
         written: dict[str, Any] = {
@@ -87,7 +87,7 @@ def _journal(log: list[LogEntry]) -> list[Row]:
     for entry in log:
         try:
             kind, fields = read_event(entry.value)
-        except Refusal:
+        except Rejection:
             continue
         if kind != "tick":
             names = ("event_id", "event_type", "tenant_id", "session_id", "producer_id", "producer_seq")
@@ -130,7 +130,7 @@ def test_correct_evidence_passes(correct: Evidence) -> None:
     assert run_checks(replay_evidence(correct)) == []
     audits = [line for _, line in correct.outputs["audit"]]
     assert sum(line["fired_at"] is not None for line in audits) >= 2
-    assert sum(line["kind"] == "refusal" for line in audits) == 1
+    assert sum(line["kind"] == "rejection" for line in audits) == 1
     assert len(correct.table) == 3
 
 
@@ -140,15 +140,15 @@ def test_an_access_is_in_no_log_and_is_right_only_without_number_and_session() -
     outcome = rig.outcomes[3]
     by_rules_2 = outcome._replace(position=outcome.position._replace(rules=NEWEST_RULES))
     rig.outcomes[3] = with_accesses(by_rules_2, 0, [access])._replace(position=outcome.position)
-    told = evidence_of(rig)
-    place = next(n for n, (_, line) in enumerate(told.outputs["audit"]) if line["kind"] == "access")
+    reported = evidence_of(rig)
+    place = next(n for n, (_, line) in enumerate(reported.outputs["audit"]) if line["kind"] == "access")
 
     def number(records: list[Any]) -> list[Any]:
         entry, line = records[place]
         return [*records[:place], (entry, {**line, "audit_seq": 1}), *records[place + 1 :]]
 
-    assert complaints(told) == set()
-    assert "chain" in complaints(with_output(told, "audit", number))
+    assert complaints(reported) == set()
+    assert "chain" in complaints(with_output(reported, "audit", number))
 
 
 @pytest.mark.parametrize("name", ["audit", "rejected", "cleanup", "batches"])
@@ -177,8 +177,8 @@ def test_a_row_that_is_missing_doubled_altered_or_unknown(correct: Evidence, nam
 
 def with_acknowledgements(evidence: Evidence, *acknowledged: BatchAcknowledged, partition: int = 0) -> Evidence:
     """Return the evidence with acknowledgements at the end of `batches`, and their rows."""
-    told = [decode_record(encode_record(record))[1] for record in acknowledged]
-    entries = [(LogEntry(partition, 10_000 + n, START_MS, None, b""), fields) for n, fields in enumerate(told)]
+    reported = [decode_record(encode_record(record))[1] for record in acknowledged]
+    entries = [(LogEntry(partition, 10_000 + n, START_MS, None, b""), fields) for n, fields in enumerate(reported)]
     rows = [
         {"partition": partition, "offset": entry.offset, "number": one.number, "acknowledged_us": one.acknowledged_at}
         for (entry, _), one in zip(entries, acknowledged, strict=True)
@@ -204,13 +204,13 @@ def test_an_acknowledgement_that_contradicts_the_transactions(correct: Evidence)
     assert complaints(early._replace(acknowledgements=[(entry._replace(offset=0), fields)])) == {"judgement"}
     former = with_acknowledgements(correct, right._replace(number=number - 1))
 
-    def next_batch_says(told_us: int) -> Evidence:
+    def next_batch_says(reported_us: int) -> Evidence:
         return with_output(
             former,
             "batches",
             lambda records: [
                 *records[:-1],
-                (records[-1][0], {**records[-1][1], "previous_acknowledged_at": told_us}),
+                (records[-1][0], {**records[-1][1], "previous_acknowledged_at": reported_us}),
             ],
         )
 
@@ -294,14 +294,14 @@ def test_a_table_that_is_not_the_fold(correct: Evidence, field: str) -> None:
     assert complaints(correct._replace(table={**correct.table, b"acme:unknown": (kind, fields)})) == {"table"}
 
 
-def test_a_packed_gravestone_that_is_missing_strange_or_too_short_is_reported() -> None:
+def test_a_packed_tombstone_that_is_missing_strange_or_too_short_is_reported() -> None:
     rig = OracleRig(SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=2)))
     for name in ("first", "second"):
         assert rig.send(EventFactory(name), "session_created") == "applied"
     rig.advance(400_000, step_ms=5_000)
     evidence = evidence_of(rig)
     ((key, (kind, fields)),) = evidence.table.items()
-    assert kind == "GravestoneChunk"
+    assert kind == "TombstoneChunk"
     changed: list[Row] = [
         {**fields, "key_hashes": fields["key_hashes"][16:]},
         {**fields, "key_hashes": fields["key_hashes"] + bytes(16)},
@@ -335,8 +335,8 @@ def test_rules_that_begin_bound_the_outputs_of_later_events_only() -> None:
     inputs.oracle.partitions[0].begun.append(
         (fields["source_offset"] + 1, Decision(0, 0, "rules_announced", 2, output_bytes=1_000))
     )
-    for name, (changed, told) in {"before": (entry, fields), "after": others[-1]}.items():
-        large = (changed._replace(value=bytes(2_000)), told)
+    for name, (changed, reported) in {"before": (entry, fields), "after": others[-1]}.items():
+        large = (changed._replace(value=bytes(2_000)), reported)
         found = [*checks.check_sizes(inputs._replace(evidence=evidence._replace(outputs={"audit": [large]})))]
         assert [one.kind for one in found] == ["size"] * (name == "after")
 

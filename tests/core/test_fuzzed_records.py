@@ -4,7 +4,7 @@ import pytest
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import AgentState, RunState, SessionState
-from sessionary.schemas.types import Refusal
+from sessionary.schemas.types import Rejection
 from tests.core.record_fuzzer import RecordFuzzer
 from tests.fuzz.campaign import (
     GROWTH_BYTES_MAX,
@@ -19,7 +19,7 @@ from tests.fuzz.campaign import (
     run_seed,
 )
 from tests.fuzz.full_sessions import full_sessions
-from tests.fuzz.fuzz_run import ACCEPTABLE, MARKS, REASONS, VERDICT, FailingJudge, FuzzRun, check_refused
+from tests.fuzz.fuzz_run import ACCEPTABLE, MARKS, REASONS, VERDICT, FailingJudge, FuzzRun, check_rejected
 
 
 def check_reach(seed: int, records: int) -> None:
@@ -29,7 +29,7 @@ def check_reach(seed: int, records: int) -> None:
     assert result.decoded / records <= 0.6
     assert set(result.seen) == {*PAYLOADS, "tick", VERDICT}
     assert set(result.applied) == ACCEPTABLE
-    assert {reason for _, reason in result.refused} == REASONS
+    assert {reason for _, reason in result.rejected} == REASONS
     assert set(result.marks) >= MARKS
 
 
@@ -51,16 +51,16 @@ def test_a_seed_always_gives_the_same_records() -> None:
     assert records(5) == records(5) != records(6)
 
 
-def test_the_check_of_refusals_can_fail() -> None:
+def test_the_check_of_rejections_can_fail() -> None:
     run = FuzzRun(3)
     run.fold_records(300)
     row = next(row for row in run._state.rows.values() if isinstance(row, SessionState))
-    check_refused(row, row._replace(audit_seq=row.audit_seq + 1))
-    for changed in (row._replace(version=row.version + 1), row._replace(refusals=[Refusal(1, "late", "")] * 17)):
+    check_rejected(row, row._replace(audit_seq=row.audit_seq + 1))
+    for changed in (row._replace(version=row.version + 1), row._replace(rejections=[Rejection(1, "late", "")] * 17)):
         with pytest.raises(AssertionError):
-            check_refused(row, changed)
+            check_rejected(row, changed)
     with pytest.raises(AssertionError):
-        check_refused(None, row)
+        check_rejected(None, row)
 
 
 def test_columns_are_compared_if_the_build_makes_them_at_once() -> None:
@@ -98,7 +98,7 @@ def test_a_campaign_has_each_run_once_and_its_sum() -> None:
     assert sum(alone.seen.values()) == alone.decoded
     twice = alone.combine(alone)
     assert (twice.records, twice.decoded) == (800, 2 * alone.decoded)
-    assert dict(twice.refused) == {key: 2 * count for key, count in alone.refused.items()}
+    assert dict(twice.rejected) == {key: 2 * count for key, count in alone.rejected.items()}
     table = "\n".join(format_report(twice, 2.0))
     assert "800 records in 2 s, 400 records/s" in table
     assert "heartbeat" in table
@@ -121,14 +121,16 @@ def test_a_process_that_grows_after_its_first_runs_is_a_fault() -> None:
 
 def test_a_rare_kind_and_too_much_damage_are_gaps() -> None:
     seen = dict.fromkeys((*PAYLOADS, "tick"), 2)
-    refused = {("heartbeat", reason): 2 for reason in REASONS}
-    good = RunResult(20_000, 9_000, seen, {}, refused, dict.fromkeys(MARKS, 2))
+    rejected = {("heartbeat", reason): 2 for reason in REASONS}
+    good = RunResult(20_000, 9_000, seen, {}, rejected, dict.fromkeys(MARKS, 2))
     assert find_gaps(good) == []
     assert find_gaps(good._replace(seen={**good.seen, "tick": 1})) == [
         "event type tick came 1 times in 20,000 records, must be 2"
     ]
-    less = {key: count for key, count in good.refused.items() if key[1] != "late"}
-    assert find_gaps(good._replace(refused=less)) == ["refusal reason late came 0 times in 20,000 records, must be 2"]
+    less = {key: count for key, count in good.rejected.items() if key[1] != "late"}
+    assert find_gaps(good._replace(rejected=less)) == [
+        "rejection reason late came 0 times in 20,000 records, must be 2"
+    ]
     assert "mark chunks merged came 0 times" in find_gaps(good._replace(marks={}))[0]
     assert "only 35.0% of the records decode" in find_gaps(good._replace(decoded=7_000))[-1]
 

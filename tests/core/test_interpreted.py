@@ -43,8 +43,8 @@ def test_with_a_compiled_core_they_are_left_out_and_a_line_says_how_many_and_why
     assert "core: native" in lines
     assert "1 passed" in lines[-1]
     assert "skipped" not in lines[-1]
-    (told,) = (line for line in lines if "were left out" in line)
-    assert told.startswith(f"2 tests marked {MARK} were left out: they change what is fixed in the compiled core")
+    (reported,) = (line for line in lines if "were left out" in line)
+    assert reported.startswith(f"2 tests marked {MARK} were left out: they change what is fixed in the compiled core")
 
 
 def test_with_the_python_core_all_of_them_run(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_no_compiled_module_is_copied_beside_the_mutants(tmp_path: Path) -> None
         ("x = a and b", {"a or b", "a", "b"}),
         ("x = state.last_event_at", {"state.last_work_at"}),
         ("x = row._replace(a=b)", {"row._replace()"}),
-        ("x = Decision(facts, refusal=reason)", {"Decision(facts)"}),
+        ("x = Decision(facts, rejection=reason)", {"Decision(facts)"}),
         ("x = [n for n in names if n]", {" for n in names"}),
         ("x = 'a_code'", {"'mutated'"}),
         ("x = 'a sentence for people'", set()),

@@ -11,12 +11,12 @@ from tests.auditor.quota_slots import find_slot_faults
 RIGHT = ["requested a", "requested b", "taken a", "released a", "taken b"]
 
 
-def faults(told: list[str], heard: list[str] = RIGHT, limit: int = 1, quota: str = "concurrent_runs") -> list[str]:
+def faults(reported: list[str], heard: list[str] = RIGHT, limit: int = 1, quota: str = "concurrent_runs") -> list[str]:
     """Return what is wrong with a topic of quotas; `heard`: what the sessions' own logs say."""
     is_run = quota == "concurrent_runs"
     oracle = Oracle(1)
     rows: list[tuple[LogEntry, Row]] = [(LogEntry(0, 0, 0, None, b""), {"instance": "q1"})]  # a tick
-    for offset, text in enumerate(told, 1):
+    for offset, text in enumerate(reported, 1):
         step, name = text.split()
         names = {"session_id": "s", "run_id": name} if is_run else {"session_id": name, "run_id": ""}
         row = {"quota": quota, "step": step, "tenant_id": "acme", **names, "offset": 7, "tokens": 0}
@@ -54,10 +54,10 @@ def test_no_run_waits_for_ever_while_a_slot_is_free() -> None:
     assert faults(full, full) == []
 
 
-def token_faults(told: list[tuple[int, str, str]], limit: int = 100, window_ms: int = 1_000) -> list[str]:
+def token_faults(reported: list[tuple[int, str, str]], limit: int = 100, window_ms: int = 1_000) -> list[str]:
     """Return what is wrong with a log of quotas: stamp, step, and the run or the tokens."""
     oracle, rows = Oracle(1), list[tuple[LogEntry, Row]]()
-    for offset, (stamp_ms, step, what) in enumerate(told):
+    for offset, (stamp_ms, step, what) in enumerate(reported):
         run, tokens = ("", int(what)) if step == "used" else (what, 0)
         notice = ("concurrent_runs", step, "acme", "s", run, offset if step == "used" else 7, tokens)
         names = ("quota", "step", "tenant_id", "session_id", "run_id", "offset", "tokens")

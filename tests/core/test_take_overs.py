@@ -63,7 +63,7 @@ class TakeOverRig:
             ("session_activity", {}),
             ("heartbeat", {}),
         ):
-            assert self.send_stale(self.source, event_type, **fields) == "refused stale_epoch"
+            assert self.send_stale(self.source, event_type, **fields) == "rejected stale_epoch"
 
     def evidence(self) -> Evidence:
         session = {"tenant_id": self.source.key.tenant_id, "session_id": self.source.key.session_id}
@@ -85,7 +85,7 @@ def complaints(evidence: Evidence) -> list[str]:
     return [one.text for one in run_checks(replay_evidence(evidence)) if one.kind == "take-over"]
 
 
-def without_refusal(evidence: Evidence, event_type: str) -> Evidence:
+def without_rejection(evidence: Evidence, event_type: str) -> Evidence:
     """Return the evidence as if an event had been accepted."""
     kept = [(entry, line) for entry, line in evidence.outputs["rejected"] if line["event_type"] != event_type]
     assert len(kept) == len(evidence.outputs["rejected"]) - 1
@@ -103,7 +103,7 @@ def test_a_session_whose_former_agent_is_fenced_off_passes(fenced: Evidence) -> 
 
 @pytest.mark.parametrize("event_type", ["state_updated", "snapshot_created", "tool_call_succeeded", "session_activity"])
 def test_a_stale_event_that_was_accepted_is_named(fenced: Evidence, event_type: str) -> None:
-    first, *others = complaints(without_refusal(fenced, event_type))
+    first, *others = complaints(without_rejection(fenced, event_type))
     assert first.startswith(f"{event_type} of {SOURCE} at 0/")
     assert first.endswith("is of an epoch that was over; it was accepted")
     further = {
@@ -117,7 +117,7 @@ def test_a_stale_event_that_was_accepted_is_named(fenced: Evidence, event_type: 
 
 def test_two_owners_in_one_epoch_are_named(fenced: Evidence) -> None:
     def share(line: Row) -> Row:
-        return {**line, "owner_service": "third"} if line["kind"] == "refusal" and line["epoch"] == 2 else line
+        return {**line, "owner_service": "third"} if line["kind"] == "rejection" and line["epoch"] == 2 else line
 
     assert any("has the owners backup, third" in text for text in complaints(with_audits(fenced, share)))
 

@@ -16,7 +16,7 @@ from tests.chaos.process_watch import read_sample
 from tests.fuzz.fuzz_run import MARKS, REASONS, FuzzRun
 
 RECORDS_PER_RUN = 50_000
-# Of every 10,000 records, at least one has each event type, and one is refused for each reason.
+# Of every 10,000 records, at least one has each event type, and one is rejected for each reason.
 RECORDS_PER_KIND = 10_000
 DECODED_SHARE_MIN = 0.4
 _UNREADABLE = "(unreadable)"
@@ -41,7 +41,7 @@ class RunResult(NamedTuple):
     decoded: int = 0
     seen: Mapping[str, int] = {}  # decoded, by event type
     applied: Mapping[str, int] = {}  # by event type
-    refused: Mapping[tuple[str, str], int] = {}  # by event type and reason
+    rejected: Mapping[tuple[str, str], int] = {}  # by event type and reason
     marks: Mapping[str, int] = {}  # what else was reached
     failures: tuple[str, ...] = ()
     memory_bytes: Mapping[int, tuple[int, ...]] = {}  # by process, after each of its runs
@@ -56,7 +56,7 @@ class RunResult(NamedTuple):
             self.decoded + other.decoded,
             Counter(self.seen) + Counter(other.seen),
             Counter(self.applied) + Counter(other.applied),
-            Counter(self.refused) + Counter(other.refused),
+            Counter(self.rejected) + Counter(other.rejected),
             Counter(self.marks) + Counter(other.marks),
             self.failures + other.failures,
             memory,
@@ -79,7 +79,7 @@ def run_seed(seed: int, records: int) -> RunResult:
     except Exception:  # noqa: BLE001 - any exception is what the fuzzer looks for
         again = f"make fuzz SEED={seed} RECORDS={records}"
         failures = (f"seed {seed}, at offset {run.offset - 1}; to repeat: {again}\n{traceback.format_exc()}",)
-    counts = dict(run.seen), dict(run.applied), dict(run.refused), dict(run.marks)
+    counts = dict(run.seen), dict(run.applied), dict(run.rejected), dict(run.marks)
     made, decoded = run.records, run.decoded
     del run
     # Otherwise memory would depend on when the collector ran last, and on what the C library keeps:
@@ -112,8 +112,8 @@ def run_campaign(runs: Sequence[Run], processes: int) -> Generator[tuple[Run, Ru
 def find_gaps(total: RunResult) -> list[str]:
     """Return a sentence for each thing that the runs did not reach, and each failure."""
     gaps = list(total.failures)
-    names = {"event type": {*PAYLOADS, "tick"}, "refusal reason": REASONS, "mark": MARKS}
-    counts = {"event type": Counter(total.seen), "refusal reason": _by_reason(total), "mark": Counter(total.marks)}
+    names = {"event type": {*PAYLOADS, "tick"}, "rejection reason": REASONS, "mark": MARKS}
+    counts = {"event type": Counter(total.seen), "rejection reason": _by_reason(total), "mark": Counter(total.marks)}
     required = total.records // RECORDS_PER_KIND
     for what, wanted in names.items():
         gaps += [
@@ -129,7 +129,7 @@ def find_gaps(total: RunResult) -> list[str]:
 
 def _by_reason(total: RunResult) -> Counter[str]:
     reasons = Counter[str]()
-    for (_, reason), count in total.refused.items():
+    for (_, reason), count in total.rejected.items():
         reasons[reason] += count
     return reasons
 
@@ -171,12 +171,12 @@ def format_report(total: RunResult, seconds: float) -> list[str]:
 
 def _format_counts(total: RunResult) -> list[str]:
     widths = max(map(len, [*PAYLOADS, _UNREADABLE])) + 2
-    lines = ["", f"{'event type':<{widths}}{'decoded':>12}{'applied':>12}  refused"]
-    for name in [*sorted({*total.seen, *(name for name, _ in total.refused)})]:
-        by_reason = sorted(((reason, n) for (of, reason), n in total.refused.items() if of == name), key=_by_count)
-        refused = ", ".join(f"{reason} {count:,}" for reason, count in by_reason)
+    lines = ["", f"{'event type':<{widths}}{'decoded':>12}{'applied':>12}  rejected"]
+    for name in [*sorted({*total.seen, *(name for name, _ in total.rejected)})]:
+        by_reason = sorted(((reason, n) for (of, reason), n in total.rejected.items() if of == name), key=_by_count)
+        rejected = ", ".join(f"{reason} {count:,}" for reason, count in by_reason)
         decoded, applied = total.seen.get(name, 0), total.applied.get(name, 0)
-        lines.append(f"{name or _UNREADABLE:<{widths}}{decoded:>12,}{applied:>12,}  {refused}")
+        lines.append(f"{name or _UNREADABLE:<{widths}}{decoded:>12,}{applied:>12,}  {rejected}")
     reasons = _by_reason(total).most_common()
     marks = Counter(total.marks).most_common()
     return [*lines, "", *(f"{name:<{widths}}{count:>12,}" for name, count in [*reasons, *marks])]

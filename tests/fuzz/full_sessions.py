@@ -52,7 +52,7 @@ def full_sessions() -> FullSessions:
         while waiting is not None and batch.apply(LogRecord(offset, START_MS, *waiting)):
             waiting, offset = next(values, None), offset + 1
         outcome = batch.finish()
-        assert not outcome.refusals, "what fills a session is valid"
+        assert not outcome.rejections, "what fills a session is valid"
         state.merge(batch)
     return FullSessions(state.rows, state.position, *names)
 

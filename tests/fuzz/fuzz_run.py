@@ -16,13 +16,13 @@ from sessionary.schemas.records import (
     AgentState,
     ArtifactState,
     EndedToolCall,
-    GravestoneChunk,
     MessageState,
     SessionState,
     StepState,
+    TombstoneChunk,
 )
 from sessionary.schemas.topics import record_bytes_limits
-from sessionary.schemas.types import QuotaName, RefusalReason
+from sessionary.schemas.types import QuotaName, RejectionReason
 from sessionary.sinks.core.rows.history import HISTORY_COLUMNS, history_row
 from sessionary.sinks.core.rows.outputs import audit_row, batch_row, dead_letter_row, rejected_row
 from sessionary.sinks.core.rows.shared import RawRecord, RowBuilder
@@ -30,14 +30,14 @@ from sessionary.sinks.errors import BadRow
 from sessionary.sinks.runtime.block_writer import encode_letter
 from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.family import SessionArrival
-from sessionary.stream_processors.core.gravestones import ChunkSizes, count_hashes, is_chunk_key
-from sessionary.stream_processors.core.model import Decision, LogRecord, Outcome, RowLookup, SkippedOffsets
-from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.model import BatchResult, Decision, LogRecord, RowLookup, SkippedOffsets
 from sessionary.stream_processors.core.rows import Remains
-from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT, SessionRow
+from sessionary.stream_processors.core.session.effects import REJECTIONS_KEPT, SessionRow
 from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import ACCEPTED, TRANSITIONS
+from sessionary.stream_processors.core.tombstones import ChunkSizes, count_hashes, is_chunk_key
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.runtime.pending_records import LazyRecord
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -62,19 +62,19 @@ ACCEPTABLE = set().union(
     (transition.event_type for transition in TRANSITIONS if transition.by != "processor"),
     MIGRATION_EVENTS - {"session_migration_completed"},
 )
-REASONS = frozenset(get_args(RefusalReason)) - {"UNKNOWN", "bad_row"}  # `bad_row` is a sink's
+REASONS = frozenset(get_args(RejectionReason)) - {"UNKNOWN", "bad_row"}  # `bad_row` is a sink's
 # What else a run must reach.
-GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "gravestone packed", "chunks merged", "content kept apart"
+GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART = "tombstone packed", "chunks merged", "content kept apart"
 GAP_FILLED, OUT_OF_BOUNDS = "gap filled by a replay", "value out of its bounds"
 FENCED_BEAT = "heartbeat of a fenced client only counted"
-# What the quotas are told of runs and of sessions.
+# What the quotas are notified of runs and of sessions.
 QUOTA_MARKS = frozenset(
     f"{quota}: {step}" for quota in get_args(QuotaName)[1:] for step in ("requested", "taken", "released", "used")
 )
 VERDICT = "quota_verdict"
 MARKS = frozenset({GRAVES_PACKED, CHUNKS_MERGED, CONTENT_APART, GAP_FILLED, OUT_OF_BOUNDS, FENCED_BEAT}) | QUOTA_MARKS
 _BOUND_SENTENCES = (" characters, more than ", "it must be from 0 to ", "it must be at most ", "not a finite number")
-_CHUNK_SIZES = ChunkSizes(chunk_keys=3, chunks_merged=3)  # so that few gravestones are packed, and few chunks merged
+_CHUNK_SIZES = ChunkSizes(chunk_keys=3, chunks_merged=3)  # so that few tombstones are packed, and few chunks merged
 _ERROR, _EVENT_TYPE = HISTORY_COLUMNS.index("decode_error"), HISTORY_COLUMNS.index("event_type")
 _MISSING = object()
 _SESSION_ID_BYTES = 36
@@ -107,7 +107,7 @@ class TracedRows(dict[bytes, Any]):
 
 
 class FailingJudge(SessionJudge):
-    """Fails while it is told to, as a fault of the product would let it."""
+    """Fails while it is asked to, as a fault of the product would let it."""
 
     fails = False
 
@@ -141,7 +141,7 @@ class FuzzRun:
         self.decoded = 0
         self.seen: Counter[str] = Counter()
         self.applied: Counter[str] = Counter()
-        self.refused: Counter[tuple[str, str]] = Counter()  # by event type and reason
+        self.rejected: Counter[tuple[str, str]] = Counter()  # by event type and reason
         self.marks: Counter[str] = Counter()
 
     def _load_state(self, seed: int) -> RecordFuzzer:
@@ -199,19 +199,19 @@ class FuzzRun:
         skipped: list[LogRecord] = []
         for _ in range(records):
             skipped.append(self._next_record())
-            self.refused[self._event_type, "skipped"] += 1
+            self.rejected[self._event_type, "skipped"] += 1
         batch = self._begin_batch()
         batch.skip_offsets(SkippedOffsets("records_skipped", self._offset, self._at_ms, "poison", "ops", skipped))
         assert not batch.rows
         self._commit(batch)
         return records
 
-    def _begin_batch(self) -> Overlay:
+    def _begin_batch(self) -> UncommittedBatch:
         batch = self._state.begin()
         batch.rows = self._rows = TracedRows(self._state.rows.get)
         return batch
 
-    def _commit(self, batch: Overlay) -> None:
+    def _commit(self, batch: UncommittedBatch) -> None:
         """Write a batch's transaction, build the sinks' rows of it, and merge it."""
         outcome = batch.finish()
         transaction = self._job.transaction(0, outcome, START_MS * 1_000)
@@ -226,10 +226,10 @@ class FuzzRun:
         self._count_marks(outcome)
         self._state.merge(batch)
 
-    def _count_marks(self, outcome: Outcome) -> None:
+    def _count_marks(self, outcome: BatchResult) -> None:
         self.marks[FENCED_BEAT] += outcome.counts.fenced_beats
         for key, row in outcome.rows.items():
-            if is_chunk_key(key) and isinstance(row, GravestoneChunk):
+            if is_chunk_key(key) and isinstance(row, TombstoneChunk):
                 packed = count_hashes(row.key_hashes)
                 self.marks[GRAVES_PACKED] += packed
                 self.marks[CHUNKS_MERGED] += packed > 2 * _CHUNK_SIZES.chunk_keys
@@ -254,9 +254,9 @@ class FuzzRun:
         former = (row for other, row in self._rows.changes if _session_of(other) == _session_of(key))
         return any(type(row) not in _CHILDREN and self._state.due_ms(row) <= self._at_ms for row in former)
 
-    def _judge(self, batch: Overlay, record: LogRecord) -> bool:
+    def _judge(self, batch: UncommittedBatch, record: LogRecord) -> bool:
         """Apply a record and check what it changed; return False if the batch is full."""
-        before, refused, applied = self._rows.current(record.key or b""), len(batch._refusals), batch._applied
+        before, rejected, applied = self._rows.current(record.key or b""), len(batch._rejections), batch._applied
         self._rows.changes.clear()
         self._failing.fails = self._random.random() < self.failed_share
         if not batch.apply(record):
@@ -270,13 +270,13 @@ class FuzzRun:
         was_due = before is not None and self._state.due_ms(before) <= self._at_ms  # it may have fired first
         if batch._applied > applied:
             self.applied[self._event_type] += 1
-        elif len(batch._refusals) > refused:
-            reason = batch._refusals[-1]
-            self.refused[self._event_type, reason] += 1
+        elif len(batch._rejections) > rejected:
+            reason = batch._rejections[-1]
+            self.rejected[self._event_type, reason] += 1
             assert (reason == "internal_error") == self._failing.fails, record.offset
             self._failed.update([record.offset] if self._failing.fails else ())
             if not was_due:
-                check_refused(before, after)
+                check_rejected(before, after)
         else:
             assert after is before or was_due or self._event_type == VERDICT
         return True
@@ -306,18 +306,20 @@ def _session_of(key: bytes) -> bytes:
     return tenant + colon + rest[:_SESSION_ID_BYTES]
 
 
-def check_refused(before: Any, after: Any) -> None:
-    """Assert that a refusal left nothing in a row but its own trace."""
+def check_rejected(before: Any, after: Any) -> None:
+    """Assert that a rejection left nothing in a row but its own trace."""
     if before is None or after is before:
         assert after is before
         return
     kept: dict[str, Any] = {"audit_seq": before.audit_seq, "producers": before.producers}
     if isinstance(before, SessionState):
-        kept |= {"refusals": before.refusals, "late_epoch": before.late_epoch, "forgotten": before.forgotten}
+        kept |= {"rejections": before.rejections, "late_epoch": before.late_epoch, "forgotten": before.forgotten}
         kept |= {"fenced_beats": before.fenced_beats}
-        assert len(after.refusals) <= REFUSALS_KEPT
-        is_kept = after.refusals != before.refusals  # a heartbeat's is not
-        if before.migration is not None and is_kept and after.refusals[-1].reason == "migration_moved":  # it is counted
+        assert len(after.rejections) <= REJECTIONS_KEPT
+        is_kept = after.rejections != before.rejections  # a heartbeat's is not
+        if (
+            before.migration is not None and is_kept and after.rejections[-1].reason == "migration_moved"
+        ):  # it is counted
             counted = before.migration._replace(mismatches=before.migration.mismatches + 1)
             assert after.migration == counted
             kept["migration"] = before.migration

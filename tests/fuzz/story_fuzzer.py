@@ -26,8 +26,8 @@ from tests.fuzz.full_sessions import FullSessions, agent_of
 from tests.support.event_factory import EventFactory, snapshot
 
 _DAY_MS = 86_400_000
-_LEAPS_MS = (*[_DAY_MS + 3_600_000] * 4, 15 * _DAY_MS, 31 * _DAY_MS)  # a resume, a gravestone, a finished run expires
-_QUIET_TICKS = 12  # of a few seconds: as long as no timer fires after a hole
+_LEAPS_MS = (*[_DAY_MS + 3_600_000] * 4, 15 * _DAY_MS, 31 * _DAY_MS)  # a resume, a tombstone, a finished run expires
+_OUTAGE_GRACE_TICKS = 12  # of a few seconds: as long as no timer fires after an outage
 _AGES_MS = (0, _DAY_MS, *[60 * _DAY_MS, 900 * _DAY_MS] * 3)  # of the times in session ids
 _REPLAYED_SHARE = 0.01
 _REPLAYED: list[tuple[str, str | bytes | None]] = [(REPLAYED_FROM, b'"events:0:1"')]
@@ -46,7 +46,7 @@ class StoryFuzzer(RecordFuzzer):
         is_packed: Callable[[bytes], bool],
         full: FullSessions,
     ) -> None:
-        """`is_packed` says whether a gravestone without a row is left of a key."""
+        """`is_packed` says whether a tombstone without a row is left of a key."""
         super().__init__(seed, row_of)
         self._is_packed = is_packed
         self._full_of_runs, self._full_of_children = agent_of(full.of_runs), agent_of(full.of_children)
@@ -295,7 +295,7 @@ class StoryFuzzer(RecordFuzzer):
         self._send(agent, "run_running", {"progress": None}, run_id=run_id)
         self._send(agent, "run_failed", {"error": ERRORS[0]}, run_id=run_id)
         self._leap_ms = self._random.choice(_LEAPS_MS)
-        for _ in range(_QUIET_TICKS):
+        for _ in range(_OUTAGE_GRACE_TICKS):
             self._tick()
         self._send(agent, "run_resumed", run_id=run_id)
 

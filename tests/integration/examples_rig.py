@@ -73,7 +73,7 @@ class ExamplesRig:
             if event.envelope.session_id == session_id and event.envelope.event_type != "heartbeat"
         ]
 
-    def refusals(self) -> list[tuple[str, str]]:
+    def rejections(self) -> list[tuple[str, str]]:
         records = read_records(self._kafka, self._kafka.topics.rejected)
         return [(record.event_type or "", record.reason) for record in records if isinstance(record, RejectedEvent)]
 

@@ -1,6 +1,6 @@
 """Shared by the processor's tests: agents that write valid events, a load, and the final check.
 
-The check folds the log again and compares each audit record, refusal and row with the topics.
+The check folds the log again and compares each audit record, rejection and row with the topics.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ from tests.support import Processes, environment, read_batches, read_records, re
 from tests.support.judges import JUDGE
 from tests.support.row_differences import row_key
 
-HOLE_MS, QUIET_MS = 3_000, 1_500
+OUTAGE_MS, OUTAGE_GRACE_MS = 3_000, 1_500
 _SEND_S, _ASK_S = 120.0, 60.0
 
 
@@ -171,14 +171,14 @@ class Sender:
         unsent = self._producer.flush(_SEND_S)
         # A callback's own error reaches `flush` without its text.
         assert (unsent, self._errors) == (0, []), (
-            f"{unsent} records unsent after {_SEND_S:g} s, refused: {self._errors}"
+            f"{unsent} records unsent after {_SEND_S:g} s, rejected: {self._errors}"
         )
         return self.places
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         partition, offset = message.partition(), message.offset()
         if error is not None or partition is None or offset is None:
-            self._errors.append("no place in the log" if error is None else error.str())
+            self._errors.append("no position in the log" if error is None else error.str())
         else:
             self.places.append((partition, offset))
 
@@ -249,7 +249,12 @@ def start_processor(
     **more: str,
 ) -> Child:
     """Start a worker of the pipeline; `more` are settings by field name."""
-    fields = {"instance": name, "api_port": "0", "hole_ms": str(HOLE_MS), "quiet_ms": str(QUIET_MS)} | more
+    fields = {
+        "instance": name,
+        "api_port": "0",
+        "outage_ms": str(OUTAGE_MS),
+        "outage_grace_ms": str(OUTAGE_GRACE_MS),
+    } | more
     return processes.start(module, env=environment(kafka, **fields), name=name)
 
 
@@ -264,7 +269,7 @@ def begin_with(kafka: KafkaSettings, rules: RuleSet) -> None:
 
 def count_judged(kafka: KafkaSettings) -> int:
     """Return how many records the committed batches have judged, without ticks."""
-    return sum(batch.applied + batch.duplicate + batch.refused + batch.fenced_beats for batch in read_batches(kafka))
+    return sum(batch.applied + batch.duplicate + batch.rejected + batch.fenced_beats for batch in read_batches(kafka))
 
 
 def last_writers(kafka: KafkaSettings) -> dict[int, str]:
@@ -330,8 +335,8 @@ def changelog_of(kafka: KafkaSettings, judge: Judge = JUDGE) -> tuple[dict[bytes
 def check_everything(
     kafka: KafkaSettings,
     judge: Judge = JUDGE,
-    hole_ms: int = HOLE_MS,
-    quiet_ms: int = QUIET_MS,
+    outage_ms: int = OUTAGE_MS,
+    outage_grace_ms: int = OUTAGE_GRACE_MS,
     rules: RuleSet | None = None,
 ) -> list[AuditRecord]:
     """Assert that all outputs are exactly the judge's fold of the log; return the audit trail.
@@ -346,11 +351,11 @@ def check_everything(
                 LogRecord(stored.offset, stored.timestamp_ms, stored.key, stored.value, stored.headers)
             )
     stored_audits = read_topic(kafka, kafka.topics.audit)
-    told = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
+    reported = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     stored_partitions = [stored.partition for stored in stored_audits]
-    assert stored_partitions == [audit.source_partition for audit in told]
-    audits = [audit for audit in told if audit.kind != "access"]  # what the API was asked for is in no log
-    settings = PartitionSettings(kafka.topics.events, kafka.partitions, hole_ms, quiet_ms)
+    assert stored_partitions == [audit.source_partition for audit in reported]
+    audits = [audit for audit in reported if audit.kind != "access"]  # what the API was asked for is in no log
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions, outage_ms, outage_grace_ms)
     expected = refold(log, settings, judge, audits, rules)
     assert find_differences(expected, rows, audits) == []
     assert len(audits) == len(expected.audits)  # none twice
@@ -368,7 +373,7 @@ def _place(record: RejectedEvent) -> tuple[int, int, str, bytes | None]:
 
 def count_records(batch: BatchRecord) -> int:
     """Return how many records of the log a transaction folded."""
-    return batch.applied + batch.duplicate + batch.refused + batch.fenced_beats + batch.ticks
+    return batch.applied + batch.duplicate + batch.rejected + batch.fenced_beats + batch.ticks
 
 
 def _check_batches(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> None:

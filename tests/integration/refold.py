@@ -10,8 +10,8 @@ from sessionary.schemas.types import RuleSet
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import ClockSetting, LogRecord, SkippedOffsets
-from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from tests.support.judges import JUDGE
 from tests.support.row_differences import row_differences, row_key
@@ -80,7 +80,7 @@ def refold(
                     if not batch.apply(waiting[-1], failures.get((partition, waiting[-1].offset))):
                         break
                     waiting.pop()
-                at = (batch.final_position.next_offset, batch.final_position.outcome_n)
+                at = (batch.final_position.next_offset, batch.final_position.outputs_written)
                 assert at > fold.position[0:1] + fold.position[4:5], f"partition {partition} stands still before {stop}"
             outcome = batch.finish()
             fold.merge(batch)
@@ -92,7 +92,7 @@ def refold(
     return result._replace(timers=timers)
 
 
-def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord]) -> None:
+def _decide_again(batch: UncommittedBatch, decision: AuditRecord, waiting: list[LogRecord]) -> None:
     """Repeat a decision, as the audit trail tells of it."""
     if decision.event_type in _SKIPS:
         skip_again(batch, decision, waiting)
@@ -102,7 +102,7 @@ def _decide_again(batch: Overlay, decision: AuditRecord, waiting: list[LogRecord
         announce_again(batch, decision)
 
 
-def announce_again(batch: Overlay, decision: AuditRecord) -> None:
+def announce_again(batch: UncommittedBatch, decision: AuditRecord) -> None:
     """Repeat an announcement of rules, as the audit trail tells of it."""
     match = _ANNOUNCED.match(decision.reason)
     assert match is not None, decision.reason
@@ -115,7 +115,7 @@ def announce_again(batch: Overlay, decision: AuditRecord) -> None:
     batch.announce_rules(rules._replace(token_quotas=of_tokens), decision.actor)
 
 
-def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
+def set_clock_again(batch: UncommittedBatch, decision: AuditRecord) -> None:
     """Set a clock again, as the audit trail tells of it."""
     assert decision.actor is not None
     until_offset = decision.source_offset if decision.gap_last is None else decision.gap_last + 1
@@ -123,7 +123,7 @@ def set_clock_again(batch: Overlay, decision: AuditRecord) -> None:
     batch.set_clock(ClockSetting(decision.appended_at // 1_000, until_offset, reason, decision.actor))
 
 
-def skip_again(batch: Overlay, line: AuditRecord, waiting: list[LogRecord]) -> None:
+def skip_again(batch: UncommittedBatch, line: AuditRecord, waiting: list[LogRecord]) -> None:
     """Skip what an audit record says was skipped; `waiting` has the next record as its last one.
 
     In a log that was cut, only what was folded is known here: the records that took the offsets of

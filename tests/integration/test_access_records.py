@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sessionary.producers import SessionClient
 from sessionary.schemas.settings import ClickHouseSettings, KafkaSettings
-from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.model import OutputCause
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
 from tests.integration.pipeline_rig import TENANT, TOKEN, started_pipeline
 from tests.integration.sink_rig import settings_for, sink_in_thread
@@ -28,7 +28,7 @@ def test_an_access_is_in_its_tenants_trail_and_breaks_no_numbering(tables: Click
     lines = [
         access_record(
             Access(tenant, principal, "unknown_session", "requests: 1"),
-            Place(0, 19 + number, ACCESS_N + n, NOW_US // 1_000, number),
+            OutputCause(0, 19 + number, ACCESS_N + n, NOW_US // 1_000, number),
         )
         for n, (tenant, principal, number) in enumerate(asked)
     ]
@@ -55,7 +55,7 @@ def test_who_asks_for_ids_of_another_tenant_is_in_the_trail_once_a_minute(
         work = session.run("report", run_id="r", mode="detached")
         work.__enter__()
         session.sync()
-        work._leave_marks()
+        work._leave_metadata()
         run_page, task_page = f"sessions/{session.session_id}/runs/r", f"tasks/{task_id}"
         reasons = {
             f"sessions/{session.session_id}": "unknown_session",

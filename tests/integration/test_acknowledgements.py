@@ -75,7 +75,7 @@ def is_reported(kafka: KafkaSettings, partition: int, judged: int) -> bool:
     """Return whether so many records were judged, and the partition's last record is a report."""
     records = records_by_partition(kafka).get(partition, [])
     batches = [one for one in records if isinstance(one, BatchRecord)]
-    if sum(one.applied + one.refused for one in batches) < judged:
+    if sum(one.applied + one.rejected for one in batches) < judged:
         return False
     return isinstance(records[-1], BatchAcknowledged) and records[-1].number == batches[-1].number
 

@@ -111,10 +111,10 @@ def test_every_view_of_runs_over_rows_of_a_day_a_month_a_year_and_eight_years(ro
         insert_run(rows, number, age)
     rows.let_retention_pass()
     assert [(sql, *rows.fetch_values(sql)) for sql, _ in KEPT_OF_RUNS] == list(KEPT_OF_RUNS)
-    told = rows.fetch_values(
+    reported = rows.fetch_values(
         "SELECT event_type, count() AS n FROM v_causes WHERE cause = 'deadline' GROUP BY 1 ORDER BY 1"
     )
-    assert told == [("step_failed", 3), ("tool_call_unknown", 3)]
+    assert reported == [("step_failed", 3), ("tool_call_unknown", 3)]
     # Of the run of a year ago nothing is left but its artifact, and it is no run of the view.
     known = rows.fetch_values("SELECT run_id FROM v_runs WHERE startsWith(run_id, 'r') ORDER BY 1")
     assert known == [("r1",), ("r2",)]

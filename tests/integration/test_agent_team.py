@@ -69,7 +69,7 @@ def test_three_agents_in_three_processes_leave_their_trail_in_clickhouse(rig: Ex
     assert lines[-3:-1] == [f"{papers}: p1, p2, p3", f"{insights}: insight1, insight2"]
     assert lines[-1] == "done: researcher_1, analyzer_1, writer_1 in version 4"
     assert end_of(rig.events(output)) == "completed"
-    assert rig.refusals() == []
+    assert rig.rejections() == []
     rig.pipeline.wait_landed(END_S)
     of_session = f"WHERE session_id = '{session_id}'"
     check_trail(rig, session_id)
@@ -125,9 +125,9 @@ def test_agents_in_processes_of_their_own_lose_no_update_and_no_version_falls(
     with SessionClient(tenant_id="acme", service_id="counting", agent_id="owner", settings=settings) as client:
         session = client.session(user_id="u", state={})
         session.sync()
-        told: list[int] = []
+        reported: list[int] = []
         follower = client.follow(session)
-        reading = Thread(target=lambda: told.extend(view.version for view in follower))
+        reading = Thread(target=lambda: reported.extend(view.version for view in follower))
         reading.start()
         children = [
             rig.start_program("tests.support.counting_agent", session.session_id, name, times, last_version)
@@ -142,20 +142,20 @@ def test_agents_in_processes_of_their_own_lose_no_update_and_no_version_falls(
         assert session.state == dict.fromkeys(names, times)
         assert view.version == last_version
         assert [(each["version"], each["content"]) for each in seen] == [(last_version, session.state)] * agents
-        wait_until(lambda: bool(told) and told[-1] == view.version, 60, "the last version to be told")
+        wait_until(lambda: bool(reported) and reported[-1] == view.version, 60, "the last version to be reported")
         session.close()
         follower.close()
         reading.join(END_S)
-    assert told == sorted(told)
+    assert reported == sorted(reported)
     events = [event for event in read_events(kafka) if isinstance(event, Event)]
     sent = sum(isinstance(event.payload, StateUpdated) for event in events)
-    refused = sent - agents * times
-    assert rig.refusals() == [("state_updated", "version_conflict")] * refused
-    # Each refused one was told, and made again. A client that hears of another agent looks before
-    # its next update, so it may be told without having sent one.
-    assert 0 <= sum(each["late"] for each in seen) - refused <= agents * (agents - 1)
+    rejected = sent - agents * times
+    assert rig.rejections() == [("state_updated", "version_conflict")] * rejected
+    # Each rejected one was reported, and made again. A client that hears of another agent looks
+    # before its next update, so it may be reported without having sent one.
+    assert 0 <= sum(each["late"] for each in seen) - rejected <= agents * (agents - 1)
     rig.pipeline.processor.signal(signal.SIGTERM)
     assert rig.pipeline.processor.wait(180)
-    # The rows are the fold of the log, whatever the agents were told.
+    # The rows are the fold of the log, whatever the agents were reported.
     defaults = PartitionSettings(kafka.topics.events, kafka.partitions)
-    check_everything(kafka, hole_ms=defaults.hole_ms, quiet_ms=defaults.quiet_ms)
+    check_everything(kafka, outage_ms=defaults.outage_ms, outage_grace_ms=defaults.outage_grace_ms)

@@ -122,15 +122,15 @@ def test_a_hand_over_has_the_givers_snapshot(runs: Runs) -> None:
     ]
 
 
-def test_what_is_refused_counts_nowhere_and_a_repeated_delivery_once(runs: Runs) -> None:
+def test_what_is_rejected_counts_nowhere_and_a_repeated_delivery_once(runs: Runs) -> None:
     register_all(runs)
     done = runs.send(task("writer_1", "work", completed=True, result_json="1"), run=None)
     runs.deliver(runs.sent[done])
     again = runs.send(task("writer_1", "work", completed=True, result_json="2"), run=None)
-    runs.deliver(runs.sent[again])  # a duplicate of what was refused
+    runs.deliver(runs.sent[again])  # a duplicate of what was rejected
     stranger = runs.send(AgentRegistered("writer", "stranger"), run=None)
     for offset in (again, stranger):
-        runs.refuse(offset, "task_done" if offset == again else "not_member")
+        runs.reject(offset, "task_done" if offset == again else "not_member")
     assert runs.ask("SELECT completed_tasks, shared_context FROM v_agents WHERE agent_id = 'writer_1'") == [
         (["work"], {"writer_1_work": "1"})
     ]

@@ -49,14 +49,14 @@ def test_an_artifact_is_one_row_from_its_creation_to_its_completion(runs: Runs) 
     assert runs.ask(f"SELECT {columns} FROM v_artifacts") == [(*wanted, "complete", 9, SHA, 1)]
 
 
-def test_a_refused_event_of_an_artifact_or_a_message_counts_nowhere_also_if_it_is_refused_later(runs: Runs) -> None:
+def test_a_rejected_event_of_an_artifact_or_a_message_counts_nowhere_also_if_it_is_rejected_later(runs: Runs) -> None:
     runs.send(ATTACHED, ArtifactCreated("f1", "json", "file:///f1"))
     forged = runs.send(ArtifactCompleted("f1", 9, SHA), ArtifactCreated("f2", "json", "file:///f2"))
     message = runs.send(MessageAppended("user", "hello"))
     assert runs.ask("SELECT state FROM v_artifacts ORDER BY artifact_id") == [("complete",), ("open",)]
     assert runs.ask("SELECT turn FROM v_messages") == [(1,)]
     for offset in (forged - 1, forged, message):
-        runs.refuse(offset)
+        runs.reject(offset)
     assert runs.ask("SELECT artifact_id, state, sha256 FROM v_artifacts") == [("f1", "open", None)]
     assert runs.ask("SELECT turn FROM v_messages") == []
 
@@ -73,7 +73,7 @@ def test_turns_are_numbered_and_no_view_has_their_content(runs: Runs) -> None:
 def test_the_last_checkpoint_of_each_run_is_named(runs: Runs) -> None:
     runs.send(ATTACHED, checkpoint(65), checkpoint(70, kind="sources_fetched"))
     runs.send(ATTACHED, checkpoint(3), run="r2")
-    runs.refuse(runs.send(checkpoint(99)))
+    runs.reject(runs.send(checkpoint(99)))
     columns = "run_id, number, checkpoint_id, kind, operation, stage, processed_count, last_item_id, bytes_written"
     assert runs.ask(f"SELECT {columns} FROM v_checkpoints WHERE is_last ORDER BY run_id") == [
         ("r1", 2, "c70", "sources_fetched", "pages", "text", 70, "p70", 700),
@@ -119,7 +119,7 @@ def test_a_lost_connection_is_listed_with_the_checkpoint_before_it(runs: Runs) -
 def test_what_the_processor_says_of_a_lost_connection_is_what_the_views_list(runs: Runs) -> None:
     """The records of a session that falls silent, as the core judges it."""
     memory = InMemoryTransport(partitions=1)
-    client, _ = memory_client(memory=memory, on_timed_out=lambda _: None, on_refused=lambda _: None)
+    client, _ = memory_client(memory=memory, on_timed_out=lambda _: None, on_rejected=lambda _: None)
     with client, client.session(user_id="u") as session, session.run("train") as run:
         saved = run.checkpoint("draft_made", "pages", processed_count=3)
         memory.silence(session)
@@ -153,15 +153,15 @@ def test_reports_of_progress_are_a_series_that_never_falls_and_ends_at_one(runs:
 
 
 def test_events_of_a_run_are_numbered_without_gap_or_repetition_whoever_writes_them(runs: Runs) -> None:
-    """Two writers and a restarted one take turns; one event is refused, one comes twice."""
+    """Two writers and a restarted one take turns; one event is rejected, one comes twice."""
     runs.send(ATTACHED, RunRunning(0.1), producer_id="p1")
     runs.send(StepStarted("a", 1), producer_id="p2", producer_seq=1)
-    refused = runs.send(RunCompleted('"forged"'), producer_id="p2", producer_seq=2)
+    rejected = runs.send(RunCompleted('"forged"'), producer_id="p2", producer_seq=2)
     runs.send(checkpoint(5), producer_id="p1")
     runs.deliver(runs.sent[2])
     runs.send(StepSucceeded("a", 1), producer_id="p3", producer_seq=1)  # p2, started again
     runs.send(RunCompleted(), producer_id="p1")
-    runs.refuse(refused)
+    runs.reject(rejected)
     found = runs.ask("SELECT seq, event_type, source_offset FROM v_run_events WHERE run_id = 'r1' ORDER BY seq")
     assert [row[:2] for row in found] == list(
         enumerate(

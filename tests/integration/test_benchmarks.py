@@ -44,7 +44,7 @@ def test_calls_tasks_and_questions_are_measured(kafka: KafkaSettings, tmp_path: 
         calls = measure_calls(stack, bench, 20)
         started = measure_calls(stack, bench, 20, "tasks")
         asked = measure_status(stack, bench, 40, 20)
-        told = measure_following(stack, bench, 20, 5, 2)
+        reported = measure_following(stack, bench, 20, 5, 2)
     finally:
         stack.stop()
     assert calls["calls"] == 60  # three of the four seconds
@@ -54,9 +54,9 @@ def test_calls_tasks_and_questions_are_measured(kafka: KafkaSettings, tmp_path: 
     assert asked["requests"] == 120
     assert 0 < asked["runs_p50"] <= asked["runs_p99"]
     assert 0 < asked["tasks_p50"] <= asked["tasks_p99"]
-    assert 0 < told["told"] + told["skipped"] <= 160  # two followers
-    assert 0 < told["p50"] <= told["p99"] <= told["max"]
-    assert told["committed"]["p50"] < told["p50"]
+    assert 0 < reported["reported"] + reported["skipped"] <= 160  # two followers
+    assert 0 < reported["p50"] <= reported["p99"] <= reported["max"]
+    assert reported["committed"]["p50"] < reported["p50"]
 
 
 def test_migrations_and_drains_are_measured(

@@ -92,7 +92,7 @@ def count_timeouts(kafka: KafkaSettings) -> int:
 
 
 def send_broken_records(kafka: KafkaSettings) -> None:
-    """Send a record to every partition that is refused and rejected."""
+    """Send a record to every partition that is rejected."""
     sender = Sender(kafka)
     sender.send(*(OutgoingRecord(Agent().key.encoded(), b"\xc3\x01 broken") for _ in range(50)))
     sender.flush()

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import Counts, JudgedRecords, Outcome
+from sessionary.stream_processors.core.model import BatchResult, Counts, JudgedRecords
 from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Transaction, processor_job
 from sessionary.stream_processors.runtime.transaction import TransactionWriter
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 _ANSWER_MS, _STATISTICS_MS, _WAIT_S = 5, 100, 10.0
 _TRANSACTIONS, _RECORDS, _BURST, _PAUSE_S = 5, 10_000, 50, 0.0002
-_OUTCOME = Outcome({}, (), Position(1, 0, 0, 1, 0), Counts(1, 0, 0, 0, 0, 0, 0, 0), JudgedRecords())
+_OUTCOME = BatchResult({}, (), Position(1, 0, 0, 1, 0), Counts(1, 0, 0, 0, 0, 0, 0, 0), JudgedRecords())
 
 
 def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause(
@@ -50,7 +50,7 @@ def test_a_thread_whose_records_wait_for_an_answer_does_not_poll_without_a_pause
         writer.fence_former_owner()
         cluster.slow_down(1, _ANSWER_MS)
         for _ in range(_TRANSACTIONS):
-            writer.write_outcome(_OUTCOME, 0)
+            writer.write_result(_OUTCOME, 0)
         rounds.clear()
         wait_until(lambda: writer._producer.poll(0) >= 0 and rounds, _WAIT_S, "librdkafka's statistics")
         writer.discard()

@@ -199,13 +199,13 @@ def test_a_timeline_tells_what_became_of_each_event(served: Served) -> None:
     assert {row["model"] for row in rows} - {None} == {row["model"] for row in models}
 
 
-def test_a_refused_event_is_marked_in_its_session_s_timeline(served: Served) -> None:
-    # A broken record may come before its session: then the refusal has no number in the session.
-    query = "SELECT session_id, groupArray(toString(reason_code)) AS reasons FROM audit FINAL WHERE kind = 'refusal'"
-    (refused, *_) = served.ask("sql", f"{query} AND session_id != '' GROUP BY session_id ORDER BY count() DESC")
-    told = [row["refusal"] for row in served.ask("session", "timeline", refused["session_id"])]
-    assert sorted(filter(None, told)) == sorted(refused["reasons"])
-    assert "undecodable" in told  # of a record that is no event
+def test_a_rejected_event_is_marked_in_its_session_s_timeline(served: Served) -> None:
+    # A broken record may come before its session: then the rejection has no number in the session.
+    query = "SELECT session_id, groupArray(toString(reason_code)) AS reasons FROM audit FINAL WHERE kind = 'rejection'"
+    (rejected, *_) = served.ask("sql", f"{query} AND session_id != '' GROUP BY session_id ORDER BY count() DESC")
+    reported = [row["rejection"] for row in served.ask("session", "timeline", rejected["session_id"])]
+    assert sorted(filter(None, reported)) == sorted(rejected["reasons"])
+    assert "undecodable" in reported  # of a record that is no event
 
 
 def test_a_timeline_is_a_table_on_a_terminal_of_80_columns(served: Served) -> None:
@@ -229,22 +229,24 @@ def test_a_story_is_one_page(served: Served, tmp_path: Path) -> None:
     assert "no row of this session is missing or doubled (asked 20" in text
 
 
-def test_a_refused_record_is_listed_shown_and_sent_again(served: Served) -> None:
+def test_a_rejected_record_is_listed_shown_and_sent_again(served: Served) -> None:
     reasons = {row["reason"]: row for row in served.ask("rejected", "list")}
     assert {"undecodable", "unknown_schema", "bad_key", "key_mismatch", "foreign_tenant", "stale_epoch"} <= set(reasons)
     assert served.ask("rejected", "list", "--since", "2100-01-01") == []
     assert served.ask("rejected", "list", "--since", "1h")
-    place = reasons["undecodable"]["place"]
+    place = reasons["undecodable"]["log_position"]
     (shown,) = served.ask("rejected", "show", place)
     assert base64.b64decode(shown["value_base64"]) == b"this is no Avro"
-    (shown,) = served.ask("rejected", "show", reasons["key_mismatch"]["place"])
+    (shown,) = served.ask("rejected", "show", reasons["key_mismatch"]["log_position"])
     assert shown["event"]["envelope"]["event_type"] == "progress_reported"
     (sent,) = served.ask("rejected", "replay", place)
     assert sent["replayed"] == place
     wait_until(
-        lambda: sent["as"] in {row["place"] for row in served.ask("rejected", "list", "--reason", "undecodable")},
+        lambda: (
+            sent["as"] in {row["log_position"] for row in served.ask("rejected", "list", "--reason", "undecodable")}
+        ),
         30,
-        "the same record refused again",
+        "the same record rejected again",
         pause_s=0.5,
     )
     assert _run("rejected", "show", "0:999999", "--data", str(served.data)).code == 4
@@ -267,9 +269,9 @@ def test_a_list_that_is_followed_has_its_new_rows_once_until_ctrl_c(served: Serv
             lambda: all(len(lines(name)) == len(rows) for name, rows in before.items()), 60, "the rows of before"
         )
         assert {name: lines(name)[::-1] for name in _LISTS} == before
-        place = served.ask("rejected", "list", "--reason", "undecodable")[0]["place"]
+        place = served.ask("rejected", "list", "--reason", "undecodable")[0]["log_position"]
         (sent,) = served.ask("rejected", "replay", place)
-        wait_until(lambda: lines("rejected")[-1]["place"] == sent["as"], 60, "the new refusal")
+        wait_until(lambda: lines("rejected")[-1]["log_position"] == sent["as"], 60, "the new rejection")
         for process in running.values():
             process.signal(signal.SIGINT)
             assert process.wait(180)
@@ -299,8 +301,8 @@ def test_rows_are_written_as_csv_and_parquet_and_a_query_may_be_a_file(served: S
 def test_sql_gives_rows_and_its_errors_are_a_line(served: Served) -> None:
     assert served.ask("sql", "SELECT count() AS n, 'a' AS a FROM v_sessions;") == [{"n": RUNS, "a": "a"}]
     assert served.ask("sql", "/* a */ -- b\nSELECT unhex('c328') AS bytes") == [{"bytes": "\ufffd("}]
-    for refused in ("SELECT 1 FORMAT CSV", "WITH 1 AS x INSERT INTO schema_migrations SELECT x, 'a', 'b', now()"):
-        assert _run("sql", refused, "--data", str(served.data)).code == 5
+    for rejected in ("SELECT 1 FORMAT CSV", "WITH 1 AS x INSERT INTO schema_migrations SELECT x, 'a', 'b', now()"):
+        assert _run("sql", rejected, "--data", str(served.data)).code == 5
     wrong = _command("sql", "SELECT nothing FROM nowhere", "--data", str(served.data))
     assert (wrong.code, wrong.out) == (5, "")
     assert len(wrong.err.splitlines()) == 1
@@ -396,7 +398,7 @@ def test_a_run_of_a_stack_with_limits_takes_a_slot_of_its_tenant(served: Served,
     assert "is ready: 4 partitions" in log
 
 
-def test_a_second_stack_over_the_same_folder_is_refused(served: Served) -> None:
+def test_a_second_stack_over_the_same_folder_is_rejected(served: Served) -> None:
     second = _command("up", "--data", str(served.data))
     assert second.code == 6
     assert "another stack" in second.err

@@ -293,8 +293,8 @@ def test_the_end_of_a_process_ends_its_session_and_drains(
         os.kill(pid, signal.Signals[how])
     assert child.wait(180)
     assert list(of.spool_folder.iterdir()) == []
-    told = [event for event in read_events(kafka) if isinstance(event, Event)]
-    events = [event for event in told if not isinstance(event.payload, Heartbeat)]  # a slow start has some
+    reported = [event for event in read_events(kafka) if isinstance(event, Event)]
+    events = [event for event in reported if not isinstance(event.payload, Heartbeat)]  # a slow start has some
     assert [event.envelope.producer_seq for event in events] == list(range(1, 206))
     last = events[-1].payload
     assert isinstance(last, SessionTerminated)

@@ -130,7 +130,7 @@ def test_three_steps_of_a_workflow_share_a_shopping_list(pipeline: PipelineRig, 
         assert read.sync().version == 3
         assert read.state == {"shopping_list": []}
 
-        # The planner did not sync: its update is based on an old version and is refused, in the
+        # The planner did not sync: its update is based on an old version and is rejected, in the
         # middle of its phases. After a sync the planner continues from there.
         planned.update_state({"shopping_list": ["eggs"]})
         view = planned.sync()
@@ -144,8 +144,8 @@ def test_three_steps_of_a_workflow_share_a_shopping_list(pipeline: PipelineRig, 
         with pytest.raises(SessionLost):
             second.attach("0b0e7f0a-0000-4000-8000-000000000000")
 
-    refused = [record for record in audits_of(pipeline, planned.session_id) if record.kind == "refusal"]
-    assert [(r.reason_code, r.agent_id) for r in refused] == [("version_conflict", "planner")]
+    rejected = [record for record in audits_of(pipeline, planned.session_id) if record.kind == "rejection"]
+    assert [(r.reason_code, r.agent_id) for r in rejected] == [("version_conflict", "planner")]
     sent = [event.envelope for event in events_of(pipeline, planned.session_id)]
     assert {envelope.agent_id for envelope in sent if envelope.event_type != "heartbeat"} == {"planner", "buyer"}
 
@@ -184,7 +184,7 @@ def test_two_tenants_of_one_producer_are_judged_apart(pipeline: PipelineRig, tmp
         for session in (sessions[TENANT], third):
             session.close()
         assert client.flush(120) == 0
-        assert client.counters.refused == 0
+        assert client.counters.rejected == 0
     ids = {tenant: session.session_id for tenant, session in sessions.items()}
     ours = (*ids.values(), third.session_id)
     sent = [event.envelope for event in events_of(pipeline, *ours)]
@@ -192,5 +192,5 @@ def test_two_tenants_of_one_producer_are_judged_apart(pipeline: PipelineRig, tmp
     assert {each.tenant_id for each in sent if each.session_id == ids[OTHER]} == {OTHER}
     audits = audits_of(pipeline, *ours)
     assert {(each.tenant_id, each.session_id) for each in audits} >= {*ids.items()}
-    assert [each for each in audits if each.kind == "refusal"] == []
+    assert [each for each in audits if each.kind == "rejection"] == []
     assert "Terminated" not in {each.to_state for each in audits if each.tenant_id == OTHER}

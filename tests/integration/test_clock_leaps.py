@@ -18,7 +18,7 @@ from sessionary.schemas.settings import KafkaSettings
 from tests.integration.pipeline_rig import TENANT, TOKEN, PipelineRig
 from tests.integration.processor_load import changelog_of
 from tests.integration.test_no_false_timeouts import (
-    QUIET_MS,
+    OUTAGE_GRACE_MS,
     SESSIONS,
     heartbeat_sessions,
     read_timeouts,
@@ -52,7 +52,7 @@ class ShiftedPipeline:
         self.kafka: KafkaSettings = new_pipeline(self.broker.bootstrap_servers)
         self.rig = PipelineRig(self.kafka, None, processes)
         with self.worker_clock.preload():
-            self.rig.start_processor(quiet_ms=str(QUIET_MS), api_tokens=TOKENS)
+            self.rig.start_processor(outage_grace_ms=str(OUTAGE_GRACE_MS), api_tokens=TOKENS)
 
     def partitions(self) -> list[Any]:
         """Return the control API's list of partitions."""

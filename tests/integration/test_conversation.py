@@ -83,8 +83,8 @@ def test_a_session_of_two_services_shows_all_turns_and_results_in_its_rows_and_i
     services = TwoServices(pipeline, tmp_path)
     with services.first, services.second:
         session_id = services.work()
-    told = pipeline.ask(f"{session_id}/conversation?last=200")
-    assert [(turn["role"], turn["content"], turn["service_id"]) for turn in told["messages"]] == TURNS
+    reported = pipeline.ask(f"{session_id}/conversation?last=200")
+    assert [(turn["role"], turn["content"], turn["service_id"]) for turn in reported["messages"]] == TURNS
     calls = {call["idem_key"]: call["state"] for call in pipeline.ask(f"{session_id}/execution")["tool_calls"]}
     assert calls == {"revenue": "succeeded", "forecast": "succeeded"}
     results = {key: pipeline.ask(f"{session_id}/tool-calls/{key}")["result_json"] for key in calls}

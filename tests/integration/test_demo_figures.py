@@ -18,9 +18,9 @@ PAIRS = 100  # the engine breaks few ties alike
 
 
 def write_journal(path: Path, offsets: Sequence[int]) -> Path:
-    told = {"event_type": "session_activity", "tenant_id": "acme", "session_id": "s", "producer_id": "p"}
+    reported = {"event_type": "session_activity", "tenant_id": "acme", "session_id": "s", "producer_id": "p"}
     lines = [
-        {**told, "event_id": f"e{offset}", "producer_seq": offset, "partition": 0, "offset": offset, "error": None}
+        {**reported, "event_id": f"e{offset}", "producer_seq": offset, "partition": 0, "offset": offset, "error": None}
         for offset in offsets
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

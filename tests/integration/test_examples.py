@@ -53,7 +53,7 @@ def test_a_plain_agent_and_an_asyncio_agent_report_their_calls(rig: ExamplesRig)
         run.envelope.run_id
     }
     assert sum(isinstance(p, RunCompleted) for p in payloads) == 1
-    assert rig.refusals() == []
+    assert rig.rejections() == []
 
 
 def test_a_killed_agent_goes_on_in_its_next_process(rig: ExamplesRig, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_killed_agent_goes_on_in_its_next_process(rig: ExamplesRig, tmp_path: 
     assert end_of(events) == "completed"
     assert len({event.envelope.producer_id for event in events}) == 2
     assert not note.exists()
-    assert rig.refusals() == []
+    assert rig.rejections() == []
 
 
 def test_a_helper_works_on_the_session_of_another_process(rig: ExamplesRig) -> None:
@@ -82,7 +82,7 @@ def test_a_helper_works_on_the_session_of_another_process(rig: ExamplesRig) -> N
     updates = [(e.envelope.agent_id, e.payload.new_version) for e in events if isinstance(e.payload, StateUpdated)]
     assert updates == [("counter", 2), ("editor", 3)]
     assert end_of(events) == "completed"
-    assert rig.refusals() == []
+    assert rig.rejections() == []
 
 
 def test_a_session_waits_for_a_person_and_goes_on_in_another_process(rig: ExamplesRig) -> None:
@@ -96,7 +96,7 @@ def test_a_session_waits_for_a_person_and_goes_on_in_another_process(rig: Exampl
     asked = rig.run_example("pause_for_person.agent", "ask", 5000)
     rig.run_example("pause_for_person.agent", "answer", session_of(asked), "no")
     assert end_of(rig.events(asked)) == "cancelled"
-    assert rig.refusals() == []
+    assert rig.rejections() == []
 
 
 def test_an_agent_asks_and_an_operator_answers_or_none_in_time(rig: ExamplesRig) -> None:
@@ -116,11 +116,11 @@ def test_an_agent_asks_and_an_operator_answers_or_none_in_time(rig: ExamplesRig)
         answered = ControlApiClient(settings).act_on_session(session_id, TENANT, "approve", {}, "key")
         assert answered["reason_code"] == "approved"
         assert asking.communicate(timeout=END_S)[0] == "approved by ops in epoch 2\n"
-    assert rig.refusals() == []
+    assert rig.rejections() == []
 
 
 def test_an_agent_that_fails_tells_why(rig: ExamplesRig) -> None:
-    """It comes last: its tool may end later than its session, and is refused then."""
+    """It comes last: its tool may end later than its session, and is rejected then."""
     with rig.start_example("asyncio_tools.agent", "Atlantis") as failing:
         output, _ = failing.communicate(timeout=END_S)
     assert failing.returncode == 1

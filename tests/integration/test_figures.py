@@ -72,22 +72,22 @@ def test_sinks_write_the_figures_that_the_table_would_make_of_payloads(rows: Age
     assert [name for name, _ in columns] == list(FIGURE_COLUMNS)
     for name, made in columns:
         differing = f"countIf(NOT isNotDistinctFrom({name}, ({made}))) AS differing"
-        told = rows.fetch_values(
-            f"SELECT {differing}, uniqExact(ifNull(toString({name}), '')) > 1 AS told FROM history"
+        reported = rows.fetch_values(
+            f"SELECT {differing}, uniqExact(ifNull(toString({name}), '')) > 1 AS reported FROM history"
         )
-        assert told == [(0, 1)], name
+        assert reported == [(0, 1)], name
 
 
-def test_refused_usage_is_never_billed_however_old_it_is(rows: AgedRows) -> None:
+def test_rejected_usage_is_never_billed_however_old_it_is(rows: AgedRows) -> None:
     for offset, age in enumerate(AGES[:3]):
         place = 10 * offset
         rows.insert_rows("history", age, [usage("financial", session=n) for n in (place, place + 1)], place)
-        rows.refuse_rows(age, place + 1)
+        rows.reject_rows(age, place + 1)
     assert rows.fetch_values(_USAGE) == [(3, 300, 36)]
     rows.let_retention_pass()
     assert rows.fetch_values(_USAGE) == [(3, 300, 36)]
-    assert rows.fetch_values("SELECT countIf(is_refused) AS n, count() AS m FROM v_activity") == [(3, 6)]
-    # The rest of a refusal goes: personal data after 30 days, all but the mark after 365.
+    assert rows.fetch_values("SELECT countIf(is_rejected) AS n, count() AS m FROM v_activity") == [(3, 6)]
+    # The rest of a rejection goes: personal data after 30 days, all but the mark after 365.
     assert rows.fetch_values("SELECT count() AS n, countIf(detail != '') AS d FROM v_rejected") == [(2, 1)]
     marks = "SELECT session_id, event_id, tenant_id, service_id, key, value, headers, reason FROM rejected"
     assert rows.fetch_rows(f"{marks} WHERE source_offset = 21") == [
@@ -99,9 +99,9 @@ def test_refused_usage_is_never_billed_however_old_it_is(rows: AgedRows) -> None
     ]
 
 
-def test_a_refusal_marks_the_record_at_its_place_not_one_of_a_topic_that_was_made_again(rows: AgedRows) -> None:
+def test_a_rejection_marks_the_record_at_its_place_not_one_of_a_topic_that_was_made_again(rows: AgedRows) -> None:
     rows.insert_rows("history", 40, [usage("financial")], 7)
-    rows.refuse_rows(40, 7)
+    rows.reject_rows(40, 7)
     rows.insert_rows("history", 2, [usage("financial", seq=2)], 7)
     assert rows.fetch_values(_USAGE) == [(1, 100, 12)]
 
@@ -111,7 +111,7 @@ def test_marks_are_kept_for_as_long_as_settings_keep_the_history(rows: AgedRows,
     apply_retention(settings)
     for offset, age in enumerate((1, 4_000)):
         rows.insert_rows("history", age, [usage()], offset)
-        rows.refuse_rows(age, offset)
+        rows.reject_rows(age, offset)
     rows.insert_rows("history", 1, [usage(seq=2)], 5)
     rows.let_retention_pass()
     assert rows.fetch_values("SELECT count() AS n FROM history") == [(3,)], "50 years fit the columns' type"
@@ -124,7 +124,7 @@ def test_numbers_below_zero_that_older_rules_accepted_count_as_zero(rows: AgedRo
     assert rows.fetch_values("SELECT tokens_in FROM v_usage_calls ORDER BY 1") == [(0,), (100,)]
 
 
-def test_usage_is_told_by_day_model_session_user_and_agent_and_of_a_time(rows: AgedRows) -> None:
+def test_usage_is_reported_by_day_model_session_user_and_agent_and_of_a_time(rows: AgedRows) -> None:
     large, small = (UsageRecorded(model, 100, 10, 10, 2, is_timeout_retry=False) for model in ("large", "small"))
     values = [
         agent_event(large, session=1, seq=1),
@@ -258,15 +258,15 @@ def _aged_pipeline(rows: AgedRows) -> None:
         state = json.dumps({"text": "x" * 90})
         values = [usage(*classes, session=n), agent_event(StateUpdated(1, 2, state), *classes, session=n, seq=2)]
         rows.insert_rows("history", age, [*values, usage(*classes, session=n, seq=3)], 10 * n)
-        rows.refuse_rows(age, 10 * n + 2)
-        batch = batch_record(0, n, started_at=at, previous_acknowledged_at=None, applied=2, refused=1, audited=3)
-        told = BatchAcknowledged(0, n, at + 25_000, "p1")
+        rows.reject_rows(age, 10 * n + 2)
+        batch = batch_record(0, n, started_at=at, previous_acknowledged_at=None, applied=2, rejected=1, audited=3)
+        reported = BatchAcknowledged(0, n, at + 25_000, "p1")
         rows.insert_rows("batches", age, [encode_record(batch)], n)
         run_sql(
             rows.clickhouse,
             f"INSERT INTO {rows.clickhouse.clickhouse_database}.batch_acknowledgements "
             "(partition, number, acknowledged_at, instance) VALUES "
-            f"(0, {n}, fromUnixTimestamp64Micro({told.acknowledged_at}), 'p1')",
+            f"(0, {n}, fromUnixTimestamp64Micro({reported.acknowledged_at}), 'p1')",
         )
 
 
@@ -285,7 +285,7 @@ KEPT = (
     ("SELECT sum(calls) AS n, sum(tokens_in) AS t FROM v_usage", (3, 300)),
     ("SELECT sum(calls) AS n, sum(tokens_in) AS t FROM v_usage_by", (3, 300)),
     ("SELECT count() AS n, countIf(model = 'm-large') AS m FROM v_usage_calls", (3, 3)),
-    ("SELECT count() AS n, countIf(is_refused) AS r, sum(tokens_in) AS t FROM v_activity", (9, 3, 600)),
+    ("SELECT count() AS n, countIf(is_rejected) AS r, sum(tokens_in) AS t FROM v_activity", (9, 3, 600)),
     ("SELECT count() AS n FROM v_acknowledgements", (3,)),
     ("SELECT count() AS n FROM v_waiting_runs", (0,)),
     ("SELECT count() AS n FROM v_waiting_sessions", (0,)),

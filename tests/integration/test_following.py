@@ -22,7 +22,7 @@ _PAUSE_S = 0.02
 
 
 class Reader:
-    """What a process that follows sessions was told."""
+    """What a process that follows sessions was reported."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -34,14 +34,14 @@ class Reader:
         return {line["session"]: line["version"] for line in self.lines()}
 
     def wait_for(self, sessions: Sequence[Session]) -> None:
-        """Wait until each session's last version was told."""
+        """Wait until each session's last version was reported."""
         wanted = {session.session_id: session.version for session in sessions}
-        wait_until(lambda: self.last_versions() == wanted, 60, "the last versions to be told")
+        wait_until(lambda: self.last_versions() == wanted, 60, "the last versions to be reported")
 
     def delays_ms(self, first: int = 0) -> list[float]:
-        """Return how long after its update each state was told, from a line on."""
+        """Return how long after its update each state was reported, from a line on."""
         return sorted(
-            (line["told_s"] - line["content"]["sent_s"]) * 1_000
+            (line["reported_s"] - line["content"]["sent_s"]) * 1_000
             for line in self.lines()[first:]
             if "sent_s" in line["content"]
         )
@@ -57,7 +57,7 @@ def update(sessions: Sequence[Session], updates: int = UPDATES) -> None:
 
 def report(what: str, delays_ms: Sequence[float]) -> None:
     p50, p99 = (delays_ms[int(len(delays_ms) * share)] for share in (0.5, 0.99))
-    figures = f"{len(delays_ms)} states told, p50 {p50:.0f} ms, p99 {p99:.0f} ms, last {delays_ms[-1]:.0f} ms"
+    figures = f"{len(delays_ms)} states reported, p50 {p50:.0f} ms, p99 {p99:.0f} ms, last {delays_ms[-1]:.0f} ms"
     sys.stdout.write(f"{what}: {figures}\n")
 
 
@@ -106,12 +106,12 @@ def test_a_reader_in_another_process_sees_each_last_version_and_none_that_falls(
         wait_until(lambda: {line["session"]: line["state"] for line in reader.lines()} == wanted, 60, "the ends")
 
     for session in sessions:
-        told = [line for line in reader.lines() if line["session"] == session.session_id]
-        versions = [line["version"] for line in told]
+        reported = [line for line in reader.lines() if line["session"] == session.session_id]
+        versions = [line["version"] for line in reported]
         assert versions == sorted(versions)
         assert versions[-1] == session.version > 3 * UPDATES
-        assert len(set(versions)) > UPDATES  # changes are told, not only the ends of the rounds
-        assert told[-1]["content"] == session.state
+        assert len(set(versions)) > UPDATES  # changes are reported, not only the ends of the rounds
+        assert reported[-1]["content"] == session.state
 
 
 def test_a_client_follows_what_it_sent_itself(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ END = SessionTerminated("cancelled", None, None)
 
 
 def forged_events(owner: Agent) -> dict[str, OutgoingRecord]:
-    """Return well-formed events of the live session that must be refused, by the reason."""
+    """Return well-formed events of the live session that must be rejected, by the reason."""
     stranger, foreign = Agent(service_id="stranger"), Agent("globex", owner.service_id)
     stranger.key = owner.key
     foreign.key = foreign.key._replace(session_id=owner.key.session_id)
@@ -30,10 +30,10 @@ def forged_events(owner: Agent) -> dict[str, OutgoingRecord]:
 
 
 def row_of(kafka: KafkaSettings, agent: Agent) -> SessionState:
-    """Return the session's row without what tells of refusals."""
+    """Return the session's row without what tells of rejections."""
     row = changelog_of(kafka)[0][agent.key.encoded()]
     assert isinstance(row, SessionState)
-    return row._replace(audit_seq=0, producers=(), refusals=())
+    return row._replace(audit_seq=0, producers=(), rejections=())
 
 
 def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_security_row(
@@ -57,7 +57,7 @@ def test_a_forged_event_changes_no_row_and_leaves_one_letter_and_one_security_ro
     )
     pipeline.wait_landed(kinds=("audit", "rejected"))
     rows = pipeline.sql(
-        "SELECT reason_code, security, count() FROM {db}.audit FINAL WHERE kind = 'refusal' "
+        "SELECT reason_code, security, count() FROM {db}.audit FINAL WHERE kind = 'rejection' "
         "GROUP BY reason_code, security ORDER BY toString(reason_code)"
     )
     assert rows == [[reason, str(reason != "unknown_session").lower(), "1"] for reason in sorted(forged)]

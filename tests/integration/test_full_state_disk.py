@@ -12,8 +12,8 @@ from sessionary.infra.local.ports import free_port
 from sessionary.infra.local.process import Child
 from sessionary.schemas.settings import KafkaSettings
 from tests.integration.processor_load import (
-    HOLE_MS,
-    QUIET_MS,
+    OUTAGE_GRACE_MS,
+    OUTAGE_MS,
     BackgroundLoad,
     check_everything,
     count_judged,
@@ -35,8 +35,8 @@ class SmallDiskWorker:
     def __init__(self, kafka: KafkaSettings, processes: Processes, state: Path) -> None:
         state.mkdir()
         self.url = f"http://127.0.0.1:{(port := free_port())}"
-        fields = {"instance": "w1", "api_port": str(port), "api_tokens": TOKENS, "hole_ms": str(HOLE_MS)}
-        fields |= {"quiet_ms": str(QUIET_MS), "store": "rocksdb", "state_dir": str(state)}
+        fields = {"instance": "w1", "api_port": str(port), "api_tokens": TOKENS, "outage_ms": str(OUTAGE_MS)}
+        fields |= {"outage_grace_ms": str(OUTAGE_GRACE_MS), "store": "rocksdb", "state_dir": str(state)}
         argv = ["unshare", "-Urm", "sh", "-c", _MOUNT, DISK, sys.executable, "-m", "sessionary.stream_processors"]
         self.child: Child = processes.run(argv, env=environment(kafka, **fields), name="processor")
         self.ballast = Path(f"/proc/{self.child.pid}/root{state}/ballast")

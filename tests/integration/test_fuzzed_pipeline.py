@@ -27,8 +27,8 @@ from tests.core.record_fuzzer import FuzzedRecord
 from tests.fuzz.fuzz_run import VERDICT, FuzzRun
 from tests.integration.pipeline_rig import PipelineRig
 from tests.integration.processor_load import (
-    HOLE_MS,
-    QUIET_MS,
+    OUTAGE_GRACE_MS,
+    OUTAGE_MS,
     Sender,
     agent_of_partition,
     count_judged,
@@ -102,15 +102,15 @@ def send_fuzzed(kafka: KafkaSettings, records: Sequence[FuzzedRecord]) -> None:
     assert errors == []
 
 
-class Outcomes(NamedTuple):
+class FoundOutcomes(NamedTuple):
     """What became of the records of a log, by offset."""
 
     rejected: Counter[tuple[int, int, str]]
     audited: Counter[tuple[int, int, int, str, str | None, str | None]]
 
 
-def outcomes_of(rejected: Sequence[RejectedEvent], audits: Sequence[AuditRecord]) -> Outcomes:
-    return Outcomes(
+def outcomes_of(rejected: Sequence[RejectedEvent], audits: Sequence[AuditRecord]) -> FoundOutcomes:
+    return FoundOutcomes(
         Counter((one.source_partition, one.source_offset, one.reason) for one in rejected),
         Counter(
             # An agent's error code may be long, and is cut where a record would not fit its topic.
@@ -120,7 +120,7 @@ def outcomes_of(rejected: Sequence[RejectedEvent], audits: Sequence[AuditRecord]
     )
 
 
-def stored_outcomes(kafka: KafkaSettings) -> Outcomes:
+def stored_outcomes(kafka: KafkaSettings) -> FoundOutcomes:
     rejected, audits = (read_records(kafka, topic) for topic in (kafka.topics.rejected, kafka.topics.audit))
     return outcomes_of(
         [one for one in rejected if isinstance(one, RejectedEvent)],
@@ -128,8 +128,8 @@ def stored_outcomes(kafka: KafkaSettings) -> Outcomes:
     )
 
 
-def refolded_outcomes(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> Outcomes:
-    settings = PartitionSettings(kafka.topics.events, kafka.partitions, HOLE_MS, QUIET_MS)
+def refolded_outcomes(kafka: KafkaSettings, log: dict[int, list[LogRecord]]) -> FoundOutcomes:
+    settings = PartitionSettings(kafka.topics.events, kafka.partitions, OUTAGE_MS, OUTAGE_GRACE_MS)
     trail = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
     expected = refold(log, settings, audits=trail)
     return outcomes_of(expected.rejected, expected.audits)
@@ -161,7 +161,9 @@ def test_fuzzed_records_halt_nothing_and_valid_ones_go_on(
     halves = [run.made for run in runs]
     records = [*halves[0], *halves[1]]
     judged = sum(not (record.key is None and record.value == TICK) for record in records)
-    worker = rig.start_processor(hole_ms=str(HOLE_MS), quiet_ms=str(QUIET_MS), api_tokens=json.dumps(OPERATOR))
+    worker = rig.start_processor(
+        outage_ms=str(OUTAGE_MS), outage_grace_ms=str(OUTAGE_GRACE_MS), api_tokens=json.dumps(OPERATOR)
+    )
     rig.start_sinks(["history"])
     send_fuzzed(kafka, halves[0])
     # A slow worker must have judged enough of them before.
@@ -189,19 +191,19 @@ def test_fuzzed_records_halt_nothing_and_valid_ones_go_on(
             )
     found = stored_outcomes(kafka)
     assert found == refolded_outcomes(kafka, log)
-    judged_by_batches = sum(batch.applied + batch.duplicate + batch.refused + batch.fenced_beats for batch in batches)
+    judged_by_batches = sum(batch.applied + batch.duplicate + batch.rejected + batch.fenced_beats for batch in batches)
     assert judged_by_batches + sum(batch.ticks for batch in batches) == sum(map(len, log.values()))
-    # A verdict of a quota counts as a tick, unless it is refused.
+    # A verdict of a quota counts as a tick, unless it is rejected.
     verdicts = sum(run.seen[VERDICT] for run in runs)
     assert 0 <= judged + valid - judged_by_batches <= verdicts < RECORDS / 50
     assert {reason for _, _, reason in found.rejected} >= QUICK_REASONS
     assert "internal_error" not in {reason for _, _, reason in found.rejected}
-    assert sum(batch.refused for batch in batches) == found.rejected.total() > judged / 3
+    assert sum(batch.rejected for batch in batches) == found.rejected.total() > judged / 3
     assert sum(batch.audited for batch in batches) == found.audited.total()
     last = Counter(batch.partition for batch in batches for _ in range(batch.applied))
     assert all(last[partition] >= 4 + WORK_EVENTS for partition in range(kafka.partitions))
-    refused_keys = {one.key for one in read_records(kafka, kafka.topics.rejected) if isinstance(one, RejectedEvent)}
-    assert not refused_keys & {agent.key.encoded() for agent in agents}
+    rejected_keys = {one.key for one in read_records(kafka, kafka.topics.rejected) if isinstance(one, RejectedEvent)}
+    assert not rejected_keys & {agent.key.encoded() for agent in agents}
 
     wait_until(lambda: rig.lag(f"{kafka.topic_prefix}.sink.history", kafka.topics.events) == 0, 120, "the history")
     ((rows,),) = rig.sql("SELECT count() FROM {db}.history FINAL")

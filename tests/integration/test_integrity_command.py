@@ -96,7 +96,7 @@ def test_losses_after_which_nothing_followed_are_found_in_kafka(
 def test_v_integrity_knows_where_the_sinks_stand(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing follows the losses, and the view asks no Kafka: the running sink has told it."""
+    """Nothing follows the losses, and the view asks no Kafka: the running sink has reported it."""
     monkeypatch.setattr(landed_ends, "EVERY_S", 0.5)
     make_tables(clickhouse)
     settings, database = settings_for(kafka, clickhouse, instance=None), clickhouse.clickhouse_database
@@ -105,15 +105,15 @@ def test_v_integrity_knows_where_the_sinks_stand(
         columns = "fault, partition, rows, first_offset, last_offset"
         return run_sql(clickhouse, f"SELECT {columns} FROM {database}.v_integrity ORDER BY ALL").splitlines()
 
-    def wait_told(*faults: str) -> None:
+    def wait_reported(*faults: str) -> None:
         with sink_in_thread("history", settings):
             wait_until(lambda: show_faults() == list(faults), 120, f"{faults}")
 
     for partition, count in ((1, 20), (3, 5)):
         produce_ticks(kafka, partition, count)
-    told = "SELECT count() FROM {db}.landed_ends FINAL WHERE (partition, last_offset) IN ((1, 19), (3, 4))"
+    reported = "SELECT count() FROM {db}.landed_ends FINAL WHERE (partition, last_offset) IN ((1, 19), (3, 4))"
     with sink_in_thread("history", settings):
-        wait_until(rows_equal(clickhouse, told, [2]), 120, "both ends to be told")
+        wait_until(rows_equal(clickhouse, reported, [2]), 120, "both ends to be reported")
     assert show_faults() == []
     # The group's offset was moved to the end; Kafka deleted records before they were read.
     produce_ticks(kafka, 2, 3)
@@ -122,11 +122,11 @@ def test_v_integrity_knows_where_the_sinks_stand(
     place, admin = TopicPartition(kafka.topics.events, 3, 9), AdminClient(kafka.client_config())
     admin.delete_records([place])[place].result(120)
     skipped, unread = "history_end_missing\t2\t1\t2\t2", "history_deleted_unread\t3\t4\t5\t8"
-    wait_told(unread, skipped)
+    wait_reported(unread, skipped)
     # Everything is gone, and the tables are made again.
     for table in ("history", "landed_ends"):
         run_sql(clickhouse, f"TRUNCATE TABLE {database}.{table}")
-    wait_told(unread, "history_end_missing\t1\t1\t19\t19", skipped)
+    wait_reported(unread, "history_end_missing\t1\t1\t19\t19", skipped)
 
 
 def test_a_batch_that_cannot_be_read_hides_no_end_but_its_partition_s(
@@ -170,8 +170,13 @@ def test_a_repair_brings_back_what_kafka_still_has_and_the_rest_stays_a_fault(
     admin.delete_records([place])[place].result(120)
     capfd.readouterr()
     assert run(["integrity", "repair", "--from", "2020-01-01", "--json"]) == 0
-    told = {row["sink"]: row for row in map(json.loads, capfd.readouterr().out.splitlines())}["history"]
-    assert (told["repaired"], told["first_offset"], told["last_offset"], told["log_start"]) == (8, 12, 19, 12)
+    reported = {row["sink"]: row for row in map(json.loads, capfd.readouterr().out.splitlines())}["history"]
+    assert (reported["repaired"], reported["first_offset"], reported["last_offset"], reported["log_start"]) == (
+        8,
+        12,
+        19,
+        12,
+    )
     assert run(["integrity", "check", "--late", "0", "--json"]) == 1
     [lost] = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (lost["fault"], lost["partition"], lost["rows"]) == ("history_rows_missing", 1, 12)

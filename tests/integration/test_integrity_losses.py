@@ -29,7 +29,7 @@ from tests.support.pipelines import environment, run_sql
 from tests.support.sink_records import DAY_US, audit_record, batch_record
 from tests.support.waiting import wait_until
 
-TRANSACTIONS: Final = (1, 2, 3, 4)  # of partitions 0 to 2: two refusals, one audit record, eight other records
+TRANSACTIONS: Final = (1, 2, 3, 4)  # of partitions 0 to 2: two rejections, one audit record, eight other records
 QUIET: Final = 3  # a partition of whose transactions only Kafka knows more: they have ticks alone
 QUIET_TRANSACTIONS: Final = (1, 2)
 # A row of the second transaction of partition 1.
@@ -50,7 +50,9 @@ def encoded_records(kind: SinkKind, partition: int, numbers: Sequence[int]) -> l
         first = (number - 1) * 10
         if kind == "batches":
             counts = (
-                {"ticks": 10, "audited": 0} if is_quiet else {"ticks": 6, "fenced_beats": 2, "refused": 2, "audited": 1}
+                {"ticks": 10, "audited": 0}
+                if is_quiet
+                else {"ticks": 6, "fenced_beats": 2, "rejected": 2, "audited": 1}
             )
             times = {"started_at": at, "previous_acknowledged_at": None}
             offsets = {"first_offset": first, "last_offset": first + 9}
@@ -218,6 +220,6 @@ def test_what_only_kafka_knows_is_named_by_the_command_the_exporter_and_doctor(p
         lost.add((f"{kind}_log_shorter", 2))
     assert set(pipeline.find_faults()) == lost
     assert ask_landed_ends(LagSettings.from_env()).by_fault == dict.fromkeys(END_FAULTS, 1)
-    told = pipeline.run_doctor()
-    assert not told.ok
-    assert sorted(told.found.split(", ")) == sorted(f"{fault}: partition {partition}" for fault, partition in lost)
+    reported = pipeline.run_doctor()
+    assert not reported.ok
+    assert sorted(reported.found.split(", ")) == sorted(f"{fault}: partition {partition}" for fault, partition in lost)

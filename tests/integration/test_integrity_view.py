@@ -63,26 +63,26 @@ class Rows:
         ]
         self.insert("audit", [self.raw(partition, n, line) for n, line in enumerate(lines)])
 
-    def refusals(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
-        """Insert the rows of the two refused records of each transaction."""
+    def rejections(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
+        """Insert the rows of the two rejected records of each transaction."""
         empty = (None,) * 5
         offsets = [number * _RECORDS + n for number in numbers for n in (3, 7)]
         at = self.now_us - age_us
-        refusals = [RejectedEvent("bad_key", "", False, *empty, "t", partition, offset, at) for offset in offsets]
-        self.insert("rejected", [self.raw(partition, record.source_offset, record) for record in refusals])
+        rejections = [RejectedEvent("bad_key", "", False, *empty, "t", partition, offset, at) for offset in offsets]
+        self.insert("rejected", [self.raw(partition, record.source_offset, record) for record in rejections])
 
     def batches(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
         """Insert the rows of transactions."""
         at = self.now_us - age_us
         records = [
-            batch_record(partition, n, applied=8, refused=2, started_at=at, previous_acknowledged_at=None)
+            batch_record(partition, n, applied=8, rejected=2, started_at=at, previous_acknowledged_at=None)
             for n in numbers
         ]
         self.insert("batches", [self.raw(partition, record.number, record) for record in records])
 
     def transactions(self, partition: int, numbers: Sequence[int], age_us: int = 0) -> None:
         """Insert all rows of transactions, those of `batches` first."""
-        for write in (self.batches, self.history, self.audit, self.refusals):
+        for write in (self.batches, self.history, self.audit, self.rejections):
             write(partition, numbers, age_us)
 
 
@@ -160,7 +160,7 @@ def test_rows_at_the_end_are_missed_once_they_are_late(rows: Rows, tables: Click
         ("history_rows_missing", 0, 10, 50, 59),
         ("rejected_rows_missing", 0, 2, 50, 59),
     ]
-    for write in (rows.history, rows.audit, rows.refusals):
+    for write in (rows.history, rows.audit, rows.rejections):
         write(0, [5])
     assert faults(tables, late_s=0) == []
 
@@ -176,9 +176,9 @@ def test_batches_that_lack_are_found_between_others_and_at_the_end(rows: Rows, t
     inserter = TableInserter(SinkSettings.model_validate(tables.model_dump()), side.table)
     inserter.open()
     block = inserter.new_block()
-    told = encode_record(BatchAcknowledged(1, 6, rows.now_us, "w1"))
-    assert not block.add_rows([side.build_row(RawRecord("t", 1, 9, rows.now_us // 1_000, b"k", told), Decoder())])
-    inserter.insert_block(block, "told", first_try=True)
+    reported = encode_record(BatchAcknowledged(1, 6, rows.now_us, "w1"))
+    assert not block.add_rows([side.build_row(RawRecord("t", 1, 9, rows.now_us // 1_000, b"k", reported), Decoder())])
+    inserter.insert_block(block, "reported", first_try=True)
     inserter.close()
     assert faults(tables, late_s=0) == [*end, ("batch_missing", 1, 2, 50, None)]
 
@@ -228,7 +228,7 @@ def test_a_row_that_is_stored_twice_is_a_fault_until_it_is_merged(rows: Rows, ta
     for table in names:
         run_sql(tables, f"OPTIMIZE TABLE {database}.{table} FINAL")
         run_sql(tables, f"SYSTEM STOP MERGES {database}.{table}")
-    for write in (rows.history, rows.audit, rows.refusals):
+    for write in (rows.history, rows.audit, rows.rejections):
         write(1, [2])
     assert faults(tables) == [
         ("audit_rows_doubled", 1, 1, 20, 29),
@@ -263,7 +263,7 @@ def test_what_retention_may_have_removed_is_no_fault(tables: ClickHouseSettings)
         rows.batches(0, [number], days * DAY_US)
     rows.close()
     assert faults(tables) == []
-    # After 30 days rows of personal data are gone, after 365 days refusals are.
+    # After 30 days rows of personal data are gone, after 365 days rejections are.
     assert faults(tables, late_s=0) == [
         ("audit_rows_missing", 0, 1, 30, 39),
         ("history_rows_missing", 0, 10, 30, 39),
@@ -315,13 +315,13 @@ class Ends:
         self._table = f"{clickhouse.clickhouse_database}.landed_ends"
 
     def tell(
-        self, sink: SinkKind, committed: int, last: int | None, topic_id: str = "", told: str = "now64(3)"
+        self, sink: SinkKind, committed: int, last: int | None, topic_id: str = "", reported: str = "now64(3)"
     ) -> None:
         run_sql(
             self._clickhouse,
             f"INSERT INTO {self._table} (sink, consumer_group, partition, topic_id, committed, log_start, log_end, "
-            f"last_offset, told_at) SELECT '{sink}', 'g', 1, '{topic_id}', {committed}, 100, 200, "
-            f"{'NULL' if last is None else last}, {told}",
+            f"last_offset, reported_at) SELECT '{sink}', 'g', 1, '{topic_id}', {committed}, 100, 200, "
+            f"{'NULL' if last is None else last}, {reported}",
         )
 
 
@@ -346,12 +346,12 @@ def test_the_record_that_a_sink_has_written_last_must_have_a_row(rows: Rows, tab
     assert ("audit_end_missing", 1, 1, 149, 149) in faults(tables)
 
 
-def test_where_a_sink_stands_is_within_its_log_and_was_told_lately(rows: Rows, tables: ClickHouseSettings) -> None:
+def test_where_a_sink_stands_is_within_its_log_and_was_reported_lately(rows: Rows, tables: ClickHouseSettings) -> None:
     ends = Ends(tables)
     ends.tell("history", 90, None)
     ends.tell("audit", 203, None)
     ends.tell("rejected", 100, None)
-    ends.tell("batches", 150, 149, told="now64(3) - INTERVAL 8 DAY")  # such a row may have expired
+    ends.tell("batches", 150, 149, reported="now64(3) - INTERVAL 8 DAY")  # such a row may have expired
     assert faults(tables) == [("audit_log_shorter", 1, 3, 200, 202), ("history_deleted_unread", 1, 10, 90, 99)]
 
 

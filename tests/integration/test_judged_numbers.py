@@ -60,7 +60,7 @@ def shared(tables: ClickHouseSettings) -> SharedRun:
 
 
 def test_a_run_s_events_have_the_places_that_the_judge_gives_them(shared: SharedRun) -> None:
-    """From 1 without gap: three writers, events that no run counts, refused and repeated ones."""
+    """From 1 without gap: three writers, events that no run counts, rejected and repeated ones."""
     first, second, third = shared.first, shared.second, shared.third
     assert shared.send(first, "run_started", IN_RUN, mode="detached") == "applied"
     assert shared.send(second, "run_running", IN_RUN, progress=0.1) == "applied"
@@ -69,10 +69,10 @@ def test_a_run_s_events_have_the_places_that_the_judge_gives_them(shared: Shared
     assert shared.send(first, "session_activity", IN_RUN) == "applied"
     step = second.event_bytes("step_started", IN_RUN, name="a", attempt=1)
     assert [shared.append(step), shared.append(step)] == ["applied", "duplicate"]
-    # What is delivered again after its refusal is a duplicate: it was judged.
-    refused = second.event_bytes("run_running", IN_RUN, progress=2.0)
-    assert [shared.append(refused), shared.append(refused)] == ["invalid_value", "duplicate"]
-    assert shared.append(refused, replayed=True) == "duplicate"
+    # What is delivered again after its rejection is a duplicate: it was judged.
+    rejected = second.event_bytes("run_running", IN_RUN, progress=2.0)
+    assert [shared.append(rejected), shared.append(rejected)] == ["invalid_value", "duplicate"]
+    assert shared.append(rejected, replayed=True) == "duplicate"
     # An event that comes into its gap is applied, but to no run.
     lost = third.event_bytes("usage_recorded", IN_RUN)
     assert shared.append(shared.message(third, "m1", **IN_RUN)) == "applied"
@@ -95,8 +95,8 @@ def test_turns_have_the_numbers_that_the_judge_gives_them(shared: SharedRun) -> 
         assert shared.append(shared.message(agent, name)) == "applied"
     again = shared.message(second, "d")
     assert [shared.append(again), shared.append(again)] == ["applied", "duplicate"]
-    refused = second.event_bytes("message_appended", content="x" * (MESSAGE_CHARACTERS_MAX + 1), name="long")
-    assert [shared.append(refused), shared.append(refused)] == ["invalid_value", "duplicate"]
+    rejected = second.event_bytes("message_appended", content="x" * (MESSAGE_CHARACTERS_MAX + 1), name="long")
+    assert [shared.append(rejected), shared.append(rejected)] == ["invalid_value", "duplicate"]
     unknown = shared.message(second, "e", run_id="none")
     assert [shared.append(unknown), shared.append(unknown, replayed=True)] == ["unknown_run", "duplicate"]
     # A message that comes into its gap is the next turn.
@@ -124,7 +124,7 @@ def test_a_forged_record_of_another_session_hides_no_event(shared: SharedRun) ->
     assert shared.ask(f"SELECT turns FROM v_sessions WHERE session_id = '{shared.first.key.session_id}'") == [(1,)]
 
 
-def test_a_refused_call_counts_nowhere_also_if_it_is_delivered_again(shared: SharedRun) -> None:
+def test_a_rejected_call_counts_nowhere_also_if_it_is_delivered_again(shared: SharedRun) -> None:
     first, third = shared.first, shared.third
     assert shared.send(first, "usage_recorded", model="large") == "applied"
     too_little = first.event_bytes("usage_recorded", model="large", tokens_in=-1)
@@ -142,7 +142,7 @@ def test_a_refused_call_counts_nowhere_also_if_it_is_delivered_again(shared: Sha
     assert shared.ask("SELECT sum(calls) AS n FROM v_calls_per_minute") == [(1,)]
 
 
-def test_a_refused_update_that_is_delivered_again_is_no_version_of_the_session(shared: SharedRun) -> None:
+def test_a_rejected_update_that_is_delivered_again_is_no_version_of_the_session(shared: SharedRun) -> None:
     first = shared.first
     assert shared.send(first, "state_updated", state_json='{"n":1}') == "applied"
     ahead = first.event_bytes("state_updated", base_version=7, new_version=8, state_json=f'"{"x" * 500}"')

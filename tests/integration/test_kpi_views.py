@@ -59,7 +59,7 @@ def usage(number: int, cost: int, *, retry: bool = False) -> bytes:
     return agent_event(UsageRecorded("m", 100, 10, cost - 1, 1, is_timeout_retry=retry), seq=number)
 
 
-def refused(offset: int, at_us: int) -> bytes:
+def rejected(offset: int, at_us: int) -> bytes:
     return encode_record(RejectedEvent("stale_epoch", "", True, None, None, None, None, None, "t", 0, offset, at_us))
 
 
@@ -103,22 +103,22 @@ def test_a_clean_up_whose_confirmation_a_late_sink_has_not_read_is_not_judged_ye
 
 @pytest.mark.parametrize("percent", [9, 11])
 def test_the_share_of_costs_of_retries_after_a_timeout(tables: ClickHouseSettings, now_us: int, percent: int) -> None:
-    """R-000-46: a load of 9 % and one of 11 %; refused and repeated events cost nothing."""
+    """R-000-46: a load of 9 % and one of 11 %; rejected and repeated events cost nothing."""
     events = [usage(1, 100 - percent), usage(2, percent, retry=True), usage(2, percent, retry=True), usage(3, 5_000)]
     insert_records(tables, "history", events, now_us - _SECOND_US)
     insert_records(tables, "history", [usage(4, 5_000)], now_us - 2 * _HOUR_S * _SECOND_US, "before")
-    insert_records(tables, "rejected", [refused(3, now_us - _SECOND_US)], now_us)
+    insert_records(tables, "rejected", [rejected(3, now_us - _SECOND_US)], now_us)
     assert ask_key_figures(tables, _HOUR_S).timeout_retry_cost_ratio == pytest.approx(percent / 100)
 
 
-def test_the_largest_context_is_that_of_an_event_that_was_not_refused(tables: ClickHouseSettings, now_us: int) -> None:
+def test_the_largest_context_is_that_of_an_event_that_was_not_rejected(tables: ClickHouseSettings, now_us: int) -> None:
     """R-000-44."""
     beats = [
         agent_event(Heartbeat(number), seq=number, context_bytes=size)
         for number, size in enumerate((5, 209_715_201, 10**12))
     ]
     insert_records(tables, "history", beats, now_us - _SECOND_US)
-    insert_records(tables, "rejected", [refused(2, now_us - _SECOND_US)], now_us)
+    insert_records(tables, "rejected", [rejected(2, now_us - _SECOND_US)], now_us)
     assert ask_key_figures(tables, _HOUR_S).session_context_bytes_max == 209_715_201
 
 
@@ -133,7 +133,7 @@ def test_latencies_and_the_share_of_audit_bytes(tables: ClickHouseSettings, now_
     ]
     insert_records(tables, "batches", [encode_record(record) for record in batches], now_us)
     figures = ask_key_figures(tables, _HOUR_S)
-    # The acknowledgement of each is told by the next one.
+    # The acknowledgement of each is reported by the next one.
     assert figures.transition_latency == Quantiles(0.05, 0.06, 0.06)
     assert figures.audit_write_latency == Quantiles(0.03, 0.04, 0.04)
     sizes = ClickHouseClient(tables).fetch_one(
@@ -142,13 +142,13 @@ def test_latencies_and_the_share_of_audit_bytes(tables: ClickHouseSettings, now_
     assert figures.audit_io_ratio == sizes["a"] / (sizes["a"] + sizes["b"])
 
 
-def test_stored_bytes_are_told_by_session_and_layer(tables: ClickHouseSettings, now_us: int) -> None:
+def test_stored_bytes_are_reported_by_session_and_layer(tables: ClickHouseSettings, now_us: int) -> None:
     """R-003-89."""
     state = '{"text": "' + "ä" * 5_000 + '"}'
     updates = [StateUpdated(1, 2, state), StateUpdated(2, 3, state + state), StateUpdated(9, 10, state * 9)]
     events = [agent_event(update, seq=number) for number, update in enumerate(updates)]
     insert_records(tables, "history", events, now_us)
-    insert_records(tables, "rejected", [refused(2, now_us)], now_us)
+    insert_records(tables, "rejected", [rejected(2, now_us)], now_us)
     sizes = "SELECT layer, records, bytes FROM v_stored_bytes WHERE tenant_id = 'acme' ORDER BY layer"
 
     def stored() -> list[tuple[object, ...]]:
@@ -170,7 +170,7 @@ def test_the_largest_tenant_stores_what_the_view_says_of_it(tables: ClickHouseSe
     insert_records(tables, "history", events, now_us)
     lines = [encode_record(audit_record(1, seq, at=now_us)) for seq in (1, 2)]
     insert_records(tables, "audit", lines, now_us)
-    insert_records(tables, "rejected", [refused(9, now_us)] * 50, now_us)  # of no tenant
+    insert_records(tables, "rejected", [rejected(9, now_us)] * 50, now_us)  # of no tenant
     asked = "SELECT tenant_id, layer, bytes FROM v_stored_bytes WHERE layer != 'state'"
     stored = {(row["tenant_id"], row["layer"]): row["bytes"] for row in ClickHouseClient(tables).fetch_rows(asked)}
     assert stored["globex", "history"] > stored["acme", "history"]

@@ -74,9 +74,9 @@ def test_the_exporter_tells_the_states_of_groups_and_partitions(kafka: KafkaSett
     }
     with closing(consumer), running_exporter(kafka, window_s=2.0) as port:
 
-        def are_told() -> bool:
+        def are_reported() -> bool:
             consumer.poll(0)
             page = metric_values(port)
             return all(page.get(f"sessionary_lag_{series}") == 1.0 for series in wanted)
 
-        wait_until(are_told, 60, "all states")
+        wait_until(are_reported, 60, "all states")

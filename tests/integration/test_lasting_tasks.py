@@ -122,7 +122,7 @@ class ThreeWorkers:
         return {run["run_id"]: run["state"] for run in body["runs"]}
 
 
-def is_told(client: SessionClient, status: dict[str, Any]) -> bool:
+def is_reported(client: SessionClient, status: dict[str, Any]) -> bool:
     """Return whether the status of a task is this one."""
     return client.check_task_status(status["task_id"]) == status
 
@@ -134,8 +134,8 @@ def test_ten_tasks_outlive_their_client_and_restarts_of_everything(
     *tasks, broken = workers.ask_and_die()
     with workers.client(2, "second") as client:
         for task in tasks:
-            told = {"task_id": task, "status": "running", "progress": 0.4, "task_type": "model_training"}
-            wait_until(partial(is_told, client, told), 60, "a task to be at work")
+            reported = {"task_id": task, "status": "running", "progress": 0.4, "task_type": "model_training"}
+            wait_until(partial(is_reported, client, reported), 60, "a task to be at work")
         # Ten are in flight: another one is accepted, and is at work as well.
         session = client.session(user_id="ben")
         mine = session.start_task("model_training", {}, timeout_s=120)

@@ -12,7 +12,7 @@ import pytest
 
 from sessionary.infra.local.process import Child
 from sessionary.schemas.settings import KafkaSettings
-from tests.integration.processor_load import HOLE_MS, QUIET_MS, Agent, Sender, check_everything, wait_judged
+from tests.integration.processor_load import OUTAGE_GRACE_MS, OUTAGE_MS, Agent, Sender, check_everything, wait_judged
 from tests.integration.test_processor_road import SHORT, count_transitions
 from tests.support import Processes, wait_until
 from tests.support.pipelines import environment
@@ -27,7 +27,9 @@ def start_worker(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> 
 
     def start() -> Child:
         (tmp_path / "held").touch()
-        env = environment(kafka, instance="w1", api_port="0", hole_ms=str(HOLE_MS), quiet_ms=str(QUIET_MS))
+        env = environment(
+            kafka, instance="w1", api_port="0", outage_ms=str(OUTAGE_MS), outage_grace_ms=str(OUTAGE_GRACE_MS)
+        )
         return processes.start("tests.support.hanging_worker", "seek", str(tmp_path / "held"), env=env, name="w1")
 
     return start

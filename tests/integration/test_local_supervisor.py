@@ -91,7 +91,7 @@ def test_a_part_that_cannot_run_is_tried_again_with_growing_waits(tmp_path: Path
     assert (tmp_path / "a.log").read_text().startswith("no\nno\nno\nno\n")
 
 
-def test_a_part_that_needs_set_up_is_told_with_its_reason_and_tried_again_slowly(tmp_path: Path) -> None:
+def test_a_part_that_needs_set_up_is_reported_with_its_reason_and_tried_again_slowly(tmp_path: Path) -> None:
     changes: SimpleQueue[PartChange] = SimpleQueue()
     part = Part("a", _python("print('first'); print('no table'); raise SystemExit(6)"), tmp_path / "a.log")
     back_off = BackOff(first_s=0.01, most_s=0.04, reset_after_s=_RESET_S, set_up_s=0.05)

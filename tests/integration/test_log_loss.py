@@ -185,7 +185,7 @@ def test_an_accepted_truncation_folds_no_offset_twice_and_goes_on(
         assert (start, end) == (0, max(40, cut + grown))
         await bench.close(accepting)
         again = bench.own()
-        await bench.seen(lambda: again.is_open)  # no loss is told any more
+        await bench.seen(lambda: again.is_open)  # no loss is reported any more
         await bench.close(again)
         (line,) = decision_lines(kafka)
         assert (line.kind, line.actor) == ("decision", "alice")

@@ -24,8 +24,8 @@ def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     )
     assert found is not None, output
     task_id = found[1]
-    told = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
-    assert json.loads(rig.run_example("long_task.agent", "status", task_id)) == told
+    reported = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
+    assert json.loads(rig.run_example("long_task.agent", "status", task_id)) == reported
     waiting = {"error": "task not completed. Current status: started"}
     assert json.loads(rig.run_example("long_task.agent", "result", task_id)) == waiting
 
@@ -38,7 +38,7 @@ def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     with SessionClient(tenant_id=TENANT, service_id="training", agent_id="watcher", settings=settings) as client:
         assert last_state(client, task_id) == "completed"
     assert json.loads(rig.run_example("long_task.agent", "status", task_id)) == {
-        **told,
+        **reported,
         "status": "completed",
         "progress": 1.0,
     }
@@ -49,6 +49,6 @@ def test_a_tool_starts_a_task_and_other_processes_ask_for_it(
     (queued,) = (payload for payload in payloads if isinstance(payload, RunQueued))
     (called,) = (payload for payload in payloads if isinstance(payload, ToolCallSucceeded))
     assert (queued.task_type, task_id in (called.result_json or "")) == ("model_training", True)
-    assert rig.refusals() == []
+    assert rig.rejections() == []
     unknown = json.loads(rig.run_example("long_task.agent", "status", "11111111-1111-8111-8111-111111111111"))
     assert unknown == {"error": "task not found"}

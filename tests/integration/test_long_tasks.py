@@ -113,10 +113,10 @@ def test_a_task_goes_on_without_its_client_and_through_restarts(
     rig = TaskRig(started_pipeline(kafka, processes), processes, tmp_path)
     task_id = rig.ask_and_die()
     with rig.client() as client:
-        told = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
-        wait_until(lambda: client.check_task_status(task_id) == told, 30, "the task to be known")
+        reported = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
+        wait_until(lambda: client.check_task_status(task_id) == reported, 30, "the task to be known")
         rig.start_worker("worker-1", lease_s=300)  # longer than any pause of the machine
-        running = {**told, "status": "running", "progress": 0.25}
+        running = {**reported, "status": "running", "progress": 0.25}
         wait_until(lambda: client.check_task_status(task_id) == running, 60, "the task to be at work")
         assert client.get_task_results(task_id) == {"error": "task not completed. Current status: running"}
         rig.pipeline.processor.kill()

@@ -63,13 +63,13 @@ def test_runs_with_large_artifacts_side_by_side_all_finish_within_bounds(
     )
     assert program.wait(TIMEOUT_S)
     assert program.exit_code == 0
-    told: dict[str, Any] = json.loads(program.log.read_text().splitlines()[-1])
-    assert told["calls"] == (RUNS + 1) * STEPS * CALLS
-    assert told["grown_bytes"] <= GROWTH_BYTES_MAX
+    reported: dict[str, Any] = json.loads(program.log.read_text().splitlines()[-1])
+    assert reported["calls"] == (RUNS + 1) * STEPS * CALLS
+    assert reported["grown_bytes"] <= GROWTH_BYTES_MAX
 
     rows = changelog_rows(kafka)
     library = ArtifactLibrary(tmp_path / "artifacts")
-    for number, session_id in told["sessions"].items():
+    for number, session_id in reported["sessions"].items():
         key = SessionKey(TENANT, session_id)
         run = pipeline.ask(f"{session_id}/runs/r")
         assert run["state"] == "completed"

@@ -102,7 +102,7 @@ def test_a_session_moves_to_another_service_and_works_on_there(
         assert (view.owner_service, view.epoch, view.version) == (TARGET, 2, 3)
     assert rig.errors == []
     trail = rig.audits(session)
-    assert not any(line.kind == "refusal" for line in trail)
+    assert not any(line.kind == "rejection" for line in trail)
     assert [
         (line.migration_step, line.from_service, line.to_service) for line in trail if line.kind == "migration"
     ] == [(step, "billing", TARGET) for step in ("offered", "prepared", "completed")]
@@ -184,14 +184,14 @@ def work_until_fenced(session: Session) -> int:
 def find_freezes_ms(kafka: KafkaSettings) -> list[int]:
     """Return of each session the log time between the owner's last work and the target's first.
 
-    Work that was refused does not count. In order of their length.
+    Work that was rejected does not count. In order of their length.
     """
     rejected = (record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent))
-    refused = {(record.source_partition, record.source_offset) for record in rejected}
+    rejected_at = {(record.source_partition, record.source_offset) for record in rejected}
     decoder, at_ms = Decoder(), defaultdict[tuple[str, str], list[int]](list)
     for stored in read_topic(kafka, kafka.topics.events):
         event = decoder.decode_event(stored.value)
-        if not isinstance(event, Event) or (stored.partition, stored.offset) in refused:
+        if not isinstance(event, Event) or (stored.partition, stored.offset) in rejected_at:
             continue
         if event.envelope.event_type == "session_activity":
             at_ms[event.envelope.session_id, event.envelope.service_id].append(stored.timestamp_ms)

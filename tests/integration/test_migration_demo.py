@@ -35,7 +35,7 @@ def test_the_demo_moves_a_session_through_three_services_and_tells_its_trail(tmp
         ("researcher_1", "analyzer_1"),
         ("analyzer_1", "writer_1"),
     ]
-    accepted = [(line["service"], line["event"]) for line in found["trail"] if not line["refusal"]]
+    accepted = [(line["service"], line["event"]) for line in found["trail"] if not line["rejection"]]
     steps = [
         ("research", "session_created"),
         ("research", "session_paused"),

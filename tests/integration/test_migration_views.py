@@ -75,13 +75,13 @@ def judged(tables: ClickHouseSettings) -> JudgedRows:
 def test_a_migration_is_one_row_with_its_freeze_and_its_clean_up(judged: JudgedRows) -> None:
     assert judged.send(judged.owner, "session_activity") == "applied"
     judged.migrate()
-    assert judged.send(judged.owner, "session_activity", {"epoch": 1}) == "refused stale_epoch"
+    assert judged.send(judged.owner, "session_activity", {"epoch": 1}) == "rejected stale_epoch"
     assert judged.send(judged.target, "session_activity") == "applied"
     cleanup = judged.rig.row_of(judged.owner).cleanups[-1].cleanup_id
     assert judged.send(judged.owner, "resources_released", cleanup_id=cleanup) == "applied"
     judged.insert()
     columns = "from_service, to_service, step, reason_code, epoch, held_ms, freeze_ms"
-    # Activity, three steps, a refused event, activity: a second between each two.
+    # Activity, three steps, a rejected event, activity: a second between each two.
     assert judged.ask(f"SELECT {columns} FROM v_migrations") == [
         ("billing", TARGET, "completed", "migrated", 2, 1_000, 5_000)
     ]
@@ -99,18 +99,18 @@ def test_a_command_that_waits_finds_the_ends_of_its_migrations(judged: JudgedRow
     judged.send(judged.target, "session_migration_offered", migration_id="m2", target_service="billing")
     judged.insert()
     judged.insert("again")  # a row that is stored twice is one
-    told: list[int] = []
+    reported: list[int] = []
     two_days_ago_s = time.monotonic() - 2 * 86_400
     source = ClickHouseClient(judged.rows.clickhouse)
-    found = _await_ends(source, TARGET, ["m1", "m0"], two_days_ago_s, 0.0, told.append)
+    found = _await_ends(source, TARGET, ["m1", "m0"], two_days_ago_s, 0.0, reported.append)
     assert [(row["migration_id"], row["step"], row["reason_code"]) for row in found] == [
         ("m1", "completed", "migrated"),
         ("m0", "aborted", "called_off"),
     ]
-    assert told == []
+    assert reported == []
 
 
-def test_owners_follow_each_other_without_a_hole(judged: JudgedRows) -> None:
+def test_owners_follow_each_other_without_a_gap(judged: JudgedRows) -> None:
     judged.migrate()
     assert judged.send(judged.target, "session_taken_over") == "applied"
     judged.insert()
@@ -120,11 +120,11 @@ def test_owners_follow_each_other_without_a_hole(judged: JudgedRows) -> None:
         (2, TARGET, "migrated", 0),
         (3, TARGET, "taken_over", 1),
     ]
-    holes = (
+    gaps = (
         "SELECT count() FROM v_session_owners AS a JOIN v_session_owners AS b ON b.epoch = a.epoch + 1 "
         "WHERE a.until != b.since"
     )
-    assert judged.ask(holes) == [(0,)]
+    assert judged.ask(gaps) == [(0,)]
 
 
 def test_a_migration_whose_time_is_over_is_aborted_and_a_deadline(judged: JudgedRows) -> None:
@@ -141,8 +141,8 @@ def test_a_migration_whose_time_is_over_is_aborted_and_a_deadline(judged: Judged
 def test_who_wrote_to_a_session_of_another_service(judged: JudgedRows) -> None:
     judged.migrate()
     for _ in range(2):
-        assert judged.send(judged.owner, "session_activity", {"epoch": 1}) == "refused stale_epoch"
-    assert judged.send(judged.owner, "session_paused") == "refused not_owner"
+        assert judged.send(judged.owner, "session_activity", {"epoch": 1}) == "rejected stale_epoch"
+    assert judged.send(judged.owner, "session_paused") == "rejected not_owner"
     judged.insert()
     found = judged.ask("SELECT service_id, reason, events FROM v_foreign_writers ORDER BY reason")
     assert found == [("billing", "not_owner", 1), ("billing", "stale_epoch", 2)]
@@ -159,7 +159,7 @@ def test_calls_that_ran_when_their_session_was_held(judged: JudgedRows) -> None:
     for agent, step in ((judged.owner, "offered"), (judged.target, "loaded")):
         assert judged.send(agent, f"session_migration_{step}", migration_id="m1") == "applied"
     assert call("during", "tool_call_succeeded") == "applied"
-    assert call("late", "tool_call_started") == "refused illegal_transition"
+    assert call("late", "tool_call_started") == "rejected illegal_transition"
     row = judged.rig.row_of(judged.owner)
     same = {"version": row.version, "content_hash": content_hash(row.state_json)}
     accepted: dict[str, Any] = {"migration_id": "m1", "target_service": TARGET, **same}

@@ -24,7 +24,7 @@ def _tally_requests(kafka: KafkaSettings) -> list[CleanupRequest]:
     return [record for record in records if isinstance(record, CleanupRequest) and record.service_id == TALLY_SERVICE]
 
 
-def _tally_refusals(kafka: KafkaSettings) -> list[RejectedEvent]:
+def _tally_rejections(kafka: KafkaSettings) -> list[RejectedEvent]:
     records = read_records(kafka, kafka.topics.rejected)
     return [record for record in records if isinstance(record, RejectedEvent) and record.detail == CLOSED]
 
@@ -39,7 +39,7 @@ def test_rows_of_another_family_move_between_workers(kafka: KafkaSettings, proce
         wait_for_writers(kafka, {"w2"}, 20)
         handed_over = len(_tally_requests(kafka))
         wait_until(lambda: len(_tally_requests(kafka)) > handed_over, 10, "a tally is closed after the kill")
-        wait_until(lambda: _tally_refusals(kafka), 10, "a message is refused")
+        wait_until(lambda: _tally_rejections(kafka), 10, "a message is rejected")
     wait_judged(kafka, load.sent)
     two.signal(signal.SIGTERM)
     assert two.wait(180)

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 # Longer than a busy machine pauses the agent; and for how long nothing fires after an outage, in
 # which the agent has to reach the broker again.
-BUDGET_MS, QUIET_MS = 12_000, 20_000
+BUDGET_MS, OUTAGE_GRACE_MS = 12_000, 20_000
 SESSIONS = 8
 
 
@@ -72,7 +72,7 @@ def test_a_lagging_processor_causes_no_false_timeout(
 def test_a_lagging_processor_times_out_no_session_that_waits_for_its_verdict(
     broker: LocalBroker, processes: Processes, tmp_path: Path
 ) -> None:
-    # In one partition the others' heartbeats leave no hole, after which no timer would fire.
+    # In one partition the others' heartbeats leave no outage, after which no timer would fire.
     kafka = new_pipeline(broker.bootstrap_servers, partitions=1)
     pipeline = PipelineRig(kafka, None, processes)
     processor = pipeline.start_processor()
@@ -102,8 +102,8 @@ def test_a_lagging_processor_times_out_no_session_that_waits_for_its_verdict(
 def test_a_broker_outage_causes_no_false_timeout(broker: LocalBroker, processes: Processes, tmp_path: Path) -> None:
     kafka = new_pipeline(broker.bootstrap_servers)
     pipeline = PipelineRig(kafka, None, processes)
-    # The silent session times out only after the quiet time.
-    pipeline.start_processor(quiet_ms=str(QUIET_MS))
+    # The silent session times out only after the outage grace.
+    pipeline.start_processor(outage_grace_ms=str(OUTAGE_GRACE_MS))
     settings = pipeline.client_settings(tmp_path)
     with (
         SessionClient(tenant_id=TENANT, service_id="billing", agent_id="a", settings=settings) as client,

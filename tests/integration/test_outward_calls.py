@@ -95,8 +95,8 @@ def test_a_file_that_would_be_written_is_refused(tables: ClickHouseSettings, tmp
     assert not target.exists()
 
 
-def test_the_command_runs_a_query_that_reaches_out_only_if_told(tables: ClickHouseSettings, tmp_path: Path) -> None:
-    source = tmp_path / "told.csv"
+def test_the_command_runs_a_query_that_reaches_out_only_if_asked(tables: ClickHouseSettings, tmp_path: Path) -> None:
+    source = tmp_path / "reported.csv"
     source.write_text("41\n")
     query = f"SELECT c1 + 1 AS n FROM file('{source}', 'CSV')"
 

@@ -48,4 +48,4 @@ def test_records_of_any_size_are_judged(kafka: KafkaSettings, processes: Process
     assert [letter.reason for letter in letters] == ["undecodable", "undecodable", "bad_key", "illegal_transition"]
     assert [letter.value for letter in letters] == [None, None, b"x", long_id.value]
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
-    assert [audit.reason_code for audit in audits if audit.kind == "refusal"] == [letter.reason for letter in letters]
+    assert [audit.reason_code for audit in audits if audit.kind == "rejection"] == [letter.reason for letter in letters]

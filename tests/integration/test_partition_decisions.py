@@ -86,7 +86,7 @@ def test_an_accepted_gap_moves_the_partition_to_the_log_s_start(kafka: KafkaSett
 
 def test_a_record_in_the_middle_of_a_batch_is_skipped_and_all_others_are_folded(kafka: KafkaSettings) -> None:
     bench = DecisionBench(kafka)
-    fault = Halted("judge_failed", "told so", offset=20)
+    fault = Halted("judge_failed", "reported so", offset=20)
 
     async def story() -> None:
         owner = bench.decide(RecordSkip(20, 20, "it fails", "alice", fault))
@@ -122,7 +122,7 @@ def test_records_ahead_of_the_clock_are_skipped_and_the_clock_does_not_follow_th
     async def story() -> None:
         with monkeypatch.context() as slow:
             slow.setattr(time, "time", lambda: bench.log[0].timestamp_ms / 1_000 - 50)
-            owner = bench.decide(RecordSkip(0, 39, "why", "alice", Halted("judge_failed", "told so", offset=0)))
+            owner = bench.decide(RecordSkip(0, 39, "why", "alice", Halted("judge_failed", "reported so", offset=0)))
             await bench.seen(lambda: owner.is_open)
             offer(owner, bench.log)
             assert await owner.wait_until_committed(39, WAIT_S), owner.halted
@@ -144,7 +144,7 @@ def test_what_lies_beyond_the_log_s_end_or_without_an_epoch_ahead_of_the_clock_i
     bench = DecisionBench(kafka)
 
     async def refused(first: int, last: int) -> str:
-        fault = Halted("judge_failed", "told so", offset=first)
+        fault = Halted("judge_failed", "reported so", offset=first)
         owner = bench.decide(RecordSkip(first, last, "why", "alice", fault))
         await bench.seen(lambda: owner.is_open or owner.halted is not None)
         offer(owner, bench.log)
@@ -173,7 +173,7 @@ def test_a_failed_machine_halts_nothing_and_the_bytes_are_kept(kafka: KafkaSetti
         owner = bench.own()
         await bench.seen(lambda: owner.is_open)
         await bench.fold_rest(owner, 0)
-        skipping = bench.decide(RecordSkip(40, 40, "why", "alice", Halted("judge_failed", "told so", offset=40)))
+        skipping = bench.decide(RecordSkip(40, 40, "why", "alice", Halted("judge_failed", "reported so", offset=40)))
         sender = Sender(kafka)
         sender.send(OutgoingRecord(bench.log[0].key, b"poison"))
         assert await asyncio.to_thread(sender.flush) == [(bench.partition, 40)]
@@ -182,7 +182,7 @@ def test_a_failed_machine_halts_nothing_and_the_bytes_are_kept(kafka: KafkaSetti
         assert await skipping.wait_until_committed(40, WAIT_S), skipping.halted
         await bench.close(skipping)
         again = bench.own()
-        await bench.seen(lambda: again.is_open)  # no log that lost records is told
+        await bench.seen(lambda: again.is_open)  # no log that lost records is reported
         await bench.close(again)
 
     asyncio.run(story())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sessionary.infra.local.ports import free_port
-from sessionary.producers import Answer, Refused, Session, SessionClient, SessionFenced, SessionGoesOn, SessionHeld
+from sessionary.producers import Answer, Rejected, Session, SessionClient, SessionFenced, SessionGoesOn, SessionHeld
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.types import Limits
@@ -36,7 +36,7 @@ class PeopleRig:
         tokens = json.dumps(TOKENS)
         self._pipeline.start_processor(api_tokens=tokens)
         self._pipeline.start_processor(api_tokens=tokens, instance="w2", api_port=str(second))
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         wait_until(self._share_partitions, 180, "both processors to own partitions")
 
     def _share_partitions(self) -> bool:
@@ -54,14 +54,14 @@ class PeopleRig:
 
     def client(self, name: str = "agent", service_id: str = "billing") -> SessionClient:
         settings = self._pipeline.client_settings(self._folder, name).model_copy(update={"poll_interval_s": 0.2})
-        keep = self.told.append
+        keep = self.reported.append
         return SessionClient(
             tenant_id=TENANT,
             service_id=service_id,
             agent_id=name,
             settings=settings,
             on_error=keep,
-            on_refused=keep,
+            on_rejected=keep,
             on_fenced=keep,
             on_paused=keep,
             on_resumed=keep,
@@ -80,9 +80,11 @@ class PeopleRig:
     def act(self, action: str, session: Session, *more: str, code: int = 0) -> Any:
         return self.run(*action.split(), session.session_id, "--tenant", TENANT, *more, code=code)
 
-    def wait_told(self, kind: type) -> Any:
-        wait_until(lambda: any(isinstance(each, kind) for each in self.told), 60, f"the client to be told {kind}")
-        return next(each for each in self.told if isinstance(each, kind))
+    def wait_reported(self, kind: type) -> Any:
+        wait_until(
+            lambda: any(isinstance(each, kind) for each in self.reported), 60, f"the client to be reported {kind}"
+        )
+        return next(each for each in self.reported if isinstance(each, kind))
 
     def audits(self, session: Session, kind: str) -> list[AuditRecord]:
         found = [each for each in read_records(self.kafka, self.kafka.topics.audit) if isinstance(each, AuditRecord)]
@@ -103,32 +105,32 @@ def test_an_agent_is_held_and_goes_on_and_its_questions_are_answered(
         session.sync()
         [paused] = rig.act("session pause", session, "--reason", "look at it")
         assert (paused["state"], paused["version"]) == ("Paused", 2)
-        rig.wait_told(SessionHeld)
+        rig.wait_reported(SessionHeld)
         rig.act("session pause", session, "--reason", "again", code=5)
         [resumed] = rig.act("session resume", session, "--reason", "go on")
         assert (resumed["state"], resumed["epoch"]) == ("Active", 2)
-        assert rig.wait_told(SessionGoesOn).epoch == 2
+        assert rig.wait_reported(SessionGoesOn).epoch == 2
         assert session.update_state({"n": 3}) == 3
         assert session.sync().holder == client.producer_id
 
         approved = ask_while(session, "Deploy?", 600, lambda: answer_open(rig, session, "question approve"))
         assert approved == Answer(approved.question_id, True, "approved", "alice", "because")
-        refused = ask_while(session, "Pay?", 600, lambda: answer_open(rig, session, "question deny"))
-        assert (refused.approved, refused.reason_code) == (False, "refused")
+        denied = ask_while(session, "Pay?", 600, lambda: answer_open(rig, session, "question deny"))
+        assert (denied.approved, denied.reason_code) == (False, "denied")
         expired = session.ask("Anyone?", deadline=1.0)
         assert (expired.approved, expired.reason_code, expired.by) == (False, "expired", "")
         assert session.epoch == 5
         session.update_state({"n": 4})
         session.complete()
         session.sync()
-    assert not [each for each in rig.told if isinstance(each, SessionFenced)]
+    assert not [each for each in rig.reported if isinstance(each, SessionFenced)]
     assert rig.transitions(session)[2:] == [
         ("T04", "manual", "alice"),
         ("T05", "resumed", "alice"),
         ("T04", "review", None),
         ("T05", "approved", "alice"),
         ("T04", "review", None),
-        ("T05", "refused", "alice"),
+        ("T05", "denied", "alice"),
         ("T04", "review", None),
         ("T05", "expired", None),
         ("T13", "completed", None),
@@ -143,11 +145,11 @@ def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
     with rig.client() as owner, rig.client("other", "shipping") as shipping:
         session = owner.session(user_id="u", state={"n": 1}, limits=limits)
         session.sync()
-        with pytest.raises(Refused, match="owner_alive"):
+        with pytest.raises(Rejected, match="owner_alive"):
             shipping.claim(session.session_id)
         [claimed] = rig.act("session claim", session, "--for", "shipping", "--reason", "billing sends nonsense")
         assert (claimed["owner_service"], claimed["state"], claimed["epoch"]) == ("shipping", "Active", 2)
-        assert rig.wait_told(SessionFenced).session_id == session.session_id
+        assert rig.wait_reported(SessionFenced).session_id == session.session_id
         taken = shipping.claim(session.session_id)
         assert (taken.epoch, taken.state) == (3, {"n": 1})
         assert taken.update_state({"n": 2}) == 2
@@ -156,13 +158,13 @@ def test_an_operator_claims_a_session_for_another_service_while_its_owner_lives(
         owner.flush()
         [cancelled] = rig.act("session cancel", session, "--reason", "wrong customer")
         assert (cancelled["state"], cancelled["reason_code"]) == ("Terminated", "cancelled")
-        wait_until(lambda: taken.lost, 60, "the new owner to be told")
+        wait_until(lambda: taken.lost, 60, "the new owner to be reported")
         rig.act("session claim", session, "--for", "billing", "--reason", "again", code=5)
-    told = [(each.owner_service, each.epoch, each.actor) for each in rig.audits(session, "take_over")]
-    assert told == [("shipping", 2, "alice"), ("shipping", 3, None)]
+    reported = [(each.owner_service, each.epoch, each.actor) for each in rig.audits(session, "take_over")]
+    assert reported == [("shipping", 2, "alice"), ("shipping", 3, None)]
     assert rig.transitions(session)[-1] == ("T13", "cancelled", "alice")
-    refused = [each.reason_code for each in rig.audits(session, "refusal")]
-    assert refused == ["owner_alive", "stale_epoch", "illegal_transition"]
+    rejected = [each.reason_code for each in rig.audits(session, "rejection")]
+    assert rejected == ["owner_alive", "stale_epoch", "illegal_transition"]
 
 
 def ask_while(session: Session, question: str, deadline_s: float, answer: Callable[[], None]) -> Answer:

@@ -77,10 +77,10 @@ def test_pauses_and_waits_have_their_length_snapshot_and_person(tables: ClickHou
     names = "session_id, question, answer, answered_by, said, wait_s"
     waits = {row["session_id"]: row for row in client.fetch_rows(f"SELECT {names} FROM v_waits_for_people")}
     assert waits.keys() == {asked.key.session_id, late.key.session_id, open_.key.session_id}
-    told = {name: [*waits[agent.key.session_id].values()][1:] for name, agent in (("asked", asked), ("late", late))}
-    assert told == {
+    reported = {name: [*waits[agent.key.session_id].values()][1:] for name, agent in (("asked", asked), ("late", late))}
+    assert reported == {
         "asked": ["Deploy?", "approved", "alice", "fine", 60.0],
-        "late": ["Pay?", "expired", None, "Not answered within 5s: refused", 5.0],
+        "late": ["Pay?", "expired", None, "Not answered within 5s: denied", 5.0],
     }
     assert waits[open_.key.session_id]["answer"] == "open"
     clocks = client.fetch_rows("SELECT clock, transition FROM v_deadlines WHERE transition = 'T05'")

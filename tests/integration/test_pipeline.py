@@ -165,7 +165,7 @@ def test_the_whole_pipeline(
     assert all(paths[session][:5] == ["T01", "T02", "T04", "T05", "T13"] for session in resumed)
 
     rejected = [record for record in read_records(kafka, kafka.topics.rejected) if isinstance(record, RejectedEvent)]
-    # A confirmation or a heartbeat may come too late; every other refusal is of a garbage record.
+    # A confirmation or a heartbeat may come too late; every other rejection is of a garbage record.
     late = ("resources_released", "heartbeat")
     reasons = Counter(record.reason for record in rejected if record.event_type not in late)
     assert reasons.total() == garbage, reasons
@@ -178,19 +178,19 @@ def test_the_whole_pipeline(
 def check_folded_again(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, audits: list[AuditRecord], rejected: list[RejectedEvent]
 ) -> None:
-    """Table, timeouts and refusals are a pure fold of the log, read from Kafka or ClickHouse."""
+    """Table, timeouts and rejections are a pure fold of the log, read from Kafka or ClickHouse."""
     rows, ends = table_in_kafka(kafka)
     settings = PartitionSettings(kafka.topics.events, kafka.partitions)
     from_kafka = refold(cut(log_in_kafka(kafka), ends), settings)
     assert find_differences(from_kafka, rows, audits) == []
-    check_refusals(from_kafka, rejected)
+    check_rejections(from_kafka, rejected)
     from_clickhouse = refold(cut(log_in_clickhouse(clickhouse), ends), settings)
     assert find_differences(from_clickhouse, rows, audits) == []
-    check_refusals(from_clickhouse, rejected)
+    check_rejections(from_clickhouse, rejected)
     assert from_kafka.timers > SILENT
 
 
-def check_refusals(expected: RefoldResult, rejected: list[RejectedEvent]) -> None:
+def check_rejections(expected: RefoldResult, rejected: list[RejectedEvent]) -> None:
     def places(records: list[RejectedEvent]) -> list[tuple[int, int, str, bytes | None]]:
         return sorted((r.source_partition, r.source_offset, r.reason, r.value) for r in records)
 
@@ -212,7 +212,7 @@ def check_oracle(kafka: KafkaSettings, audits: list[AuditRecord], rejected: list
 def check_clickhouse(
     pipeline: PipelineRig, audits: list[AuditRecord], rejected: list[RejectedEvent], folder: Path
 ) -> None:
-    """Each audit record and refusal has one row; each journalled event has one history row."""
+    """Each audit record and rejection has one row; each journalled event has one history row."""
     assert pipeline.sql("SELECT count(), uniqExact(audit_id) FROM {db}.audit") == [[str(len(audits))] * 2]
     assert pipeline.sql("SELECT count() FROM {db}.rejected") == [[str(len(rejected))]]
     assert pipeline.sql("SELECT * FROM {db}.v_integrity") == []

@@ -63,11 +63,11 @@ def test_workers_of_a_prefork_server_deliver_with_producer_ids_of_their_own(
     assert server.wait(300)
     assert json.loads((tmp_path / "codes").read_text()) == [0, 0, -9, 0]
     names = ("master", "one", "two", "killed", "three")
-    told = {name: json.loads((tmp_path / name).read_text()) for name in names}
-    assert len({producer for producer, *_ in told.values()}) == len(names)
-    assert {name: (left, failed) for name, (_, _, left, failed) in told.items()} == dict.fromkeys(names, (0, 0))
+    reported = {name: json.loads((tmp_path / name).read_text()) for name in names}
+    assert len({producer for producer, *_ in reported.values()}) == len(names)
+    assert {name: (left, failed) for name, (_, _, left, failed) in reported.items()} == dict.fromkeys(names, (0, 0))
     workers_sent = 3 * (4 + 20 + 1)
-    assert [told[name][1] for name in names] == [6, workers_sent, workers_sent, workers_sent, workers_sent]
+    assert [reported[name][1] for name in names] == [6, workers_sent, workers_sent, workers_sent, workers_sent]
 
     def numbers_by_sequence() -> dict[tuple[str, str], list[int]]:
         found: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -80,5 +80,5 @@ def test_workers_of_a_prefork_server_deliver_with_producer_ids_of_their_own(
     wait_until(lambda: sum(map(len, numbers_by_sequence().values())) >= 6 + 4 * workers_sent + 5, 60, "all events")
     found = numbers_by_sequence()
     assert all(list(dict.fromkeys(numbers)) == list(range(1, max(numbers) + 1)) for numbers in found.values())
-    assert {producer for producer, _ in found} == {producer for producer, *_ in told.values()}
+    assert {producer for producer, _ in found} == {producer for producer, *_ in reported.values()}
     assert [path for path in settings.spool_folder.iterdir() if path.suffix != ".lock"] == []

@@ -29,13 +29,13 @@ TOKENS = json.dumps(
 )
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: Any
 
 
-def get(url: str, token: str | None = "token-a", method: str = "GET") -> Answer:
+def get(url: str, token: str | None = "token-a", method: str = "GET") -> ApiResponse:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
         request = urllib.request.Request(url, headers=headers, method=method)
@@ -45,22 +45,22 @@ def get(url: str, token: str | None = "token-a", method: str = "GET") -> Answer:
         with error:
             return _answer(error.code, dict(error.headers), error.read())
     except OSError as error:
-        return Answer(0, {}, str(error))
+        return ApiResponse(0, {}, str(error))
 
 
-def get_known(url: str, token: str | None = "token-a") -> Answer:
+def get_known(url: str, token: str | None = "token-a") -> ApiResponse:
     """Return the first answer that knows: a worker that is behind asks for a later try."""
 
-    def try_again() -> Answer | None:
+    def try_again() -> ApiResponse | None:
         answer = get(url, token)
         return answer if answer.status not in (0, 503) else None
 
     return wait_until(try_again, 120, f"an answer at {url}")
 
 
-def _answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
+def _answer(status: int, headers: Mapping[str, str], body: bytes) -> ApiResponse:
     is_json = "json" in headers["Content-Type"]
-    return Answer(status, headers, json.loads(body) if is_json else body.decode())
+    return ApiResponse(status, headers, json.loads(body) if is_json else body.decode())
 
 
 def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -81,7 +81,7 @@ def conforms(value: Any, schema: Mapping[str, Any]) -> bool:
     return value in schema.get("enum", [value])
 
 
-def documented(answer: Answer, path: str = "/v1/sessions/{session_id}", method: str = "get") -> bool:
+def documented(answer: ApiResponse, path: str = "/v1/sessions/{session_id}", method: str = "get") -> bool:
     """Whether the document promises this answer."""
     response = DOCUMENT["paths"][path][method]["responses"][str(answer.status)]
     media_type = answer.headers["Content-Type"].partition(";")[0]
@@ -108,7 +108,7 @@ def test_a_client_reads_its_own_writes_at_any_worker(
     for agent in agents:
         sender = Sender(kafka)
         sender.send(*agent.start(), agent.event(SessionStarted()))
-        *_, started, refused = sender.flush()
+        *_, started, rejected = sender.flush()
         for url in urls:
             session = f"{url}/v1/sessions/{agent.key.session_id}?after="
             answer = get_known(f"{session}{started[0]}:{started[1]}")
@@ -116,12 +116,12 @@ def test_a_client_reads_its_own_writes_at_any_worker(
             assert documented(answer)
             assert (answer.body["state"], answer.body["phase"]) == ("Active", "processing")
             assert answer.body["verdict"]["outcome"] == "applied"
-            answer = get_known(f"{session}{refused[0]}:{refused[1]}")
+            answer = get_known(f"{session}{rejected[0]}:{rejected[1]}")
             assert (answer.body["verdict"]["outcome"], answer.body["verdict"]["reason"]) == (
-                "refused",
+                "rejected",
                 "illegal_transition",
             )
-            assert answer.body["position"]["next_offset"] > refused[1]
+            assert answer.body["position"]["next_offset"] > rejected[1]
     _check_errors(kafka, urls, agents[0])
     _check_archived(kafka, urls, SHORT)
     token_file.write_text('{"token-new": "acme"}')
@@ -198,7 +198,7 @@ def test_a_halted_partition_is_listed_and_opened_again_through_any_worker(
     assert abs(listed[halted]["halted_at_ms"] / 1_000 - time.time()) < 600
     other = next(url for url in urls if url != listed[halted]["url"])
 
-    def retry_halted(url: str) -> Answer | None:
+    def retry_halted(url: str) -> ApiResponse | None:
         """Try again; None while the worker tries by itself, which it does now and then."""
         answer = _retry(url, halted)
         return answer if answer.status != 409 else None
@@ -208,7 +208,7 @@ def test_a_halted_partition_is_listed_and_opened_again_through_any_worker(
         assert (answer.status, answer.body["state"]) == (200, "halted"), "the cause is still there"
     _delete_first_record(kafka, kafka.topics.changelog, halted)
     tried = wait_until(lambda: retry_halted(other) or states(other) == ["open"] * 4, 60, "a new try")
-    if isinstance(tried, Answer):  # the worker has not been faster
+    if isinstance(tried, ApiResponse):  # the worker has not been faster
         assert (tried.status, tried.body["state"], tried.body["next_offset"]) == (200, "open", 0)
     wait_until(lambda: states(other) == ["open"] * 4, 60, "four open partitions")
     for wanted, answer in (
@@ -247,7 +247,7 @@ def _delete_first_record(kafka: KafkaSettings, topic: str, partition: int) -> No
     wait_until(delete_record, 60, "the broker lets the record be deleted")
 
 
-def _retry(url: str, partition: int, token: str = "token-op") -> Answer:
+def _retry(url: str, partition: int, token: str = "token-op") -> ApiResponse:
     answer = get(f"{url}/v1/partitions/{partition}/retry", token, "POST")
     assert documented(answer, "/v1/partitions/{partition}/retry", "post"), answer
     return answer

@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kafka, self.agent, self.metrics, self.probes = kafka, Agent(), Metrics(), 0
         self.partition = partition_of(self.agent.key.encoded(), kafka.partitions)
-        settings = ProcessorSettings(**kafka.model_dump(), instance="bench", hole_ms=60_000, commit_interval_ms=0)
+        settings = ProcessorSettings(**kafka.model_dump(), instance="bench", outage_ms=60_000, commit_interval_ms=0)
         self.wall_clock_s: Callable[[], float] = time.time
         self.fetcher = Fetcher(settings, lambda: self.wall_clock_s())
         job = processor_job(settings)
@@ -99,7 +99,7 @@ class Bench:
     def folded(self) -> tuple[int, int]:
         """Return how many records the partition's batches have judged, and how many as applied."""
         counts = [
-            (batch.applied + batch.duplicate + batch.refused, batch.applied) for batch in read_batches(self.kafka)
+            (batch.applied + batch.duplicate + batch.rejected, batch.applied) for batch in read_batches(self.kafka)
         ]
         return sum(judged for judged, _ in counts), sum(applied for _, applied in counts)
 

@@ -19,7 +19,7 @@ from sessionary.stream_processors.metrics import HELP
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
 from sessionary.stream_processors.store.stores import RocksMemory, RocksStore
 from tests.integration.processor_load import (
-    HOLE_MS,
+    OUTAGE_MS,
     Agent,
     OutgoingRecord,
     Sender,
@@ -36,7 +36,7 @@ from tests.support.metrics_page import metric_values, read_page
 PASSING = {"held_records", "partitions_halted", "recovery_remaining_records", "errors_total"}
 # What an hour of ordinary work does not move, and is moved by other tests.
 RESTING = {
-    *("quiet_partitions", "silences_total", "token_file_failures_total"),
+    *("outage_grace_partitions", "outages_total", "token_file_failures_total"),
     *("lag_records", "lag_seconds", "timers_due", "quota_claims", "session_claims", "token_accounts"),
 }
 
@@ -60,7 +60,7 @@ def lags_of(port: int) -> list[float]:
     return [value for name, value in page_of(port).items() if name.startswith("lag_records{")]
 
 
-def told_names() -> set[str]:
+def reported_names() -> set[str]:
     return {name.removeprefix("sessionary_processor_") for name in HELP}
 
 
@@ -72,7 +72,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     # No registry answers there, so a record in Confluent's framing cannot be judged.
     settings["schema_registry_url"] = "http://127.0.0.1:1"
     settings["api_tokens"] = json.dumps({"token-a": lasting.key.tenant_id})
-    settings["quiet_ms"] = "15000"  # for so long after a silence no timer fires, which a page has to show
+    settings["outage_grace_ms"] = "15000"  # for so long after a silence no timer fires, which a page has to show
     worker = start_processor(processes, kafka, "w1", **settings)
     wait_until(lambda: get(f"http://127.0.0.1:{port}/readyz").status == 200, 60, "the worker to be ready")
     _, text = read_page(f"http://127.0.0.1:{port}/metrics")
@@ -86,7 +86,7 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     sender.send(lasting.event(RunStarted("attached", "report"), run_id="r2"))
     sender.send(lasting.event(ToolCallStarted("id", "pay", "key", "{}", 1, False, False), run_id="r1"))
     sender.flush()
-    expected = told_names() - PASSING - RESTING
+    expected = reported_names() - PASSING - RESTING
     session = f"http://127.0.0.1:{port}/v1/sessions/{lasting.key.session_id}"
     wait_until(lambda: get(session).status == 200, 60, "the session to be known")
     following = urllib.request.Request(f"{session}/follow", headers={"Authorization": "Bearer token-a"})
@@ -95,23 +95,28 @@ def test_a_worker_serves_every_metric_and_its_work_moves_them(
     page = page_of(port)
     assert (
         page['sessions{state="Active"}'],
-        page["gravestones"],
+        page["tombstones"],
         page["sessions_over_context_limit"],
         page['state_hash_mismatches_total{source="agent"}'],
     ) == (1, 1, 1, 1)
     assert page['transitions_total{from_state="Idle",to_state="Active"}'] == 1
-    refused = {name: value for name, value in page.items() if name.startswith("refused_total{")}
-    assert sum(value for name, value in refused.items() if 'security="true"' in name) == 1
+    rejected = {name: value for name, value in page.items() if name.startswith("rejected_total{")}
+    assert sum(value for name, value in rejected.items() if 'security="true"' in name) == 1
     # The ends of the logs are asked for every few seconds: all else may have moved before that.
     wait_until(lambda: len(lags_of(port)) == kafka.partitions, 20, "the lag of each partition")
     wait_until(lambda: max(lags_of(port)) <= 1, 20, "a lag of a tick at most")
-    partition, silent_s = partition_of(lasting.key.encoded(), kafka.partitions), time.monotonic() + 2 * HOLE_MS / 1_000
+    partition, silent_s = (
+        partition_of(lasting.key.encoded(), kafka.partitions),
+        time.monotonic() + 2 * OUTAGE_MS / 1_000,
+    )
     worker.kill()
     damage_store(tmp_path / f"{kafka.topic_prefix}-{partition}")
     wait_until(lambda: time.monotonic() > silent_s, 120, "a silence in which sessions are live")
     start_processor(processes, kafka, "w1", "tests.support.failing_worker", **settings)
-    wait_until(lambda: page_of(port).get("quiet_partitions", 0) >= 1, 60, "the silence, after which no timer fires")
-    wait_until(lambda: page_of(port).get("silences_total", 0) >= 1, 60, "the count of silences")
+    wait_until(
+        lambda: page_of(port).get("outage_grace_partitions", 0) >= 1, 60, "the silence, after which no timer fires"
+    )
+    wait_until(lambda: page_of(port).get("outages_total", 0) >= 1, 60, "the count of outages")
     assert page_of(port)['state_hash_mismatches_total{source="store"}'] == 1
     wait_until(lambda: page_of(port).get('sessions{state="Active"}') == 1, 30, "the session counted after a recovery")
     sender.send(lasting.work())

@@ -73,7 +73,7 @@ class Bench:
             topic_prefix=kafka.topic_prefix,
             partitions=kafka.partitions,
             instance="bench",
-            hole_ms=60_000,
+            outage_ms=60_000,
             commit_interval_ms=commit_interval_ms,
         )
         agent, sender = Agent(), Sender(kafka)
@@ -95,7 +95,7 @@ class Bench:
         ]
 
     def refuse_rows(self, kafka: KafkaSettings) -> None:
-        """Let the changelog refuse the rows of this partition, and wait until it does."""
+        """Let the changelog reject the rows of this partition, and wait until it does."""
         other, code = (self.partition + 1) % kafka.partitions, KafkaError.MSG_SIZE_TOO_LARGE
         refuse_records(kafka, kafka.topics.changelog, {"max.message.bytes": "300"}, other, random.randbytes(300), code)
 
@@ -273,7 +273,7 @@ class WaitingWriter(TransactionWriter):
 
 
 @pytest.mark.parametrize("writer", [TransactionWriter, WaitingWriter])
-def test_a_record_that_the_broker_refuses_halts_the_partition_with_its_reason(
+def test_a_record_that_the_broker_rejects_halts_the_partition_with_its_reason(
     kafka: KafkaSettings, monkeypatch: pytest.MonkeyPatch, writer: type[TransactionWriter]
 ) -> None:
     monkeypatch.setattr(partition_owner, "TransactionWriter", writer)
@@ -320,9 +320,9 @@ def test_a_record_on_which_the_judge_fails_is_rejected_and_its_partition_goes_on
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
     failures = [line for line in audits if line.reason_code == "internal_error"]
     assert [line.source_offset for line in failures] == list(range(4, 40))
-    for told in [*(line.reason for line in failures), *(letter.detail for letter in letters)]:
-        assert told.startswith("ZeroDivisionError at")
-        assert "the record's text" not in told
+    for reported in [*(line.reason for line in failures), *(letter.detail for letter in letters)]:
+        assert reported.startswith("ZeroDivisionError at")
+        assert "the record's text" not in reported
 
 
 def test_a_halted_partition_goes_on_by_itself_once_its_cause_is_gone(

@@ -72,7 +72,7 @@ def test_events_become_audit_records_exactly_once(kafka: KafkaSettings, processe
     audits = check_everything(kafka)
     kinds = Counter(audit.kind for audit in audits)
     assert kinds["transition"] == 20 * 2 + 5  # created, started; closed
-    assert Counter(audit.reason_code for audit in audits if audit.kind == "refusal") == {
+    assert Counter(audit.reason_code for audit in audits if audit.kind == "rejection") == {
         "unknown_session": 1,
         "producer_conflict": len(agents),  # a number that was given to another event before
         "foreign_tenant": 1,
@@ -86,7 +86,7 @@ def check_core(port: int, log: Path) -> None:
     control_url = f"http://127.0.0.1:{port}"
     client = ControlApiClient(OperatorSettings.model_validate({"control_url": control_url, "operator_token": "op"}))
 
-    def told() -> list[object]:
+    def reported() -> list[object]:
         try:
             return [found["core"] for found in client.list_rules()["workers"]]
         except SessionaryError:  # the worker does not serve yet
@@ -96,8 +96,8 @@ def check_core(port: int, log: Path) -> None:
         lines = log.read_text("utf-8").splitlines()
         return [json.loads(line)["core"] for line in lines if "processor is ready" in line]
 
-    wait_until(told, 120, "an answer")
-    assert told() == [core_build()]
+    wait_until(reported, 120, "an answer")
+    assert reported() == [core_build()]
     wait_until(written, 120, "the line in the log")
     assert set(written()) == {core_build()}
 

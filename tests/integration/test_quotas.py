@@ -169,8 +169,8 @@ def test_a_run_over_the_limit_waits_through_kills_until_a_slot_is_free(
         fourth.run.__exit__(None, None, None)
         last.close()
         wait_until(lambda: rig.claims() == {}, 120, "all slots to be free")
-    told = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
-    changes = [(one.from_run_state, one.to_run_state) for one in told if one.run_id == fourth.run.run_id]
+    reported = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
+    changes = [(one.from_run_state, one.to_run_state) for one in reported if one.run_id == fourth.run.run_id]
     assert changes == [(None, "queued"), ("queued", "started")]
 
 
@@ -190,8 +190,8 @@ def test_a_run_over_the_limit_is_rejected_with_its_record_and_reason(
         rig.restart_all()
         wait_until(lambda: rig.claims() == {"taken": LIMIT}, 120, "the rejected claim to be gone")
         assert rig.state(second, fourth) is None
-    told = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
-    (rejected,) = (one for one in told if one.to_run_state == "rejected")
+    reported = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
+    (rejected,) = (one for one in reported if one.to_run_state == "rejected")
     assert (rejected.run_id, rejected.event_type, rejected.reason_code) == (
         *(fourth.run_id, "run_rejected", "quota_exceeded"),
     )

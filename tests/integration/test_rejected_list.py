@@ -1,4 +1,4 @@
-"""`sessionary rejected list` finds the refused records of a user, an agent and a session."""
+"""`sessionary rejected list` finds the rejected records of a user, an agent and a session."""
 
 import json
 
@@ -11,7 +11,7 @@ from tests.support.event_factory import EventFactory
 from tests.support.judged_rows import JudgedRows
 
 
-def test_refused_records_are_found_by_user_by_agent_and_by_session(
+def test_rejected_records_are_found_by_user_by_agent_and_by_session(
     tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SESSIONARY_CLICKHOUSE_URL", tables.clickhouse_url)
@@ -20,21 +20,21 @@ def test_refused_records_are_found_by_user_by_agent_and_by_session(
     log.start(agent)
     people = [("ann", "planner"), ("ann", "writer"), ("bob", "writer")]
     for user, name in people:
-        # A session begins once: each of these is refused.
+        # A session begins once: each of these is rejected.
         assert log.send(agent, "session_started", {"user_id": user, "agent_id": name}) not in ("applied", "duplicate")
     assert log.append(agent.key.encoded(), b"this is no Avro") == "undecodable"
     log.land()
 
-    def places(*options: str) -> list[str]:
+    def log_positions(*options: str) -> list[str]:
         assert run(["rejected", "list", "--json", *options]) == 0
-        return sorted(json.loads(line)["place"] for line in capfd.readouterr().out.splitlines())
+        return sorted(json.loads(line)["log_position"] for line in capfd.readouterr().out.splitlines())
 
-    assert places() == ["0:4", "0:5", "0:6", "0:7"]
-    assert places("--user", "ann") == ["0:4", "0:5"]
-    assert places("--agent", "writer") == ["0:5", "0:6"]
-    assert places("--user", "ann", "--agent", "writer") == ["0:5"]
+    assert log_positions() == ["0:4", "0:5", "0:6", "0:7"]
+    assert log_positions("--user", "ann") == ["0:4", "0:5"]
+    assert log_positions("--agent", "writer") == ["0:5", "0:6"]
+    assert log_positions("--user", "ann", "--agent", "writer") == ["0:5"]
     whole = agent.key.session_id
     for session in (whole, whole[:13], whole.upper(), whole.replace("-", "")):
-        assert places("--session", session) == places()
-    assert places("--session", "ffffffff-ffff") == []
-    assert places("--user", "ann", "--since", "2100-01-01") == places("--user", "zoe") == []
+        assert log_positions("--session", session) == log_positions()
+    assert log_positions("--session", "ffffffff-ffff") == []
+    assert log_positions("--user", "ann", "--since", "2100-01-01") == log_positions("--user", "zoe") == []

@@ -1,4 +1,4 @@
-"""`sessionary rejected replay` sends a refused record again, and it fills the gap that it left."""
+"""`sessionary rejected replay` sends a rejected record again, and it fills the gap that it left."""
 
 import json
 from collections.abc import Callable
@@ -64,22 +64,26 @@ def test_a_replayed_record_fills_its_own_gap_once_its_schema_is_known(
     assert [(line.gap_first, line.gap_last) for line in log.judge.audits if line.kind == "gap"] == [(missing, missing)]
     log.land()
 
-    (refused,) = command("rejected", "list")
-    place = refused["place"]
-    (sent,) = command("rejected", "replay", place)
+    (rejected,) = command("rejected", "list")
+    log_position = rejected["log_position"]
+    (sent,) = command("rejected", "replay", log_position)
     (stored,) = read_topic(kafka, kafka.topics.events)
-    assert sent == {"replayed": place, "as": f"{stored.partition}:{stored.offset}"}
+    assert sent == {"replayed": log_position, "as": f"{stored.partition}:{stored.offset}"}
     assert (stored.key, stored.value) == (key, value)
-    source = f"{log.judge.rejections[0].source_topic}:{place}"
+    source = f"{log.judge.rejected_records[0].source_topic}:{log_position}"
     assert dict(stored.headers)["replayed_from"] == json.dumps(source).encode()
 
     def judge_again() -> tuple[str | None, str | None, list[tuple[str, int | None, int | None]]]:
-        told = len(log.judge.audits)
-        _, refusal, duplicate = log.judge.judge_record(0, key, value, stored.headers)
-        return refusal, duplicate, [(line.kind, line.gap_first, line.gap_last) for line in log.judge.audits[told:]]
+        reported = len(log.judge.audits)
+        _, rejection, duplicate = log.judge.judge_record(0, key, value, stored.headers)
+        return (
+            rejection,
+            duplicate,
+            [(line.kind, line.gap_first, line.gap_last) for line in log.judge.audits[reported:]],
+        )
 
     assert judge_again()[0] == "unknown_schema"
     registry.is_shared = True
     assert judge_again() == (None, None, [("gap_filled", missing, missing)])
-    refusal, duplicate, audits = judge_again()
-    assert (refusal, duplicate is not None, audits) == (None, True, [])
+    rejection, duplicate, audits = judge_again()
+    assert (rejection, duplicate is not None, audits) == (None, True, [])

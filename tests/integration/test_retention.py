@@ -54,8 +54,8 @@ class Engine(AgedRows):
             )
             for number, age in enumerate(ages, 1)
         ]
-        told = [BatchAcknowledged(0, batch.number, batch.started_at, "p1") for batch in batches]
-        for in_side, values in ((False, map(encode_record, batches)), (True, map(encode_record, told))):
+        reported = [BatchAcknowledged(0, batch.number, batch.started_at, "p1") for batch in batches]
+        for in_side, values in ((False, map(encode_record, batches)), (True, map(encode_record, reported))):
             rows = [(self.now_us, offset, value) for offset, value in enumerate(values)]
             insert_block(self.clickhouse, "batches", rows, f"t {in_side}", in_side=in_side)
 
@@ -104,7 +104,7 @@ def test_settings_change_what_is_kept_once_and_never_beyond_the_end_of_personal_
     ]
     assert lines == [
         f"changing what is kept: ALTER TABLE {engine.clickhouse.clickhouse_database}.{table}"
-        for table in ("history", "rejected")  # a refusal marks its row of history
+        for table in ("history", "rejected")  # a rejection marks its row of history
     ]
     engine.insert(ROWS)
     assert engine.kept_offsets() == [0, 1, 2, 5, 6, 7, 8]

@@ -34,7 +34,7 @@ def fail(ctx, given):
 
 
 def send_secrets(kafka: KafkaSettings) -> None:
-    """Send records that are refused, and some that no sink can store, each with the secret."""
+    """Send records that are rejected, and some that no sink can store, each with the secret."""
     producer = Producer({**kafka.client_config(), "partitioner": "murmur2_random"})
     key = SessionKey(TENANT, new_session_id()).encoded()
     events = EventFactory(service="billing")
@@ -145,15 +145,15 @@ def test_lines_of_a_lag_exporter_are_json_and_hold_no_payload_and_no_password(
     exporter = processes.run(
         [COMMAND, "serve", "lag-exporter", "--port", str(free_port())], env=environ, name="lag-exporter"
     )
-    told = ("lag exporter is ready: ", "no key figures: ", "no bytes of the largest tenant: ")
-    wait_until(lambda: all(text in exporter.log.read_text("utf-8") for text in told), 180, "what it has to say")
+    reported = ("lag exporter is ready: ", "no key figures: ", "no bytes of the largest tenant: ")
+    wait_until(lambda: all(text in exporter.log.read_text("utf-8") for text in reported), 180, "what it has to say")
     exporter.stop(180)
     lines = log_lines(exporter)
     assert {line["role"] for line in lines} == {"lag exporter"}
     assert all({"time", "level", "event"} <= line.keys() for line in lines)
-    [ready] = [line for line in lines if line["event"].startswith(told[0])]
+    [ready] = [line for line in lines if line["event"].startswith(reported[0])]
     assert ready["partitions"] >= kafka.partitions
-    for text in told[1:]:
+    for text in reported[1:]:
         [failed] = [line for line in lines if line["event"].startswith(text)]
         assert (failed["level"], failed["error_class"]) == ("warning", "Unavailable")
     text = exporter.log.read_text("utf-8")

@@ -49,7 +49,7 @@ def fill_tables(clickhouse: ClickHouseSettings) -> Runs:
         runs.deliver(usage(seq=last + 50, tenant_id=tenant))
         lost = {"tenant_id": tenant, "to_run_state": "paused", "reason_code": "connection_lost"}
         runs.decide(last, 1, kind="run", event_type="run_paused", **lost)
-    runs.refuse(runs.send(StepStarted("forged", 1, "{}")))
+    runs.reject(runs.send(StepStarted("forged", 1, "{}")))
     columns = "tenant_id, session_id, artifact_id, created_at, deleted_at, stage"
     values = ", ".join(f"('{tenant}', 's', 'f0', now(), now(), 1)" for tenant in ("acme", "other"))
     run_sql(clickhouse, f"INSERT INTO {clickhouse.clickhouse_database}.artifact_deletions ({columns}) VALUES {values}")

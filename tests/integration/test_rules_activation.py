@@ -91,8 +91,8 @@ def test_a_setting_of_the_rules_in_force_is_changed_while_events_come(
     wait_caught_up(kafka, WAIT_S)
     worker.signal(signal.SIGTERM)
     assert worker.wait(180)
-    told = Counter(audit.reason.rpartition(";")[2] for audit in check_everything(kafka) if audit.kind == "decision")
-    assert told == {
+    reported = Counter(audit.reason.rpartition(";")[2] for audit in check_everything(kafka) if audit.kind == "decision")
+    assert reported == {
         f" finished runs are kept for {days}, and failed ones may be resumed for 86400000 ms": kafka.partitions
         for days in ("90 days", "1 day")
     }

@@ -18,7 +18,7 @@ def question_of(session: str, run: str) -> str:
     return str(question).replace(session_id(3), session).replace("'r2'", f"'{run}'")
 
 
-def test_the_beats_of_a_run_are_told_in_order_with_the_time_that_it_took_and_none_after_its_end(
+def test_the_beats_of_a_run_are_reported_in_order_with_the_time_that_it_took_and_none_after_its_end(
     tables: ClickHouseSettings,
 ) -> None:
     """What is sent in a silent minute lands in another order, and one beat twice."""
@@ -31,7 +31,7 @@ def test_the_beats_of_a_run_are_told_in_order_with_the_time_that_it_took_and_non
             memory.advance(10)
     beats = [event for event in memory.heartbeats() if event.envelope.run_id == run.run_id]
     events = sorted([*memory.events(), *memory.heartbeats()], key=lambda event: event.envelope.occurred_at)
-    events.append(beats[-1])  # a former owner's: it is refused
+    events.append(beats[-1])  # a former owner's: it is rejected
 
     def land(offset: int, token: str) -> None:
         record = (runs.at_us(offset), offset, encode_event(events[offset]))
@@ -40,7 +40,7 @@ def test_the_beats_of_a_run_are_told_in_order_with_the_time_that_it_took_and_non
     for offset in reversed(range(len(events))):
         land(offset, f"event {offset}")
     land(events.index(beats[3]), "again")
-    runs.refuse(len(events) - 1, "stale_epoch")
+    runs.reject(len(events) - 1, "stale_epoch")
 
     question = question_of(session.session_id, run.run_id)
     found = runs.ask(question)

@@ -1,4 +1,4 @@
-"""What analysts see of runs is right with duplicates and late refusals."""
+"""What analysts see of runs is right with duplicates and late rejections."""
 
 import json
 from typing import Any
@@ -76,10 +76,10 @@ class Runs:
         insert_block(self.rows.clickhouse, "history", records, f"events {first}")
         self.sent += values
 
-    def refuse(self, offset: int, reason: Any = "illegal_transition") -> None:
+    def reject(self, offset: int, reason: Any = "illegal_transition") -> None:
         at = self.at_us(offset) // 1_000 * 1_000
-        refusal = RejectedEvent(reason, "", False, "acme", session_id(1), "e", "x", "billing", "t", 0, offset, at)
-        insert_block(self.rows.clickhouse, "rejected", [(at, offset, encode_record(refusal))], f"refusal {offset}")
+        rejection = RejectedEvent(reason, "", False, "acme", session_id(1), "e", "x", "billing", "t", 0, offset, at)
+        insert_block(self.rows.clickhouse, "rejected", [(at, offset, encode_record(rejection))], f"rejection {offset}")
 
     def decide(self, offset: int, seq: int, **fields: Any) -> None:
         """Insert what a clock decided with the record at an offset."""
@@ -130,12 +130,12 @@ def test_a_run_is_what_its_events_and_its_clock_say(runs: Runs) -> None:
     assert found == [("r1", "acme", "u1", "completed", "", '"text"', 5, 1, 4, 4)]
 
 
-def test_a_refused_event_counts_nowhere_also_if_its_refusal_comes_later(runs: Runs) -> None:
+def test_a_rejected_event_counts_nowhere_also_if_its_rejection_comes_later(runs: Runs) -> None:
     runs.send(STARTED, RunRunning(0.5), StepStarted("a", 1, "{}"))
-    refused = runs.send(RunCompleted('"forged"'), StepSucceeded("a", 1, '"forged"'), call_succeeded("k"))
+    rejected = runs.send(RunCompleted('"forged"'), StepSucceeded("a", 1, '"forged"'), call_succeeded("k"))
     assert runs.ask("SELECT status, result FROM v_runs") == [("completed", '"forged"')]
-    for offset in range(refused - 2, refused + 1):
-        runs.refuse(offset)
+    for offset in range(rejected - 2, rejected + 1):
+        runs.reject(offset)
     assert runs.ask("SELECT status, result, events FROM v_runs") == [("running", None, 3)]
     assert runs.ask("SELECT state, output FROM v_steps") == [("running", None)]
     assert runs.ask("SELECT count() AS n FROM v_tool_calls") == [(0,)]
@@ -264,18 +264,18 @@ def test_steps_and_calls_of_a_run_that_was_never_begun_are_orphans(runs: Runs) -
     runs.send(STARTED, StepStarted("a", 1), call_started("k"))
     assert runs.ask("SELECT count() AS n FROM v_orphan_steps") == [(0,)]
     runs.send(StepStarted("b", 1), run="r2")
-    runs.refuse(runs.send(call_started("k2"), run="r3"), "unknown_run")
-    runs.refuse(runs.send(StepStarted("c", 1), run="r4"), "illegal_transition")
-    runs.refuse(runs.send(STARTED, run="r5"))
+    runs.reject(runs.send(call_started("k2"), run="r3"), "unknown_run")
+    runs.reject(runs.send(StepStarted("c", 1), run="r4"), "illegal_transition")
+    runs.reject(runs.send(STARTED, run="r5"))
     runs.send(StepStarted("d", 1), run="r5")
-    assert runs.ask("SELECT run_id, name, is_refused FROM v_orphan_steps ORDER BY 1") == [
+    assert runs.ask("SELECT run_id, name, is_rejected FROM v_orphan_steps ORDER BY 1") == [
         ("r2", "b", False),
         ("r3", "send", True),
         ("r5", "d", False),
     ]
 
 
-def test_progress_is_told_by_steps_and_the_last_checkpoint(runs: Runs) -> None:
+def test_progress_is_reported_by_steps_and_the_last_checkpoint(runs: Runs) -> None:
     runs.send(
         STARTED, RunRunning(0.3), StepStarted("parse", 1), StepSucceeded("parse", 1, "{}"), StepStarted("write", 1)
     )
@@ -303,12 +303,12 @@ def test_artifacts_keep_hash_and_size_after_their_body_is_gone(runs: Runs) -> No
 def test_calls_are_counted_by_minute_and_tool(runs: Runs) -> None:
     runs.send(call_started("k"), ToolCallFailed("id-k", "send", "k", BUSY, 1), call_started("k", 2))
     runs.deliver(runs.sent[0])
-    runs.refuse(runs.send(call_started("k", 3)))
+    runs.reject(runs.send(call_started("k", 3)))
     counted = "sum(calls) AS c, sum(retries) AS r, sum(failures) AS f"
     assert runs.ask(f"SELECT tool_name, {counted} FROM v_calls_per_minute GROUP BY 1") == [("send", 2, 1, 1)]
 
 
-def test_usage_is_told_by_tenant(runs: Runs) -> None:
+def test_usage_is_reported_by_tenant(runs: Runs) -> None:
     for value in (usage(seq=1), usage(seq=1), usage(seq=2), usage(seq=3, tenant_id="other", service_id="search")):
         runs.deliver(value)
     found = runs.ask("SELECT tenant_id, calls, tokens_in FROM v_usage_by_tenant ORDER BY 1")
@@ -330,11 +330,11 @@ def test_what_runs_should_never_have_is_counted(runs: Runs) -> None:
     ]
 
 
-def test_a_rejected_run_is_told_and_has_no_end_of_its_own(runs: Runs) -> None:
+def test_a_rejected_run_is_reported_and_has_no_end_of_its_own(runs: Runs) -> None:
     runs.send(RunRejected("over quota"))
     assert runs.ask("SELECT status, events FROM v_runs") == [("rejected", 1)]
     runs.send(RunPaused(), run="r2")
-    runs.refuse(1, "unknown_run")
+    runs.reject(1, "unknown_run")
     assert runs.ask("SELECT run_id FROM v_runs") == [("r1",)]
 
 
@@ -347,13 +347,13 @@ def test_of_a_retry_a_resume_and_a_transition_one_query_tells_cause_actor_and_in
     runs.send(RunResumed("a", "goes on with step a"), actor="ann", causation_id="event-1-1")
     runs.decide(retried, 11, kind="transition", event_type="session_timed_out", to_state="Timeout", run_id=None)
     found = runs.ask("SELECT event_type, number, state, actor, cause, reason, inputs FROM v_causes")
-    told = {row[:6]: json.loads(row[6]) for row in found}
-    assert told["step_started", 2, "running", "agent-1", "step_failed", why]["input_json"] == '"in"'
-    assert told["run_resumed", 0, "running", "ann", "run_started", "goes on with step a"]["from_step"] == "a"
-    assert told["run_paused", 0, "paused", "processor", "deadline", "too slow"]["reason_code"] == "inactive"
-    assert told["step_failed", 2, "failed", "processor", "deadline", "too slow"]["reason_code"] == "model_limit"
+    reported = {row[:6]: json.loads(row[6]) for row in found}
+    assert reported["step_started", 2, "running", "agent-1", "step_failed", why]["input_json"] == '"in"'
+    assert reported["run_resumed", 0, "running", "ann", "run_started", "goes on with step a"]["from_step"] == "a"
+    assert reported["run_paused", 0, "paused", "processor", "deadline", "too slow"]["reason_code"] == "inactive"
+    assert reported["step_failed", 2, "failed", "processor", "deadline", "too slow"]["reason_code"] == "model_limit"
     assert runs.ask("SELECT name FROM v_causes WHERE event_type = 'step_failed' AND cause = 'deadline'") == [("a",)]
-    assert told["session_timed_out", 0, "Timeout", "processor", "deadline", "too slow"]["due_at"] != ""
+    assert reported["session_timed_out", 0, "Timeout", "processor", "deadline", "too slow"]["due_at"] != ""
 
 
 def test_people_list_the_calls_that_wait_and_name_one(

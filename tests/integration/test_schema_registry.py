@@ -45,7 +45,7 @@ def framed(record: OutgoingRecord, registry: ConfluentRegistry) -> OutgoingRecor
 
 
 def judged_in(kafka: KafkaSettings, partition: int) -> int:
-    return sum(batch.applied + batch.refused for batch in read_batches(kafka) if batch.partition == partition)
+    return sum(batch.applied + batch.rejected for batch in read_batches(kafka) if batch.partition == partition)
 
 
 def test_events_are_judged_with_the_schemas_of_a_registry(

@@ -108,15 +108,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def _refusal_of(kafka: KafkaSettings, topic: str, patience_s: float = 120.0) -> KafkaError | None:
     """Return why a record of the principal is not written to a topic; None if it is."""
-    told: list[KafkaError | None] = []
+    reported: list[KafkaError | None] = []
 
     def keep_answer(error: KafkaError | None, _message: Message) -> None:
-        told.append(error)
+        reported.append(error)
 
     producer = Producer({**kafka.client_config(), "message.timeout.ms": round(patience_s * 1_000)})
     producer.produce(topic, b"x", on_delivery=keep_answer)
     producer.flush(2 * patience_s)
-    return told[0] if told else None
+    return reported[0] if reported else None
 
 
 def _start_processor(secured: Secured, way: str, plain: KafkaSettings, processes: Processes) -> str:

@@ -32,7 +32,7 @@ _ENDS: tuple[tuple[int, dict[str, Any]], ...] = (
     (374, {"transition": "T08", "from_state": "Timeout", "to_state": "Terminated", **_FIRED}),
     (435, {"transition": "T14", "from_state": "Terminated", "to_state": "Archived", **_FIRED}),
 )
-# It works until its 12th second and lives until its 14th; what is refused does not count.
+# It works until its 12th second and lives until its 14th; what is rejected does not count.
 _EVENTS: tuple[tuple[float, Payload, bool], ...] = (
     (5, StateUpdated(1, 2, "{}"), False),
     (6, StateUpdated(2, 3, "{}"), False),
@@ -44,7 +44,7 @@ _EVENTS: tuple[tuple[float, Payload, bool], ...] = (
 _CLEANUP = (375, ResourcesReleased("c", (), None, host_lost=False), False)
 _FIGURES = (
     "version, round(dateDiff('millisecond', opened_at, last_at) / 1e3) AS active_s, round(duration_s) AS lived_s, "
-    "round(dateDiff('millisecond', opened_at, time) / 1e3) AS told_s"
+    "round(dateDiff('millisecond', opened_at, time) / 1e3) AS reported_s"
 )
 
 
@@ -53,7 +53,7 @@ def rows(tables: ClickHouseSettings) -> AgedRows:
     return AgedRows(tables)
 
 
-def refusal_of(event_type: str, session: int, seq: int, at: int, offset: int) -> RejectedEvent:
+def rejection_of(event_type: str, session: int, seq: int, at: int, offset: int) -> RejectedEvent:
     return RejectedEvent(
         *("stale_epoch", "", True, "acme", session_id(session), f"event-{session}-{seq}", event_type),
         *("billing", "t", 0, offset, at // 1_000 * 1_000),
@@ -70,11 +70,11 @@ def insert_lives(rows: AgedRows, ages: Sequence[float], classes: Sequence[Any] =
             at = began + after_s * 1_000_000
             kept = {"retention_class": retention, "retain_until": at + kept_days * DAY_US}
             audit.append((at, 100 * number + seq, encode_record(audit_record(number, seq, at=at, **kept, **fields))))
-        for seq, (event_s, payload, refused) in enumerate((*_EVENTS, _CLEANUP) if to_end else _EVENTS, 1):
+        for seq, (event_s, payload, is_rejected) in enumerate((*_EVENTS, _CLEANUP) if to_end else _EVENTS, 1):
             at, offset = began + round(event_s * 1_000_000), 100 * number + seq
             history.append((at, offset, agent_event(payload, *classes, session=number, seq=seq)))
-            if refused:
-                rejected.append((at, offset, encode_record(refusal_of("state_updated", number, seq, at, offset))))
+            if is_rejected:
+                rejected.append((at, offset, encode_record(rejection_of("state_updated", number, seq, at, offset))))
     insert_block(rows.clickhouse, "audit", audit, "lives")
     insert_block(rows.clickhouse, "history", history, "lives")
     insert_block(rows.clickhouse, "rejected", rejected, "lives")
@@ -95,13 +95,13 @@ def test_a_session_tells_its_turns_and_the_results_of_its_tools_on_two_services(
         (ToolCallSucceeded("id-1", "search", "k1", "[]", None, 1), {}),
         (ToolCallSucceeded("id-2", "book", "k2", "7", None, 1), {"service_id": "shop", "agent_id": "agent-2"}),
         (MessageAppended("assistant", "booked"), {}),
-        (MessageAppended("assistant", "refused"), {}),
+        (MessageAppended("assistant", "rejected"), {}),
     ]
     at = [rows.at_us(1) + (20 + n) * 1_000_000 for n in range(len(sent))]
     events = [(at[n], 121 + n, agent_event(event, seq=21 + n, **fields)) for n, (event, fields) in enumerate(sent)]
     insert_block(rows.clickhouse, "history", events, "talk")
-    refusal = encode_record(refusal_of("message_appended", 1, 27, at[-1], 127))
-    insert_block(rows.clickhouse, "rejected", [(at[-1], 127, refusal)], "talk")
+    rejection = encode_record(rejection_of("message_appended", 1, 27, at[-1], 127))
+    insert_block(rows.clickhouse, "rejected", [(at[-1], 127, rejection)], "talk")
     asked = "SELECT turns, tool_results, services, agents FROM v_sessions"
     assert rows.fetch_values(asked) == [(3, 2, ["billing", "shop"], ["agent-1", "agent-2"])]
 

@@ -38,9 +38,9 @@ class StartingSession:
 
 
 def changes_of(kafka: KafkaSettings, session: str) -> list[tuple[str, str | None, str]]:
-    """Return the audit records of a session that are no refusals: kind, transition and reason."""
-    told = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
-    return [(one.kind, one.transition, one.reason_code) for one in told if one.session_id == session]
+    """Return the audit records of a session that are no rejections: kind, transition and reason."""
+    reported = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
+    return [(one.kind, one.transition, one.reason_code) for one in reported if one.session_id == session]
 
 
 def state_of(rig: QuotaRig, session: Session) -> tuple[str, bool]:
@@ -95,7 +95,7 @@ def test_a_session_over_the_limit_is_rejected_with_its_record_and_reason(
         wait_until(lambda: rig.claims() == {"taken": LIMIT}, 120, "the rejected claim to be gone")
         found = rig.pipeline.ask(f"{error.session_id}")
         assert (found["state"], found["reason_code"]) == ("Terminated", "quota_exceeded")
-        assert [one["reason"] for one in found["refusals"]] == ["quota_exceeded"]
+        assert [one["reason"] for one in found["rejections"]] == ["quota_exceeded"]
         assert changes_of(kafka, f"{error.session_id}")[-1] == ("transition", "T03", "quota_exceeded")
         rig.pipeline.wait_landed(kinds=("audit", "history"))
         query = "SELECT session_id, reason_code FROM {db}.audit WHERE reason_code = 'quota_exceeded'"
@@ -104,7 +104,7 @@ def test_a_session_over_the_limit_is_rejected_with_its_record_and_reason(
             session.close()
 
 
-def test_a_waiting_session_is_told_in_clickhouse(
+def test_a_waiting_session_is_reported_in_clickhouse(
     kafka: KafkaSettings, clickhouse: ClickHouseSettings, processes: Processes, tmp_path: Path
 ) -> None:
     rig = QuotaRig(kafka, processes, tmp_path, "queue", clickhouse, sessions=1)

@@ -1,6 +1,6 @@
 """A partition's leader falls silent, another broker leads it: who goes on, and how soon.
 
-Beyond `quiet_ms` without an agent's heartbeats, a live session would be timed out.
+Beyond `outage_grace_ms` without an agent's heartbeats, a live session would be timed out.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class _Agent:
         self.acknowledged += error is None
 
 
-def test_agent_ticker_and_fetcher_find_the_new_leader_before_the_quiet_time_ends() -> None:
+def test_agent_ticker_and_fetcher_find_the_new_leader_before_the_outage_grace_ends() -> None:
     """With librdkafka's default of 60 s the fetcher stood still for 61 s, the agent for 70 s."""
     with mock_cluster() as cluster:
         settings = ProcessorSettings(bootstrap_servers=cluster.bootstrap_servers)
@@ -84,7 +84,9 @@ def test_agent_ticker_and_fetcher_find_the_new_leader_before_the_quiet_time_ends
             cluster.silence_broker(1)
             cluster.move_leader(topic, 0, 2)
             # What was acknowledged on the way may still be counted.
-            goes_on = await wait_for_more((before[0] + 2, before[1] + 2, before[2] + 2), settings.quiet_ms / 1_000)
+            goes_on = await wait_for_more(
+                (before[0] + 2, before[1] + 2, before[2] + 2), settings.outage_grace_ms / 1_000
+            )
             await asyncio.to_thread(fetcher.close)
             assert goes_on, (before, counts())
 

@@ -215,7 +215,7 @@ def test_a_bad_row_becomes_a_dead_letter_with_its_bytes_and_stops_nothing(
     ]
 
 
-def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
+def test_history_takes_everything_rejections_and_batches_go_to_their_tables(
     kafka: KafkaSettings, tables: ClickHouseSettings
 ) -> None:
     producer = Producer(kafka.client_config())
@@ -223,7 +223,7 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
     for value, key in ((tick, None), (b"\xffjunk", b"k\xff"), (None, b"acme:x"), (b"", None)):
         producer.produce(kafka.topics.events, value, key, partition=1, headers=[("h", b"\xfe")])
     producer.flush(120)
-    refusal = RejectedEvent(
+    rejection = RejectedEvent(
         "bad_key",
         "d",
         False,
@@ -240,7 +240,7 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
         b"\xff",
         {"h": b"\xfe"},
     )
-    produce_records(kafka, kafka.topics.rejected, [(1, encode_record(refusal))])
+    produce_records(kafka, kafka.topics.rejected, [(1, encode_record(rejection))])
     acknowledged = BatchAcknowledged(1, 3, NOW_US, "w1")
     batches = [encode_record(batch_record(1, number)) for number in (1, 2, 3)]
     batches += [encode_record(acknowledged)] * 2
@@ -248,10 +248,10 @@ def test_history_takes_everything_refusals_and_batches_go_to_their_tables(
     settings = settings_for(kafka, tables)
     with sink_in_thread("history", settings), sink_in_thread("rejected", settings), sink_in_thread("batches", settings):
         wait_until(rows_equal(tables, "SELECT count() FROM {db}.history", [4]), 30, "history")
-        wait_until(rows_equal(tables, "SELECT count() FROM {db}.rejected", [1]), 30, "refusals")
+        wait_until(rows_equal(tables, "SELECT count() FROM {db}.rejected", [1]), 30, "rejections")
         wait_until(rows_equal(tables, "SELECT count(), max(number) FROM {db}.batches", [3, 3]), 30, "batches")
-        told = "SELECT count(), uniqExact(src_offset), max(number) FROM {db}.batch_acknowledgements"
-        wait_until(rows_equal(tables, told, [2, 2, 3]), 30, "acknowledgements")
+        reported = "SELECT count(), uniqExact(src_offset), max(number) FROM {db}.batch_acknowledgements"
+        wait_until(rows_equal(tables, reported, [2, 2, 3]), 30, "acknowledgements")
     database = tables.clickhouse_database
     rows = run_sql(
         tables,

@@ -1,4 +1,4 @@
-"""What calls cost: each event once, refused ones never."""
+"""What calls cost: each event once, rejected ones never."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def usage(seq: int, cost: int, *, retry: bool = False, service: str = "billing")
     return agent_event(payload, seq=seq, service_id=service)
 
 
-def refused(offset: int) -> bytes:
+def rejected(offset: int) -> bytes:
     return encode_record(RejectedEvent("stale_epoch", "", True, None, None, None, None, None, "t", 0, offset, NOW_US))
 
 
@@ -25,9 +25,9 @@ def test_the_share_of_retries_after_a_timeout(tables: ClickHouseSettings, retry_
     """R-000-19, R-000-46: a load of 9 % and one of 11 %, tool cost included."""
     rest = 100 - (retry_cost + 1) - 1
     events = [usage(1, rest), usage(2, retry_cost, retry=True)]
-    again_and_refused = [usage(2, retry_cost, retry=True), usage(3, 5_000)]
-    insert_records(tables, "history", [*events, *again_and_refused, usage(4, 7, service="search")], NOW_US)
-    insert_records(tables, "rejected", [refused(3)], NOW_US)
+    again_and_rejected = [usage(2, retry_cost, retry=True), usage(3, 5_000)]
+    insert_records(tables, "history", [*events, *again_and_rejected, usage(4, 7, service="search")], NOW_US)
+    insert_records(tables, "rejected", [rejected(3)], NOW_US)
     found = run_sql(
         tables,
         "SELECT service_id, calls, tokens_in, model_cost_usd_micros + tool_cost_usd_micros, timeout_retries, "

@@ -96,21 +96,36 @@ def test_sessions_names_and_the_seeds_json(tables: ClickHouseSettings) -> None:
     ended = audit_record(
         2, 3, transition="T13", from_state="Active", to_state="Terminated", reason="closed", at=at(5), epoch=2
     )
-    refused = audit_record(
-        2, 4, kind="refusal", transition=None, from_state="Terminated", to_state="Terminated", at=at(6)
+    rejected = audit_record(
+        2, 4, kind="rejection", transition=None, from_state="Terminated", to_state="Terminated", at=at(6)
     )
-    unknown_session = audit_record(9, 0, kind="refusal", transition=None)
-    insert(tables, [*timed_out(1), *timed_out(2)[:2], ended, refused, unknown_session])
+    unknown_session = audit_record(9, 0, kind="rejection", transition=None)
+    insert(tables, [*timed_out(1), *timed_out(2)[:2], ended, rejected, unknown_session])
     found = selected(
         tables,
-        "SELECT session_id, first_state, state, service_id, epoch, transitions, timeouts, refusals, duration_s, events "
+        "SELECT session_id, first_state, state, service_id, epoch, transitions, timeouts, rejections, duration_s, "
+        "events "
         "FROM {db}.v_sessions ORDER BY session_id",
     )
     common = {"first_state": "Idle", "service_id": "billing", "transitions": 3, "events": 0}
     assert found == [
-        {"session_id": session_id(1), "state": "Timeout", "epoch": 1, "timeouts": 1, "refusals": 0, "duration_s": 61.5}
+        {
+            "session_id": session_id(1),
+            "state": "Timeout",
+            "epoch": 1,
+            "timeouts": 1,
+            "rejections": 0,
+            "duration_s": 61.5,
+        }
         | common,
-        {"session_id": session_id(2), "state": "Terminated", "epoch": 1, "timeouts": 0, "refusals": 1, "duration_s": 5}
+        {
+            "session_id": session_id(2),
+            "state": "Terminated",
+            "epoch": 1,
+            "timeouts": 0,
+            "rejections": 1,
+            "duration_s": 5,
+        }
         | common,
     ]
     names = "SELECT state, name_000, name_001_a, name_001_b FROM {db}.v_state_names ORDER BY state"
@@ -232,9 +247,9 @@ def test_the_last_batch_before_a_pause_has_its_latency_by_a_record_of_its_own(ta
     transitions = "SELECT audit_seq, latency_ms FROM {db}.v_transition_latency ORDER BY audit_seq"
     writes = "SELECT number, latency_ms FROM {db}.v_audit_write_latency ORDER BY number"
     assert [row["number"] for row in selected(tables, writes)] == [1]
-    told = BatchAcknowledged(1, 2, at(62.025), "p1")
-    insert(tables, [told, told, told._replace(partition=2)], "a")
-    insert(tables, [told], "b")
+    reported = BatchAcknowledged(1, 2, at(62.025), "p1")
+    insert(tables, [reported, reported, reported._replace(partition=2)], "a")
+    insert(tables, [reported], "b")
     # The next batch, of an owner that knows the acknowledgement too, doubles nothing.
     insert(tables, [batch_record(1, 3, started_at=at(70), previous_acknowledged_at=at(62.025), audited=0)], "c")
     assert [tuple(row.values()) for row in selected(tables, transitions)][2:] == [(3, 1_025)]

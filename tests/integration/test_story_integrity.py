@@ -46,7 +46,7 @@ def insert_sessions(clickhouse: ClickHouseSettings) -> None:
     )
 
 
-def test_a_row_that_is_gone_is_told_by_the_session_whose_it_may_be(
+def test_a_row_that_is_gone_is_reported_by_the_session_whose_it_may_be(
     tables: ClickHouseSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     insert_sessions(tables)

@@ -1,4 +1,4 @@
-"""The program on Kafka Streams judges as the processor does: also what has to be refused."""
+"""The program on Kafka Streams judges as the processor does: also what has to be rejected."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_the_audit_trail_is_the_same(kafka: KafkaSettings, tmp_path: Path, progr
     assert outputs.rejected == 0
 
 
-def test_refusals_gaps_and_duplicates_are_the_same(
+def test_rejections_gaps_and_duplicates_are_the_same(
     kafka: KafkaSettings, tmp_path: Path, program: StreamsProgram
 ) -> None:
     bench = Bench(Options(quick=True))
@@ -104,9 +104,9 @@ def test_refusals_gaps_and_duplicates_are_the_same(
     finally:
         stack.stop()
     assert find_differences(ours, theirs) == []
-    refused = {record.reason_code for record in ours.audit.values() if record.kind == "refusal"}
+    rejected = {record.reason_code for record in ours.audit.values() if record.kind == "rejection"}
     assert {
         *("unknown_session", "stale_epoch", "future_epoch", "not_owner", "invalid_value"),
         *("version_conflict", "illegal_transition", "phase_order"),
-    } <= refused
+    } <= rejected
     assert {"gap", "context_limit"} <= {record.kind for record in ours.audit.values()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sessionary.producers import ProducerConflict, Refused, Session, SessionClient, SessionFenced
+from sessionary.producers import ProducerConflict, Rejected, Session, SessionClient, SessionFenced
 from sessionary.schemas.limits import HEARTBEATS_PER_BUDGET
 from sessionary.schemas.records import AuditRecord, RejectedEvent
 from sessionary.schemas.settings import KafkaSettings
@@ -38,11 +38,11 @@ class TakeOverRig:
         records = read_records(self._kafka, self._kafka.topics.audit)
         return [record for record in records if isinstance(record, AuditRecord) and record.kind == kind]
 
-    def refused_events(self, reason: str) -> Sequence[RejectedEvent]:
-        """Return the refused events, without heartbeats."""
+    def rejected_events(self, reason: str) -> Sequence[RejectedEvent]:
+        """Return the rejected events, without heartbeats."""
         records = read_records(self._kafka, self._kafka.topics.rejected)
-        refused = [record for record in records if isinstance(record, RejectedEvent) and record.reason == reason]
-        return [record for record in refused if record.event_type != "heartbeat"]
+        rejected = [record for record in records if isinstance(record, RejectedEvent) and record.reason == reason]
+        return [record for record in rejected if record.event_type != "heartbeat"]
 
 
 def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
@@ -59,7 +59,7 @@ def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
             session.sync()
         assert taken.update_state({"n": 2}) == 2
         assert taken.sync().holder == second.producer_id
-        with pytest.raises(Refused) as raised:
+        with pytest.raises(Rejected) as raised:
             third.attach(session.session_id, take_over=True)
         assert raised.value.reason == "owner_alive"
         taken.lifecycle.detach()  # as if the process had died
@@ -69,8 +69,8 @@ def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
         def try_again() -> bool:
             try:
                 given.append(third.attach(session.session_id, take_over=True))
-            except Refused as error:
-                assert error.reason == "owner_alive"  # noqa: PT017 - the refusal is one of two right answers
+            except Rejected as error:
+                assert error.reason == "owner_alive"  # noqa: PT017 - the rejection is one of two right answers
                 return False
             return True
 
@@ -82,7 +82,7 @@ def test_a_session_changes_hands_within_its_service_and_then_to_another_one(
         f"(process {first.producer_id})",
         f"third of shop (process {third.producer_id}) took over from second of billing (process {second.producer_id})",
     ]
-    assert [record.event_type for record in rig.refused_events("stale_epoch")] == ["session_activity"]
+    assert [record.event_type for record in rig.rejected_events("stale_epoch")] == ["session_activity"]
 
 
 def test_a_copied_process_loses_no_event_silently(kafka: KafkaSettings, processes: Processes, tmp_path: Path) -> None:
@@ -107,4 +107,4 @@ def test_a_copied_process_loses_no_event_silently(kafka: KafkaSettings, processe
         assert view.verdict is not None
         assert view.verdict.applied
     assert sum(isinstance(error, ProducerConflict) for error in rig.errors) == 1
-    assert [record.event_type for record in rig.refused_events("producer_conflict")] == ["session_activity"]
+    assert [record.event_type for record in rig.rejected_events("producer_conflict")] == ["session_activity"]

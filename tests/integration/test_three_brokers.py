@@ -25,7 +25,7 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from tests.integration.pipeline_rig import TENANT, PipelineRig, brief_limits
 from tests.integration.refold import find_differences, refold
 from tests.integration.test_no_false_timeouts import read_timeouts, wait_applied
-from tests.integration.test_pipeline import check_oracle, check_refusals, cut, log_in_kafka, table_in_kafka
+from tests.integration.test_pipeline import check_oracle, check_rejections, cut, log_in_kafka, table_in_kafka
 from tests.support.logs import log_folder
 from tests.support.processes import Processes
 from tests.support.reading import read_events, read_records
@@ -135,7 +135,7 @@ def check_log(kafka: KafkaSettings, journal: Path) -> None:
     rows, ends = table_in_kafka(kafka)
     folded = refold(cut(log_in_kafka(kafka), ends), PartitionSettings(kafka.topics.events, kafka.partitions))
     assert find_differences(folded, rows, audits) == []
-    check_refusals(folded, rejected)
+    check_rejections(folded, rejected)
     check_oracle(kafka, audits, rejected)
 
 
@@ -185,7 +185,7 @@ def test_a_leader_that_falls_silent_times_out_no_live_session(
         brokers.signal(leader, signal.SIGSTOP)
         silent.lifecycle.detach()
         wait_until(lambda: brokers.leader(place) not in (leader, -1), START_S, "another leader")
-        # It times out after the quiet time; the others would too, if their heartbeats were late.
+        # It times out after the outage grace; the others would too, if their heartbeats were late.
         wait_applied(kafka, "T06", 1, timeout_s=2 * START_S)
         assert [record.session_id for record in read_timeouts(kafka)] == [silent.session_id]
         brokers.signal(leader, signal.SIGCONT)

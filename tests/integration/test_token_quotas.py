@@ -64,8 +64,8 @@ def test_a_run_beyond_the_tokens_waits_through_kills_for_the_next_window(
         last.close()
         wait_until(lambda: rig.claims() == {}, 120, "all slots to be free")
     notices = [one for one in read_records(kafka, kafka.topics.quotas) if isinstance(one, QuotaNotice)]
-    told = [(one.session_id, one.tokens) for one in notices if one.step == "used"]
-    assert sorted(told) == sorted([(first.session_id, 59), (second.session_id, 41)])
+    reported = [(one.session_id, one.tokens) for one in notices if one.step == "used"]
+    assert sorted(reported) == sorted([(first.session_id, 59), (second.session_id, 41)])
 
 
 def test_a_run_beyond_the_tokens_is_rejected_and_its_record_says_why(
@@ -79,6 +79,6 @@ def test_a_run_beyond_the_tokens_is_rejected_and_its_record_says_why(
         wait_until(lambda: account(rig) == TOKENS, 120, "the tokens to be counted")
         with pytest.raises(QuotaExceeded, match="or of tokens"):
             second.run("report").__enter__()
-    told = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
-    (rejected,) = (one for one in told if one.to_run_state == "rejected")
+    reported = [one for one in read_records(kafka, kafka.topics.audit) if isinstance(one, AuditRecord)]
+    (rejected,) = (one for one in reported if one.to_run_state == "rejected")
     assert rejected.reason == f"Run rejected: tenant {TENANT} has used its {TOKENS} tokens of this window"

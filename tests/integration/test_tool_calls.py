@@ -24,8 +24,8 @@ from tests.support.pipelines import new_pipeline
 from tests.support.tcp_proxy import TcpProxy
 
 WAIT_S = 180.0
-TOLD = 200
-# Makes one call of a session as soon as it is told to; each effect leaves a line.
+REPORTED = 200
+# Makes one call of a session as soon as it is asked to; each effect leaves a line.
 CALLER = """
 import os, sys
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_of_two_processes_that_start_the_same_call_at_once_one_executes_it(
         run = session.run("notify", run_id="r", mode="detached")
         run.__enter__()
         session.sync()
-        run._leave_marks()
+        run._leave_metadata()
         with ExitStack() as callers:
             both = [callers.enter_context(caller(kafka, pipeline, tmp_path, session.session_id, n)) for n in "ab"]
             for say in ("go\n", "end\n"):
@@ -152,8 +152,8 @@ def test_a_run_whose_network_is_cut_goes_on_and_loses_and_repeats_nothing(proces
     def send_message(text: str) -> int:
         sent.append(text)
         # Its outcome is the first of what follows that cannot get through, and waits for it.
-        mending.append(network.cut(lambda: client.backlog.events > TOLD))
-        for number in range(TOLD):
+        mending.append(network.cut(lambda: client.backlog.events > REPORTED))
+        for number in range(REPORTED):
             session.info(f"while the network is cut: {number}")
         return len(sent)
 
@@ -171,8 +171,8 @@ def test_a_run_whose_network_is_cut_goes_on_and_loses_and_repeats_nothing(proces
     # What may have arrived before the cut is sent again, as the same event.
     events = {event.envelope.event_id: event for event in read_events(network.kafka) if isinstance(event, codec.Event)}
     payloads = [event.payload for event in events.values()]
-    told = [payload.text for payload in payloads if isinstance(payload, SessionActivity)]
-    assert told == [f"while the network is cut: {number}" for number in range(TOLD)]
+    reported = [payload.text for payload in payloads if isinstance(payload, SessionActivity)]
+    assert reported == [f"while the network is cut: {number}" for number in range(REPORTED)]
     assert [json.loads(one.result_json or "") for one in payloads if isinstance(one, ToolCallSucceeded)] == [1]
     assert sum(isinstance(payload, RunCompleted) for payload in payloads) == 1
 

@@ -59,7 +59,7 @@ class UnknownRig:
         work.__enter__()
         with pytest.raises(Killed):
             orders.send("oak")
-        work._leave_marks()
+        work._leave_metadata()
         wait_until(lambda: bool(self.list_unknown()), 60, "the call to be listed", pause_s=0.5)
         (row,) = self.list_unknown()
         assert (row["session"], row["run"], row["tool"]) == (session.session_id, "r", "send")
@@ -116,8 +116,8 @@ def test_a_call_that_a_person_resolves_lets_its_run_go_on(rig: UnknownRig, tmp_p
         key = rig.leave_unknown(session, orders)
         wait_until(lambda: rig.count_unknown() == 1, 60, "the metric to tell the call")
         place = {"session": session.session_id, "run": "r", "key": key}
-        told = {**place, "outcome": "succeeded", "verdict": "applied"}
-        assert rig.resolve(session, key, "succeeded", "--result", '"order 7"') == (0, told)
+        reported = {**place, "outcome": "succeeded", "verdict": "applied"}
+        assert rig.resolve(session, key, "succeeded", "--result", '"order 7"') == (0, reported)
         wait_until(lambda: rig.count_unknown() == 0, 60, "the metric to tell that none is left")
         with session.resume_run("r") as work:
             work.result = orders.send("oak")

@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 UNPACKED_BYTES = 110_000_000  # more than receive.message.max.bytes
 PACKED, DAMAGED, WHOLE, LOST = 0, 1, 2, 3  # partitions
-MARK = b"a record that is not Avro, so that it is refused"
+MARK = b"a record that is not Avro, so that it is rejected"
 TOKENS = json.dumps({"token-op": {"principal": "on-call", "roles": ["operator"]}})
 HALTED_S = 120
 

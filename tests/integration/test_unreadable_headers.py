@@ -55,7 +55,7 @@ def test_a_header_name_that_is_not_utf_8_stops_neither_processor_nor_sinks(
     assert (letter.reason, letter.key, letter.value) == ("undecodable", key, b"junk")
     assert letter.headers == dict(UNREADABLE_HEADERS)
     audits = [record for record in read_records(kafka, kafka.topics.audit) if isinstance(record, AuditRecord)]
-    assert [(record.kind, record.reason_code) for record in audits[-1:]] == [("refusal", "undecodable")]
+    assert [(record.kind, record.reason_code) for record in audits[-1:]] == [("rejection", "undecodable")]
     settings = settings_for(kafka, clickhouse)
     with sink_in_thread("history", settings), sink_in_thread("rejected", settings):
         wait_until(lambda: len(_rows(clickhouse, "rejected", "headers")) == 1, 30, "the rejected row")

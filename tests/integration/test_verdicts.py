@@ -40,14 +40,14 @@ def test_a_killed_workers_verdicts_outlive_it(kafka: KafkaSettings, processes: P
 
     expected = [
         *[("applied", None)] * 4,
-        ("refused", "unknown_schema"),
-        ("refused", "illegal_transition"),
+        ("rejected", "unknown_schema"),
+        ("rejected", "illegal_transition"),
         ("applied", None),
     ]
     for port in free_ports(2):
         worker = start_processor(processes, kafka, "w1", api_port=str(port), api_tokens=json.dumps({"token-a": "acme"}))
         wait_until(partial(is_ready, port), 30, "the worker to be ready")
-        told = wait_until(partial(ask_known, port), 120, "a verdict on each record")
-        assert told == expected
+        reported = wait_until(partial(ask_known, port), 120, "a verdict on each record")
+        assert reported == expected
         worker.signal(signal.SIGKILL)
         assert worker.wait(180)

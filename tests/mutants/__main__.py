@@ -66,10 +66,10 @@ MODULES = (
     "core.trail",
     "core.model",
     "core.committed",
-    "core.gravestones",
-    "core.gravestones",
-    "core.overlay",
-    "core.overlay",
+    "core.tombstones",
+    "core.tombstones",
+    "core.uncommitted_batch",
+    "core.uncommitted_batch",
     "core.partition",
 )
 SOURCES = {  # where a module is, by the first part of its name

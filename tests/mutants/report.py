@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from tests.mutants.trials import Result
 
-Outcome = Literal["killed", "equivalent", "survived"]
+MutantOutcome = Literal["killed", "equivalent", "survived"]
 _COLUMNS = ("mutants", "killed", "equivalent", "survived", "score")
 
 
@@ -28,7 +28,7 @@ class Tally(NamedTuple):
         return 100 * self.killed / total if total else 100.0
 
 
-def outcome(result: Result, known: Mapping[str, str]) -> Outcome:
+def outcome(result: Result, known: Mapping[str, str]) -> MutantOutcome:
     """Return the outcome, given the mutants that are listed as equivalent."""
     if result.killed_by is not None:
         return "killed"

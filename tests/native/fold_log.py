@@ -31,13 +31,13 @@ def main(path: str) -> None:
         LogRecord(rig.offset + n, rig.at + n // 4, key, value, headers)
         for n, (key, value, headers) in enumerate(pickle.loads(Path(path).read_bytes()))
     ]
-    digest, records, rows, refused = hashlib.sha256(), 0, 0, 0
+    digest, records, rows, rejected = hashlib.sha256(), 0, 0, 0
     for start in range(0, len(log), _BATCH):
         batch = rig.fold.begin()
         for record in log[start : start + _BATCH]:
             assert batch.apply(record)
         outcome = batch.finish()
-        refused += outcome.counts.refused
+        rejected += outcome.counts.rejected
         transaction = job.transaction(0, outcome, 0)
         produced = (*transaction.records, *transaction.elsewhere)
         for each in (*produced, *sorted(transaction.rows.items())):
@@ -48,7 +48,7 @@ def main(path: str) -> None:
     (writer,) = {type(write).__name__ for write in framing._WRITERS.values()}
     (reader,) = {type(read).__name__ for read in framing._compiled_readers_as_of(NEWEST_RULES.version).values()}
     codec = {"reader": reader, "writer": writer}
-    counts = {"digest": digest.hexdigest(), "records": records, "rows": rows, "refused": refused}
+    counts = {"digest": digest.hexdigest(), "records": records, "rows": rows, "rejected": rejected}
     sys.stdout.write(json.dumps({"core": core_build(), **codec, **counts}))
 
 

@@ -51,7 +51,7 @@ def test_every_module_of_the_rules_is_compiled_but_maps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "reported"),
     [
         ("gcc", "there is no C compiler"),
         ("headers", "Python.h"),
@@ -59,8 +59,8 @@ def test_every_module_of_the_rules_is_compiled_but_maps() -> None:
         ("Cython", "there is no Cython"),
     ],
 )
-def test_what_is_missing_is_told_in_a_line(
-    part: str, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_is_missing_is_reported_in_a_line(
+    part: str, reported: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None if part == "gcc" else name)
     (tmp_path / "Python.h").touch()
@@ -69,7 +69,7 @@ def test_what_is_missing_is_told_in_a_line(
     monkeypatch.setattr(toolchain, "find_spec", lambda name: None if name == part else object())
     assert program.main([]) == 1
     line = capsys.readouterr().err
-    assert told in line
+    assert reported in line
     assert line.count("\n") == 1
 
 
@@ -234,8 +234,8 @@ def test_an_extension_lies_beside_its_module_and_is_stale_after_a_change(tmp_pat
     assert list(find_extensions(tree)) == []
 
 
-def test_the_build_that_runs_is_told() -> None:
-    in_place = {path.name.partition(".")[0] for path in find_extensions(ROOT)} >= {"overlay", "functions"}
+def test_the_build_that_runs_is_reported() -> None:
+    in_place = {path.name.partition(".")[0] for path in find_extensions(ROOT)} >= {"uncommitted_batch", "functions"}
     assert core_build() == ("native" if in_place else "python")
 
 

@@ -26,10 +26,10 @@ OF_MAKE_TEST = f"{OPTION}={SHORT}"
 TESTED = (
     *("tests/core/stream_processors", "tests/core/schemas", "tests/core/sinks", "tests/simulation"),
     # Nothing is compiled there, and what is compiled is not called otherwise than by the rest.
-    *("--ignore=tests/core/stream_processors/api", "--ignore=tests/core/stream_processors/measures"),
+    *("--ignore=tests/core/stream_processors/api", "--ignore=tests/core/stream_processors/self_metrics"),
 )
 # What makes, checks and keeps events. The rest of the client does what it does with them.
-TESTED_OF_CLIENT = ("delivery", "judgement", "session", "test_client.py")
+TESTED_OF_CLIENT = ("delivery", "verdicts", "session", "test_client.py")
 EVENTS, SESSIONS = 20_000, 500
 SEED = 3  # the logs of a run go by it, and other tests run chaos too
 KINDS = ("kill processor", "kill sink")  # of what runs the compiled core
@@ -88,7 +88,7 @@ def test_both_builds_write_the_same_bytes(native_path: str, tmp_path: Path) -> N
     assert native == python
     assert native["records"] > EVENTS / 10
     assert native["rows"] > EVENTS / 10
-    assert native["refused"] > EVENTS / 100
+    assert native["rejected"] > EVENTS / 100
 
 
 def _pass_tests(native_path: str, *chosen: str) -> tuple[int, str]:
@@ -126,8 +126,8 @@ def test_the_client_passes_its_tests_with_the_compiled_core(native_path: str) ->
     assert passed > 600
 
 
-def cores_told(logs: Iterable[Path]) -> list[str]:
-    """Return which core each worker told in its log as often as it became ready."""
+def cores_reported(logs: Iterable[Path]) -> list[str]:
+    """Return which core each worker reported in its log as often as it became ready."""
     lines = [line for log in logs for line in log.read_text("utf-8").splitlines() if "processor is ready" in line]
     return [json.loads(line)["core"] for line in lines]
 
@@ -140,7 +140,7 @@ def test_a_minute_of_chaos_loses_and_doubles_nothing(native_path: str, processes
     assert result["events"] > 1_000
     folder = ROOT / "build" / "chaos" / f"{SEED}"
     for name in PROCESSORS:
-        assert set(cores_told([folder / f"{name}.log"])) == {"native"}
+        assert set(cores_reported([folder / f"{name}.log"])) == {"native"}
     shutil.rmtree(folder)
 
 
@@ -157,6 +157,6 @@ def test_workers_and_sinks_with_the_compiled_core_pass_tests_of_the_integration(
     found = re.search(r"^(\d+) passed", output, re.M)
     assert found is not None, output[-2_000:]
     assert int(found[1]) >= len(INTEGRATION)
-    told = cores_told((ROOT / "build" / "logs" / f"run-{child.pid}").glob("*.log"))
-    assert len(told) >= len(INTEGRATION) - 1  # one of them has sinks alone
-    assert set(told) == {"native"}
+    reported = cores_reported((ROOT / "build" / "logs" / f"run-{child.pid}").glob("*.log"))
+    assert len(reported) >= len(INTEGRATION) - 1  # one of them has sinks alone
+    assert set(reported) == {"native"}

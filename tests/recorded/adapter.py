@@ -10,11 +10,11 @@ from sessionary.schemas.headers import find_traceparent
 from sessionary.schemas.records import AuditRecord, BatchAcknowledged, BatchRecord, Position, RejectedEvent
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import CHILDREN
-from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord, Outcome
-from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.judge import SessionJudge
-from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.runtime.job import Job, processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.recorded.log_format import LoggedEvent, Output, RecordedSettings
@@ -31,7 +31,7 @@ class Border(NamedTuple):
     """
 
     next_offset: int
-    outcome_n: int
+    outputs_written: int
     previous_acknowledged_at: int | None
 
 
@@ -72,7 +72,7 @@ def is_access(output: Output | bytes) -> bool:
 
 
 def settings_in_force(
-    release: str, topic_prefix: str, partitions: int, hole_ms: int, quiet_ms: int
+    release: str, topic_prefix: str, partitions: int, outage_ms: int, outage_grace_ms: int
 ) -> RecordedSettings:
     """Return what a processor of today folds with."""
     bounds = PartitionSettings("", partitions)
@@ -80,12 +80,12 @@ def settings_in_force(
         release,
         topic_prefix,
         partitions,
-        hole_ms,
-        quiet_ms,
+        outage_ms,
+        outage_grace_ms,
         bounds.records_max,
         bounds.bytes_max,
         bounds.timers_max,
-        GRAVESTONE_MS,
+        TOMBSTONE_MS,
     )
 
 
@@ -97,7 +97,7 @@ def read_borders(changelog: Sequence[Output | bytes]) -> list[Border]:
         if isinstance(output, Output) and output.key == POSITION_KEY
     ]
     return [
-        Border(position.next_offset, position.outcome_n, position.previous_acknowledged_at)
+        Border(position.next_offset, position.outputs_written, position.previous_acknowledged_at)
         for position in positions
         if isinstance(position, Position)
     ]
@@ -113,14 +113,14 @@ def fold_at_borders(
     records = _records(events)
     n, stored, traces = 0, dict[bytes, bytes | None](), _traces(events)
     for border in borders:
-        overlay = state.begin()
+        uncommitted = state.begin()
         while n < len(records) and records[n].offset < border.next_offset:
-            assert overlay.apply(records[n]), f"batch full at offset {records[n].offset}, before {border}"
+            assert uncommitted.apply(records[n]), f"batch full at offset {records[n].offset}, before {border}"
             n += 1
-        if border.outcome_n > 0:
-            assert not overlay.apply(records[n]), f"{border} lies within a record's timers, but no batch ends there"
-        outcome = overlay.finish(border.previous_acknowledged_at)._replace(traceparents=traces)
-        yield _folded(state, job, overlay, outcome, stored)
+        if border.outputs_written > 0:
+            assert not uncommitted.apply(records[n]), f"{border} lies within a record's timers, but no batch ends there"
+        outcome = uncommitted.finish(border.previous_acknowledged_at)._replace(traceparents=traces)
+        yield _folded(state, job, uncommitted, outcome, stored)
 
 
 def fold_in_cuts(
@@ -134,17 +134,17 @@ def fold_in_cuts(
     """Fold a partition in batches of at most so many records and timers; rows are left out.
 
     The batch number is the one thing in an audit record that depends on the cuts: it is replaced
-    by the number of the batch that has the record's place in the log, by `borders`.
+    by the number of the batch that has the record's position in the log, by `borders`.
     """
     state, job = _opened(settings, partition, records_max, timers_max)
-    ends = [(border.next_offset, border.outcome_n) for border in borders]
+    ends = [(border.next_offset, border.outputs_written) for border in borders]
     records = _records(events)
     n, stored, traces = 0, dict[bytes, bytes | None](), _traces(events)
     while n < len(records):
-        overlay = state.begin()
-        while n < len(records) and overlay.apply(records[n]):
+        uncommitted = state.begin()
+        while n < len(records) and uncommitted.apply(records[n]):
             n += 1
-        outcome = overlay.finish()
+        outcome = uncommitted.finish()
         emitted = [
             item._replace(
                 record=item.record._replace(
@@ -156,7 +156,7 @@ def fold_in_cuts(
             for item in outcome.emitted
         ]
         yield Folded(_written(job, partition, outcome._replace(emitted=emitted, rows={}, traceparents=traces), stored))
-        state.merge(overlay)
+        state.merge(uncommitted)
 
 
 def _opened(
@@ -165,16 +165,16 @@ def _opened(
     processor = ProcessorSettings(
         topic_prefix=settings.topic_prefix,
         partitions=settings.partitions,
-        hole_ms=settings.hole_ms,
-        quiet_ms=settings.quiet_ms,
+        outage_ms=settings.outage_ms,
+        outage_grace_ms=settings.outage_grace_ms,
         instance="recorded",
     )
-    judge = SessionJudge(CHILDREN, gravestone_ms=settings.gravestone_ms)
+    judge = SessionJudge(CHILDREN, tombstone_ms=settings.tombstone_ms)
     bounds = PartitionSettings(
         processor.topics.events,
         settings.partitions,
-        settings.hole_ms,
-        settings.quiet_ms,
+        settings.outage_ms,
+        settings.outage_grace_ms,
         records_max,
         _UNBOUNDED,
         timers_max,
@@ -198,16 +198,18 @@ def _traces(events: Sequence[LoggedEvent]) -> dict[int, bytes]:
 def _folded(
     state: PartitionState,
     job: Job,
-    overlay: Overlay,
-    outcome: Outcome,
+    uncommitted: UncommittedBatch,
+    outcome: BatchResult,
     stored: dict[bytes, bytes | None],
 ) -> Folded:
     written = _written(job, state.partition, outcome, stored)
-    state.merge(overlay)
+    state.merge(uncommitted)
     return Folded([*written, ("changelog", Output(POSITION_KEY, encode_position(outcome.position)))])
 
 
-def _written(job: Job, partition: int, outcome: Outcome, stored: dict[bytes, bytes | None]) -> list[tuple[str, Output]]:
+def _written(
+    job: Job, partition: int, outcome: BatchResult, stored: dict[bytes, bytes | None]
+) -> list[tuple[str, Output]]:
     transaction = job.transaction(partition, outcome, 0, stored.get)
     stored.update(transaction.rows)
     return [
@@ -251,7 +253,7 @@ def transition_of(audit: Output) -> str | None:
 
 
 def reason_of(rejected: Output) -> str:
-    """Return why an event was refused."""
+    """Return why an event was rejected."""
     record = _DECODER.decode_record(rejected.value)
     assert isinstance(record, RejectedEvent)
     return record.reason

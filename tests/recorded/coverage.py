@@ -1,13 +1,15 @@
-"""What a recording must hold: every transition and every refusal of the processor, often enough."""
+"""What a recording must hold: every transition and every rejection of the processor, often
+enough.
+"""
 
 from collections.abc import Mapping
 from typing import get_args
 
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 COUNT_MIN = 20
 TRANSITIONS = tuple(f"T{n:02}" for n in range(1, 15))
-# The default for readers of a later symbol, a row that a sink refuses, a fault of our own.
+# The default for readers of a later symbol, a row that a sink rejects, a fault of our own.
 NEVER = frozenset({"UNKNOWN", "bad_row", "internal_error"})
 # What the scripts lead to by chance at most.
 NOT_SCRIPTED = frozenset(
@@ -17,7 +19,7 @@ NOT_SCRIPTED = frozenset(
         *("migration_open", "migration_moved"),
     }
 )
-REASONS = tuple(reason for reason in get_args(RefusalReason) if reason not in NEVER | NOT_SCRIPTED)
+REASONS = tuple(reason for reason in get_args(RejectionReason) if reason not in NEVER | NOT_SCRIPTED)
 
 
 def too_rare(transitions: Mapping[str, int], reasons: Mapping[str, int]) -> list[str]:

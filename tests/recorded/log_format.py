@@ -80,12 +80,12 @@ class RecordedSettings(NamedTuple):
     release: str
     topic_prefix: str
     partitions: int
-    hole_ms: int
-    quiet_ms: int
+    outage_ms: int
+    outage_grace_ms: int
     records_max: int
     bytes_max: int
     timers_max: int
-    gravestone_ms: int
+    tombstone_ms: int
 
 
 EventsByPartition = Mapping[int, Sequence[LoggedEvent]]

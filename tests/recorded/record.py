@@ -2,10 +2,10 @@
 
 A real broker and a real processor run for some minutes. The client plays recorded agent runs; a
 plain producer sends scripted sessions. Meanwhile processor and broker are killed and started again,
-so that the log has recoveries and holes. At the end so many sessions time out with one record that
-a batch ends in the middle of its timers.
+so that the log has recoveries and outages. At the end so many sessions time out with one record
+that a batch ends in the middle of its timers.
 
-Prints how often each transition and each refusal came. Exits with 1, and writes nothing, if one
+Prints how often each transition and each rejection came. Exits with 1, and writes nothing, if one
 came less than 20 times, or if the recording is too large (play fewer runs: `--sessions`). Never
 writes over an existing recording.
 """
@@ -51,7 +51,7 @@ from tests.recorded.log_format import (
     write_log,
 )
 from tests.recorded.scripts import COPIES, SCRIPTS, classes_of, service_of
-from tests.recorded.stage import HOLE_MS, PARTITIONS, QUIET_MS, TOPIC_PREFIX, Stage, Watch
+from tests.recorded.stage import OUTAGE_GRACE_MS, OUTAGE_MS, PARTITIONS, TOPIC_PREFIX, Stage, Watch
 from tests.support import read_topic
 
 FOLDER = Path(__file__).parent
@@ -120,7 +120,7 @@ def _wait_for_rest(watch: Watch) -> None:
 
 
 def _overflow_timers(stage: Stage, sender: RawSender, watch: Watch, timers_max: int) -> None:
-    """Let more sessions time out with one record than a batch may fire, after a hole."""
+    """Let more sessions time out with one record than a batch may fire, after an outage."""
     known, crowd = watch.transitions["T01"], timers_max + 100
     limits = Limits(init_ms=_CROWD_INIT_MS, release_limit_ms=600_000)
     keys = keys_of_partition(0, PARTITIONS, "acme")
@@ -135,7 +135,7 @@ def _overflow_timers(stage: Stage, sender: RawSender, watch: Watch, timers_max: 
     if time.monotonic() - sent_s > _CROWD_INIT_MS / 1_000 - 1:
         raise RuntimeError("the machine is too slow: the crowd's limits end while its sessions are made")
     stage.kill_processor()
-    time.sleep(max(HOLE_MS, _CROWD_INIT_MS) / 1_000 + 1 - (time.monotonic() - sent_s))
+    time.sleep(max(OUTAGE_MS, _CROWD_INIT_MS) / 1_000 + 1 - (time.monotonic() - sent_s))
     former = watch.transitions["T03"]
     stage.start_processor()
     watch.wait_for("the crowd's time-outs", lambda: watch.transitions["T03"] >= former + crowd, 120)
@@ -166,13 +166,13 @@ def _play(runs: list[Run], folder: Path, release: str, settings: RecordedSetting
 
 
 def _progress(watch: Watch) -> Callable[[str], None]:
-    lock, told_s = threading.Lock(), [0.0]
+    lock, reported_s = threading.Lock(), [0.0]
 
     def tell(text: str) -> None:
         with lock:
-            if time.monotonic() - told_s[0] >= 10:
-                told_s[0] = time.monotonic()
-                _say(f"{text}; {watch.transitions.total()} transitions, {watch.reasons.total()} refusals")
+            if time.monotonic() - reported_s[0] >= 10:
+                reported_s[0] = time.monotonic()
+                _say(f"{text}; {watch.transitions.total()} transitions, {watch.reasons.total()} rejections")
 
     return tell
 
@@ -249,7 +249,7 @@ def main() -> int:
     target = FOLDER / given.release
     if target.exists():
         parser.error(f"{target} exists, and a recording is never changed; record another release")
-    settings = settings_in_force(given.release, TOPIC_PREFIX, PARTITIONS, HOLE_MS, QUIET_MS)
+    settings = settings_in_force(given.release, TOPIC_PREFIX, PARTITIONS, OUTAGE_MS, OUTAGE_GRACE_MS)
     with tempfile.TemporaryDirectory(prefix="sessionary-recorded-") as folder:
         log = _play(read_runs(given.runs, given.sessions), Path(folder), given.release, settings)
     transitions = Counter(filter(None, map(transition_of, _full(log, "audit"))))

@@ -1,4 +1,4 @@
-"""Scripted sessions: together they take every transition in every way, and provoke every refusal.
+"""Scripted sessions: together they take every transition in every way, and provoke every rejection.
 
 A script is a generator: it sends, and yields what it waits for. Its copies `n` differ in details.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.sequencing import FORGOTTEN_MAX, PRODUCERS_MAX
@@ -35,7 +35,7 @@ _CROWDED_COPY = 20  # not among the first sessions, which are stored in full
 _FATAL = ErrorInfo("fatal", "broken", "cannot be mended")
 _UNCLASSED = ErrorInfo("UNKNOWN", "odd", "of no class")
 _RESOLVED: dict[str, Any] = {"tool_call_id": "own", "tool_name": "order", "outcome": "succeeded", "resolved_by": "ops"}
-_GRAVESTONE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
+_TOMBSTONE = encode_record(Tombstone("acme", "x", (), "closed", 1, 1, 1))
 # Headers that a client of ours would not send.
 _ODD_HEADERS: tuple[Headers, ...] = (
     (),
@@ -237,7 +237,7 @@ def _fails_fatally(actor: Actor, n: int) -> Script:
 
 
 def _misbehaves(actor: Actor, n: int) -> Script:
-    """What an Active session refuses, any sender's event."""
+    """What an Active session rejects, any sender's event."""
     odd = _ODD_HEADERS[n % len(_ODD_HEADERS)]
     actor.begin()
     actor.say("session_created", headers=odd)  # session_exists
@@ -256,7 +256,7 @@ def _misbehaves(actor: Actor, n: int) -> Script:
     actor.say("session_phase_changed", phase="persisting")  # phase_order
     for bent in ({"producer_seq": 0}, {"epoch": -1}, {"service_id": "a b"}, {"agent_id": ""}, {"producer_id": "/"}):
         actor.say("session_activity", bent, headers=odd)  # invalid_value
-    actor.say("heartbeat", {"epoch": 5}, headers=odd)  # refused without an audit record
+    actor.say("heartbeat", {"epoch": 5}, headers=odd)  # rejected without an audit record
     yield 0.0
     _intrudes(actor, n, odd)
     if n % 2:
@@ -275,13 +275,13 @@ def _intrudes(actor: Actor, n: int, odd: Headers) -> None:
     actor.throw(_BROKEN[n % len(_BROKEN)], odd)  # undecodable
     actor.throw(value[: -1 - n], usual)  # undecodable
     actor.throw(b"\xc3\x01" + bytes([n]) * 8 + b"body", odd)  # unknown_schema
-    actor.throw(_GRAVESTONE, odd)  # unknown_event_type
+    actor.throw(_TOMBSTONE, odd)  # unknown_event_type
     misnamed, headers = actor.made("session_activity", {"producer_seq": 1})
     actor.throw(misnamed.replace(b"session_activity", b"session_activist"), headers)  # unknown_event_type
 
 
 def _is_not_known(actor: Actor, n: int) -> Script:
-    """What is refused before there is a session."""
+    """What is rejected before there is a session."""
     odd = _ODD_HEADERS[n % len(_ODD_HEADERS)]
     actor.say("session_activity", headers=odd)  # unknown_session
     actor.say("heartbeat")  # the same, without an audit record

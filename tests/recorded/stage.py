@@ -24,7 +24,7 @@ from tests.support import Processes, environment, wait_until
 from tests.support.logs import log_folder
 
 PARTITIONS = 2
-HOLE_MS, QUIET_MS = 2_000, 2_500
+OUTAGE_MS, OUTAGE_GRACE_MS = 2_000, 2_500
 # Long enough that a session's events share transactions: each is a row of the changelog.
 COMMIT_INTERVAL_MS = 200
 TOPIC_PREFIX = "recorded"
@@ -70,8 +70,8 @@ class Stage:
         settings = {
             "instance": _INSTANCE,
             "api_port": str(self._port),
-            "hole_ms": str(HOLE_MS),
-            "quiet_ms": str(QUIET_MS),
+            "outage_ms": str(OUTAGE_MS),
+            "outage_grace_ms": str(OUTAGE_GRACE_MS),
             "commit_interval_ms": str(COMMIT_INTERVAL_MS),
         }
         variables = self.environ | environment(**settings)
@@ -95,9 +95,9 @@ class Stage:
         self._processor.stop(15.0)
 
     def restart_broker(self) -> None:
-        """Kill the broker and start it again: every partition then has a hole. Blocks."""
+        """Kill the broker and start it again: every partition then has an outage. Blocks."""
         self._broker.kill()
-        time.sleep(HOLE_MS / 1_000)
+        time.sleep(OUTAGE_MS / 1_000)
         self._broker.start()
         self._broker.wait_ready()
 

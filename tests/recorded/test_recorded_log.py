@@ -109,15 +109,15 @@ def is_same(ours: Output | None, theirs: Output | bytes | None) -> bool:
 
 
 def ordered(ours: Sequence[Output], theirs: Sequence[Output | bytes]) -> list[Output | bytes]:
-    """Return `theirs` with each run of tombstones in the order of `ours`.
+    """Return `theirs` with each run of deletions in the order of `ours`.
 
     A row's children vanish in the order in which they came, or in which a worker loaded them.
     """
     found, start = list(theirs), 0
-    for is_tombstone, run in groupby(ours, lambda output: output.value is None):
+    for is_deletion, run in groupby(ours, lambda output: output.value is None):
         digests = [output.digest() for output in run]
         part = found[start : start + len(digests)]
-        if is_tombstone and len(part) > 1:
+        if is_deletion and len(part) > 1:
             places = {output if isinstance(output, bytes) else output.digest(): output for output in part}
             if places.keys() == set(digests):
                 found[start : start + len(digests)] = [places[digest] for digest in digests]
@@ -177,7 +177,7 @@ def test_other_batches_give_the_same_records(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_every_transition_and_refusal_is_recorded_often(release: str) -> None:
+def test_every_transition_and_rejection_is_recorded_often(release: str) -> None:
     folded = refolded(release).values()
     transitions = Counter(filter(None, (transition_of(audit) for topics in folded for audit in topics["audit"])))
     reasons = Counter(reason_of(rejected) for topics in folded for rejected in topics["rejected"])
@@ -190,19 +190,19 @@ def test_every_transition_and_refusal_is_recorded_often(release: str) -> None:
 
 
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_recording_holds_holes_cut_timers_and_ticks(release: str) -> None:
+def test_the_recording_holds_outages_cut_timers_and_ticks(release: str) -> None:
     """What makes folding hard: else the recording would prove less than it seems to."""
     log = recorded(release)
     assert len(log.events) == log.settings.partitions >= 2
     borders = [border for changelog in log.outputs["changelog"].values() for border in read_borders(changelog)]
-    assert any(border.outcome_n > 0 for border in borders)
+    assert any(border.outputs_written > 0 for border in borders)
     for events in log.events.values():
         stamps = [event.timestamp_ms for event in events]
-        assert any(later - former > log.settings.hole_ms for former, later in pairwise(stamps))
+        assert any(later - former > log.settings.outage_ms for former, later in pairwise(stamps))
         offsets = [event.offset for event in events]
         assert offsets == sorted(set(offsets))
     batches = [batch_counts(output) for topics in refolded(release).values() for output in topics["batches"]]
-    for name in ("applied", "duplicate", "refused", "timers", "ticks"):
+    for name in ("applied", "duplicate", "rejected", "timers", "ticks"):
         # Its agents repeat themselves least often.
         assert sum(batch[name] for batch in batches) >= (10 if name == "duplicate" else 20), name
 

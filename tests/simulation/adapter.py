@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.ids import parse_key
-from sessionary.schemas.records import AuditRecord, Gravestone, GravestoneChunk, Position
+from sessionary.schemas.records import AuditRecord, Position, Tombstone, TombstoneChunk
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones import ChunkSizes
 from sessionary.stream_processors.core.judge import Judge
-from sessionary.stream_processors.core.model import POSITION_KEY, ClockSetting, LogRecord, Outcome, SkippedOffsets
-from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
+from sessionary.stream_processors.core.tombstones import ChunkSizes
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from sessionary.stream_processors.rules_change import RulesRequest, due_request
 from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.packed_rows import FamilyCodec, StoredLookup
@@ -30,7 +30,7 @@ Stored = tuple[bytes, bytes | None]
 class Folded(NamedTuple):
     """What a whole log comes to."""
 
-    outcomes: list[Outcome]
+    outcomes: list[BatchResult]
     rows: dict[bytes, bytes]
     position: Position
 
@@ -59,7 +59,7 @@ def opened(
     return state
 
 
-def announcement(state: PartitionState, request: RulesRequest | None) -> Overlay | None:
+def announcement(state: PartitionState, request: RulesRequest | None) -> UncommittedBatch | None:
     """A batch that announces the rules that are asked for; None if it is not the time for it."""
     if (due := due_request(request, state.position)) is None:
         return None
@@ -68,10 +68,10 @@ def announcement(state: PartitionState, request: RulesRequest | None) -> Overlay
     return batch
 
 
-def clock_repair(state: PartitionState, setting: ClockSetting | None) -> Overlay | None:
+def clock_repair(state: PartitionState, setting: ClockSetting | None) -> UncommittedBatch | None:
     """A batch that sets the clock as an operator wants; None if it is not the time for it."""
     if setting is None or setting.until_offset < state.position.next_offset:
-        return None  # the record by which the broker told its time is folded already
+        return None  # the record by which the broker reported its time is folded already
     position = state.position
     if not state.may_repair_clock or len(position.clock_repairs) == 8:
         return None  # of nine repairs two become one: then rows may be due later than by the oracle
@@ -80,7 +80,7 @@ def clock_repair(state: PartitionState, setting: ClockSetting | None) -> Overlay
     return batch
 
 
-def skip(state: PartitionState, records: Sequence[LogRecord], clock_ms: int) -> Overlay | None:
+def skip(state: PartitionState, records: Sequence[LogRecord], clock_ms: int) -> UncommittedBatch | None:
     """A batch that leaves the next records unfolded, or accepts that the log has a gap there.
 
     `records` are the next ones; `clock_ms` is not below the position's. None if it is not the time
@@ -98,7 +98,7 @@ def skip(state: PartitionState, records: Sequence[LogRecord], clock_ms: int) -> 
     return batch
 
 
-def changelog_of(outcome: Outcome, judge: Judge, stored: StoredLookup) -> list[Stored]:
+def changelog_of(outcome: BatchResult, judge: Judge, stored: StoredLookup) -> list[Stored]:
     """What a transaction writes to the changelog; the position is last."""
     packed = FamilyCodec(judge.families).pack_changes(outcome.rows, NEWEST_RULES.version, stored)
     rows = [(key, row and row.value) for key, row in packed.items()]
@@ -106,9 +106,9 @@ def changelog_of(outcome: Outcome, judge: Judge, stored: StoredLookup) -> list[S
 
 
 def look(state: PartitionState, key: bytes) -> Any:
-    """The committed row under a key; of a packed gravestone only that it is one."""
+    """The committed row under a key; of a packed tombstone only that it is one."""
     if state.is_packed(key):
-        return Gravestone(*parse_key(key), (), "packed", 0, 0, 0)
+        return Tombstone(*parse_key(key), (), "packed", 0, 0, 0)
     return state.rows.get(key)
 
 
@@ -117,9 +117,9 @@ def row_classes(state: PartitionState) -> set[str]:
     return {type(row).__name__ for row in state.rows.values()}
 
 
-def chunks_in(outcome: Outcome) -> int:
-    """How many chunks of gravestones a transaction writes."""
-    return sum(isinstance(row, GravestoneChunk) for row in outcome.rows.values())
+def chunks_in(outcome: BatchResult) -> int:
+    """How many chunks of tombstones a transaction writes."""
+    return sum(isinstance(row, TombstoneChunk) for row in outcome.rows.values())
 
 
 def table(state: PartitionState) -> dict[bytes, bytes]:
@@ -156,7 +156,7 @@ def folded(
     """
     unbounded = settings._replace(records_max=cut, bytes_max=1 << 40, timers_max=1 << 40, output_bytes_max=1 << 40)
     fold = opened(partition, unbounded, (), judge)
-    outcomes: list[Outcome] = []
+    outcomes: list[BatchResult] = []
     waiting, decided = list(reversed(log)), list(reversed(decisions))
     while waiting or decided:
         batch = fold.begin()
@@ -183,17 +183,17 @@ __all__ = [
     "DECODER",
     "JUDGE",
     "POSITION_KEY",
+    "BatchResult",
     "ChunkSizes",
     "ClockSetting",
     "Folded",
     "Judge",
     "LogRecord",
-    "Outcome",
-    "Overlay",
     "PartitionSettings",
     "PartitionState",
     "RulesRequest",
     "Stored",
+    "UncommittedBatch",
     "announcement",
     "changelog_of",
     "chunks_in",

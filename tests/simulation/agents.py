@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import run_key_of
 from tests.core.people_moves import asking_story, draw_actor, draw_operator_event
@@ -92,7 +92,7 @@ class AgentPool(LargeMoves):
         place = self.rng.randrange(len(self.sessions))
         session = self.sessions[place]
         known = self.world.cluster.look(session.encoded, session.partition)
-        if isinstance(known, Gravestone) and self.rng.random() < 0.5:
+        if isinstance(known, Tombstone) and self.rng.random() < 0.5:
             session = self.sessions[place] = self._session()
         return session
 
@@ -123,7 +123,7 @@ class AgentPool(LargeMoves):
     def send_sensible(self) -> None:
         process, session = self.pick_process(), self.pick_session()
         known = process.ask_state(session)
-        if isinstance(known, Gravestone):
+        if isinstance(known, Tombstone):
             moves: list[tuple[str, dict[str, Any]]] = [("session_created", {}), ("session_activity", {})]
         else:
             moves = [("session_created", {})] if known is None else NEXT_EVENTS[known.state]
@@ -375,4 +375,4 @@ class AgentPool(LargeMoves):
             process.deliver()
 
 
-_GRAVE = encode_record(Gravestone("acme", "x", (), "closed", 1, 1, 1))
+_GRAVE = encode_record(Tombstone("acme", "x", (), "closed", 1, 1, 1))

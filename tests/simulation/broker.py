@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from sessionary.schemas.records import AuditRecord
-from tests.simulation.adapter import JUDGE, Judge, LogRecord, Outcome, Stored, changelog_of
+from tests.simulation.adapter import JUDGE, BatchResult, Judge, LogRecord, Stored, changelog_of
 
 Mark = Callable[[str], None]
 
@@ -19,7 +19,7 @@ class Transaction(NamedTuple):
     """Records that are not committed yet; `first` is their first offset on the audit topic."""
 
     epoch: int
-    outcome: Outcome
+    outcome: BatchResult
     changelog: list[Stored]
     first: int
 
@@ -51,7 +51,7 @@ class Broker:
         self.events: list[list[LogRecord]] = [[] for _ in range(partitions)]
         self.changelogs: list[list[Stored]] = [[] for _ in range(partitions)]
         self._tables: list[dict[bytes, bytes | None]] = [{} for _ in range(partitions)]  # the changelogs compacted
-        self.outcomes: list[list[Outcome]] = [[] for _ in range(partitions)]
+        self.outcomes: list[list[BatchResult]] = [[] for _ in range(partitions)]
         self.audits = [AuditLog() for _ in range(partitions)]
         self.groups: list[tuple[int | None, str]] = [(None, "")] * partitions
         self.generations = [0] * partitions
@@ -85,7 +85,7 @@ class Broker:
             self.abort(partition, self._epochs[partition])
         return self._epochs[partition]
 
-    def write(self, partition: int, epoch: int, outcome: Outcome) -> None:
+    def write(self, partition: int, epoch: int, outcome: BatchResult) -> None:
         """Write a transaction's records, uncommitted."""
         self._check(partition, epoch)
         log = self.audits[partition]

@@ -98,18 +98,18 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
     ]
     oracle = whole.partitions[partition]
     if sorted(line for _, line in outputs.quotas) != sorted(oracle.notices):
-        found.append("the quotas were told something else")
+        found.append("the quotas were notified of something else")
     verdicts = Counter(outcome.partition(" ")[0] for outcome in oracle.outcomes.values())
-    for field in ("applied", "duplicate", "refused", "ticks", "fenced_beats"):
+    for field in ("applied", "duplicate", "rejected", "ticks", "fenced_beats"):
         name = {"ticks": "tick", "fenced_beats": "fenced"}.get(field, field)  # the oracle's word
         ours = sum(getattr(outcome.counts, field) for outcome in outputs.outcomes)
         if ours != verdicts[name]:
             found.append(f"{ours} {field}, {verdicts[name]} by the oracle")
     fold = world.cluster.owner(partition).fold
     timers = sum(outcome.counts.timers for outcome in outputs.outcomes)
-    told = sum("fired_at" in line for line in oracle.audits)
-    if timers != told + len(oracle.untold):
-        found.append(f"{timers} timers, {told} and {len(oracle.untold)} untold ones by the oracle")
+    reported = sum("fired_at" in line for line in oracle.audits)
+    if timers != reported + len(oracle.pending):
+        found.append(f"{timers} timers, {reported} and {len(oracle.pending)} pending ones by the oracle")
     found += compared_children(fold, oracle)
     standing = fold.next_deadline_ms
     if standing != oracle.next_deadline():
@@ -120,21 +120,23 @@ def check_against_oracle(world: World, partition: int, outputs: Written) -> list
 def check_counts(outputs: Written, folded_count: int, logged_count: int) -> Iterator[str]:
     """Each record is counted once, and batch numbers and offsets have no gap."""
     totals = [sum(outcome.counts[n] for outcome in outputs.outcomes) for n in range(6)]
-    applied, duplicate, refused, audit_lines, timers, ticks = totals
+    applied, duplicate, rejected, audit_lines, timers, ticks = totals
     skipped = sum(line.reason == "skipped" for _, line in outputs.rejected)
     fenced = sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
-    counted = applied + duplicate + refused - skipped + fenced + ticks
+    counted = applied + duplicate + rejected - skipped + fenced + ticks
     if counted != folded_count or skipped > logged_count - folded_count:
         yield (
-            f"{applied} applied + {duplicate} duplicate + {refused} refused ({skipped} skipped) + {fenced} fenced + "
+            f"{applied} applied + {duplicate} duplicate + {rejected} rejected ({skipped} skipped) + {fenced} fenced + "
             f"{ticks} ticks of {folded_count} records, and {logged_count - folded_count} unfolded ones"
         )
-    if audit_lines != len(outputs.audits) or refused != len(outputs.rejected):
-        yield f"counted {audit_lines} audited, {refused} refused; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
+    if audit_lines != len(outputs.audits) or rejected != len(outputs.rejected):
+        yield (
+            f"counted {audit_lines} audited, {rejected} rejected; wrote {len(outputs.audits)}, {len(outputs.rejected)}"
+        )
     closed_tallies = sum(request.service_id == TALLY_SERVICE for _, request in outputs.cleanups)
     # The end of a migration and that of its hold are one timer's.
-    told = sum(line.due_at is not None and line.reason_code != "migration_aborted" for _, line in outputs.audits)
-    if timers < told + closed_tallies:
+    reported = sum(line.due_at is not None and line.reason_code != "migration_aborted" for _, line in outputs.audits)
+    if timers < reported + closed_tallies:
         yield f"{timers} timers by count"  # more if calls outlive their session: `check_against_oracle`
     numbers = [outcome.position.batch_number for outcome in outputs.outcomes]
     if numbers != list(range(1, len(numbers) + 1)):
@@ -180,7 +182,7 @@ def check_chains(outputs: Written) -> Iterator[str]:
             yield f"{life}, audit no. {line.audit_seq}: from {line.from_state}, but it was {state}"
         if line.epoch < epoch:
             yield f"{life}: epoch {line.epoch} after {epoch}"
-        if state == "Archived" and line.kind not in ("refusal", "gap"):
+        if state == "Archived" and line.kind not in ("rejection", "gap"):
             yield f"{life}: {line.kind} {line.transition} after it was archived"
         before[life] = line
 
@@ -233,10 +235,10 @@ def count_outputs(world: World, outputs: Written) -> None:
         elif isinstance(row, MessageState) and row.turn > CONVERSATION_TURNS_MAX:
             seen["turn: in the row of an older one"] += 1
     for _, rejected in outputs.rejected:
-        seen[f"refused: {rejected.reason}"] += 1
+        seen[f"rejected: {rejected.reason}"] += 1
     seen["records"] += sum(outcome.counts.records for outcome in outputs.outcomes)
     seen["fenced beats"] += sum(outcome.counts.fenced_beats for outcome in outputs.outcomes)
     seen["duplicate"] += sum(outcome.counts.duplicate for outcome in outputs.outcomes)
-    seen["hole"] += any(outcome.position.quiet_until_ms for outcome in outputs.outcomes)
-    seen["gravestones packed"] += sum(chunks_in(outcome) for outcome in outputs.outcomes)
-    seen["gravestone cleared"] += sum(row is None for outcome in outputs.outcomes for row in outcome.rows.values())
+    seen["log: outage"] += any(outcome.position.outage_grace_until_ms for outcome in outputs.outcomes)
+    seen["tombstones packed"] += sum(chunks_in(outcome) for outcome in outputs.outcomes)
+    seen["tombstone cleared"] += sum(row is None for outcome in outputs.outcomes for row in outcome.rows.values())

@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import SessionState, Tombstone
 from tests.simulation.event_encoding import event_bytes
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ class Process:
         self.clock_error_us = rng.choice((0, 0, -86_400_000_000, 3_600_000_000, 10**15))
         self.frozen = False
         self.seqs: dict[bytes, int] = {}
-        self.known_rows: dict[bytes, SessionState | Gravestone | None] = {}
+        self.known_rows: dict[bytes, SessionState | Tombstone | None] = {}
 
-    def ask_state(self, session: Session) -> SessionState | Gravestone | None:
+    def ask_state(self, session: Session) -> SessionState | Tombstone | None:
         """Ask the control API for a session; without an answer return the last known row."""
         if self.world.rng.random() < 0.5:
             self.world.cluster.work(12, session.partition)

@@ -1,4 +1,5 @@
-"""The rules of migrations by an account of its own: the log, the audit trail, and what was told.
+"""The rules of migrations by an account of its own: the log, the audit trail, and what was
+reported.
 
 An epoch has one owner, and only a migration or a take-over changes it. Nothing of a former epoch is
 accepted. A session is held from its target's word that it has loaded it until it is accepted or the
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.records import AuditRecord, SessionState
-from tests.auditor.decoding import VERDICT, Refusal, read_event
+from tests.auditor.decoding import VERDICT, Rejection, read_event
 from tests.simulation.adapter import LogRecord
 from tests.simulation.outputs import Life, Written, lives_of
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.world import World
 
-# Heartbeats do not change a session, and not each refusal of one is told.
+# Heartbeats do not change a session, and not each rejection of one is reported.
 WITHOUT_EPOCH = {"session_created", "resources_released", "heartbeat"}
 POSSIBLE_WHILE_HELD = {
     *("tool_call_succeeded", "tool_call_failed", "tool_call_resolved", "usage_recorded"),
@@ -117,12 +118,12 @@ def check_migrations(log: list[LogRecord], outputs: Written, rows: "Mapping[byte
         (key, line.migration_id, line.migration_step, line.from_service, line.to_service, line.epoch, line.version)
         for key, line in asked
     ]
-    told = [
+    reported = [
         (key, one.migration_id, one.step, one.from_service, one.service_id, one.epoch, one.version)
         for key, one in outputs.migrations
     ]
-    if told != wanted:
-        yield f"the targets were told {told}, the audit says {wanted}"
+    if reported != wanted:
+        yield f"the targets were notified of {reported}, the audit says {wanted}"
     requests = Counter((request.cleanup_id, request.service_id) for _, request in outputs.cleanups)
     for _, line in steps:
         if line.migration_step == "completed" and requests[f"{line.cleanup_id}", f"{line.from_service}"] != 1:
@@ -155,8 +156,8 @@ def _check_lives(log: list[LogRecord], outputs: Written, rows: "Mapping[bytes, A
 
 
 def _accepted(log: list[LogRecord], outputs: Written, keys: set[bytes]) -> dict[bytes, dict[int, Event]]:
-    """Return the events that were neither refused nor repetitions, by session and offset."""
-    refused = {letter.source_offset for _, letter in outputs.rejected}
+    """Return the events that were neither rejected nor repetitions, by session and offset."""
+    rejected = {letter.source_offset for _, letter in outputs.rejected}
     births = {line.source_offset for _, line in outputs.audits if line.transition == "T01"}
     known: dict[bytes, set[tuple[str, int]]] = {}
     found: dict[bytes, dict[int, Event]] = {}
@@ -165,7 +166,7 @@ def _accepted(log: list[LogRecord], outputs: Written, keys: set[bytes]) -> dict[
             continue
         try:
             event_type, fields = read_event(record.value)
-        except Refusal:
+        except Rejection:
             continue
         if event_type in ("tick", VERDICT):
             continue
@@ -173,7 +174,7 @@ def _accepted(log: list[LogRecord], outputs: Written, keys: set[bytes]) -> dict[
         if record.offset in births:
             marks.clear()
         mark = fields["envelope"]["producer_id"], fields["envelope"]["producer_seq"]
-        if record.offset not in refused and (event_type == "heartbeat" or mark not in marks):
+        if record.offset not in rejected and (event_type == "heartbeat" or mark not in marks):
             found.setdefault(record.key, {})[record.offset] = event_type, fields
         if event_type != "heartbeat":
             marks.add(mark)
@@ -194,8 +195,8 @@ def count_migrations(world: "World", outputs: Written) -> None:
                 seen[f"migration: aborted, {line.reason_code}"] += 1
         elif line.kind == "take_over" and owners.get(key) != line.owner_service:
             seen["migration: claimed by another service"] += 1
-        if line.kind == "refusal" and line.reason_code == "stale_epoch" and line.service_id != line.owner_service:
-            seen["migration: a former owner is refused"] += 1
+        if line.kind == "rejection" and line.reason_code == "stale_epoch" and line.service_id != line.owner_service:
+            seen["migration: a former owner is rejected"] += 1
         if line.owner_service is not None:
             owners[key] = line.owner_service
         held = held | {key} if line.transition == "T04" and line.reason_code == "migration" else held - {key}

@@ -2,7 +2,7 @@
 
 Their own `Random` decides about them, so that schedules without them stay as they are. A service
 hears of a migration what transactions wrote to its topic, in its own time and maybe twice; of a
-session it knows what it was told last.
+session it knows what it was notified of last.
 """
 
 from random import Random
@@ -29,8 +29,8 @@ PLANS = (
     *("silent", "stalls", "declines", "is called off", "has another state", "is claimed", "is claimed by an operator"),
     *("waits for a person", "waits for a person", "has another state", "is paused", "was in timeout", "ends"),
 )
-# What was done last: the offer was sent, its target heard it, told that it has loaded the session,
-# heard that the session is held, and accepted it.
+# What was done last: the offer was sent, its target heard it, reported that it has loaded the
+# session, heard that the session is held, and accepted it.
 MOVE_STAGES = ("offered", "asked", "loaded", "held", "accepted")
 PATIENCE = 14
 ANSWER_MS = 12_000
@@ -104,12 +104,12 @@ class Movers:
             process.deliver()
 
     def listen(self) -> None:
-        """Read what transactions have told of the migration since."""
+        """Read what transactions have reported of the migration since."""
         assert self.session is not None
         outcomes = self.world.broker.outcomes[self.session.partition]
         for outcome in outcomes[self.read :]:
-            told = [record for _, record in outcome.records_on("migrations")]
-            self.heard += [record.step for record in told if record.migration_id == self.migration_id]
+            reported = [record for _, record in outcome.records_on("migrations")]
+            self.heard += [record.step for record in reported if record.migration_id == self.migration_id]
             lines = [line for _, line in outcome.records_on("audit") if line.migration_id == self.migration_id]
             self.heard += ["over" for line in lines if line.migration_step in ("completed", "aborted")]
         self.read = len(outcomes)

@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 from sessionary.schemas.records import AuditRecord
 from tests.auditor.decoding import SKIPS
-from tests.simulation.adapter import LogRecord, Outcome
+from tests.simulation.adapter import BatchResult, LogRecord
 
-GRAVESTONE_MS = 14 * 86_400_000
+TOMBSTONE_MS = 14 * 86_400_000
 Life = tuple[bytes, int]
 
 
 class Written(NamedTuple):
     """The outputs of one partition's transactions, in order."""
 
-    outcomes: list[Outcome]
+    outcomes: list[BatchResult]
     audits: list[tuple[bytes, AuditRecord]]
     rejected: list[tuple[bytes | None, Any]]
     cleanups: list[tuple[bytes, Any]]
@@ -23,7 +23,7 @@ class Written(NamedTuple):
     quotas: list[tuple[bytes, Any]]
 
 
-def outputs_of(outcomes: list[Outcome]) -> Written:
+def outputs_of(outcomes: list[BatchResult]) -> Written:
     return Written(
         outcomes,
         [pair for outcome in outcomes for pair in outcome.records_on("audit")],
@@ -51,13 +51,13 @@ def folded_records(log: list[LogRecord], outputs: Written) -> list[LogRecord]:
 
 
 def lives_of(outputs: Written) -> Iterator[tuple[Life, AuditRecord]]:
-    """Yield each line with its session's life: an id can be used again after its gravestone."""
+    """Yield each line with its session's life: an id can be used again after its tombstone."""
     lives: dict[bytes, int] = {}
     gone_us: dict[bytes, int] = {}
     for key, line in outputs.audits:
         if line.transition == "T01" and line.appended_at >= gone_us.get(key, 1 << 62):
             lives[key] = lives.get(key, 0) + 1
         if line.transition == "T14":
-            gone_us[key] = line.appended_at + GRAVESTONE_MS * 1_000
+            gone_us[key] = line.appended_at + TOMBSTONE_MS * 1_000
         if line.audit_seq:
             yield (key, lives.get(key, 0)), line

@@ -67,7 +67,9 @@ class QuotaWorker:
             self.rng.choice((self.carry, self.fold, self.send, self.send, self.send_late))()
 
     def carry(self) -> None:
-        """Let what some transactions of a partition told come to the log of quotas, in order."""
+        """Let what some transactions of a partition reported come to the log of quotas, in
+        order.
+        """
         outcomes = self.world.broker.outcomes
         partition = self.rng.randrange(len(outcomes))
         for outcome in outcomes[partition][self._carried[partition] :][: self.rng.randint(1, 9)]:
@@ -126,7 +128,7 @@ class QuotaWorker:
             self.world.sent_records.pop()
 
     def finish(self) -> None:
-        """Let everything that was told be heard."""
+        """Let everything that was reported be heard."""
         for _ in range(_ROUNDS_MAX if self.is_on else 0):
             for partition, outcomes in enumerate(self.world.broker.outcomes):
                 for outcome in outcomes[self._carried[partition] :]:
@@ -164,7 +166,7 @@ class QuotaWorker:
         return [*found, *self.find_wrong_accounts(), *self.find_excess()]
 
     def find_wrong_accounts(self) -> list[str]:
-        """Return which rows have counted other tokens than were told of in the last window."""
+        """Return which rows have counted other tokens than were reported in the last window."""
         clock_ms = self.state.position.clock_ms
         used: Counter[bytes] = Counter()
         for offset, (key, notice) in enumerate(self.log):
@@ -177,9 +179,9 @@ class QuotaWorker:
     def find_excess(self) -> Iterator[str]:
         """Return what the auditor says of the log of quotas: it has an account of its own."""
         for quota in get_args(QuotaName)[1:]:
-            told = [(self.stamp(n), Notice(*one)) for n, (_, one) in enumerate(self.log) if one.quota == quota]
-            tenants = {notice.tenant for _, notice in told}
+            reported = [(self.stamp(n), Notice(*one)) for n, (_, one) in enumerate(self.log) if one.quota == quota]
+            tenants = {notice.tenant for _, notice in reported}
             slots = dict.fromkeys(tenants, self.limits.slots_of(quota))
             tokens = self.limits.tokens
             account = Account({} if tokens is None else dict.fromkeys(tenants, (tokens, 1_000)))
-            yield from find_excess(quota, told, slots, account)
+            yield from find_excess(quota, reported, slots, account)

@@ -26,7 +26,7 @@ from sessionary.stream_processors.runtime.decisions import BrokerTime
 from sessionary.stream_processors.runtime.pending_records import group_by_partition
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import START_MS, OracleRig
-from tests.simulation.adapter import LogRecord, Outcome, PartitionSettings, opened
+from tests.simulation.adapter import BatchResult, LogRecord, PartitionSettings, opened
 from tests.support.event_factory import TICK, EventFactory
 
 LOG_APPEND_TIME = 2
@@ -100,12 +100,12 @@ class ClockRig:
     def __init__(self, leaps: Sequence[Leap], agents: Sequence[Agent], worker: ProcessorSettings = WORKER) -> None:
         self.leaps, self.agents, self.worker = leaps, agents, worker
         self.now_ms = START_MS
-        self.settings = PartitionSettings("sessionary.events", 1, worker.hole_ms, worker.quiet_ms)
+        self.settings = PartitionSettings("sessionary.events", 1, worker.outage_ms, worker.outage_grace_ms)
         self.fold = opened(0, self.settings, ())
         self.log: list[LogRecord] = []
         self.truth: list[dict[tuple[str, str], int]] = []  # for each record: true silence by agent and reason
         self.timeouts: list[Timeout] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[BatchResult] = []
         self.halts: list[tuple[int, int]] = []  # when, and until when
         self.waiting: Halted | None = None  # for a repair
         self.pause_s, self.ticked_ms = HALT_RETRY_S, START_MS
@@ -214,7 +214,7 @@ def play_leap(ahead_ms: int, lasts_ms: int, worker: ProcessorSettings = WORKER) 
     """Let the broker's clock leap ahead and back, until the log's clock goes on, and longer.
 
     One agent works and lives, one dies just before the leap; a third one sends something every
-    second, so that the log has no hole, not even while its partition is halted.
+    second, so that the log has no outage, not even while its partition is halted.
     """
     begin_ms = START_MS + BEFORE_MS
     dies = Agent("dies")
@@ -241,12 +241,12 @@ LEAPS_MS = (1_000, 4_900, 5_001, 20_000, 50_000, 60_000, 61_000, 600_000)
 
 @pytest.mark.parametrize("lasts_ms", [500, 20_000])
 @pytest.mark.parametrize("ahead_ms", [*LEAPS_MS, DAY_MS])
-def test_a_leap_that_ends_before_the_quiet_time_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
+def test_a_leap_that_ends_before_the_outage_grace_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
     rig = play_leap(ahead_ms, lasts_ms)
     assert false_timeouts(rig) == []
     [noticed] = rig.timeouts
     assert (noticed.agent, noticed.reason_code) == ("dies", "inactive")
-    assert noticed.early_ms <= (ahead_ms if ahead_ms <= WORKER.hole_ms else 0)
+    assert noticed.early_ms <= (ahead_ms if ahead_ms <= WORKER.outage_ms else 0)
     assert bool(rig.halts) == (ahead_ms > AHEAD_MS_MAX)
 
 
@@ -260,7 +260,7 @@ def test_an_agent_that_sends_heartbeats_survives_a_leap_however_long_it_lasts(ah
 
 @pytest.mark.parametrize("lasts_ms", [60_000, 120_000])
 @pytest.mark.parametrize("ahead_ms", [60_000, 61_000, 600_000, DAY_MS])
-def test_a_leap_that_outlasts_the_quiet_time_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
+def test_a_leap_that_outlasts_the_outage_grace_makes_no_false_timeout(ahead_ms: int, lasts_ms: int) -> None:
     rig = play_leap(ahead_ms, lasts_ms)
     assert false_timeouts(rig) == []
     assert len(rig.fold.position.clock_repairs) == (ahead_ms > AHEAD_MS_MAX)
@@ -268,8 +268,8 @@ def test_a_leap_that_outlasts_the_quiet_time_makes_no_false_timeout(ahead_ms: in
 
 @pytest.mark.parametrize("ahead_s_max", [60.0, 100_000.0])
 @pytest.mark.parametrize("ahead_ms", [60_000, 600_000, DAY_MS])
-def test_with_a_longer_quiet_time_it_makes_no_false_timeout(ahead_ms: int, ahead_s_max: float) -> None:
-    worker = ProcessorSettings(quiet_ms=WORKER.quiet_ms + 60_000, clock_ahead_s_max=ahead_s_max)
+def test_with_a_longer_outage_grace_it_makes_no_false_timeout(ahead_ms: int, ahead_s_max: float) -> None:
+    worker = ProcessorSettings(outage_grace_ms=WORKER.outage_grace_ms + 60_000, clock_ahead_s_max=ahead_s_max)
     rig = play_leap(ahead_ms, 60_000, worker)
     assert false_timeouts(rig) == []
     assert bool(rig.halts) == (ahead_ms > ahead_s_max * SECOND_MS)
@@ -303,13 +303,13 @@ class LeapingLog:
         self.rig.at -= DAY_MS - SECOND_MS
 
 
-def test_a_leap_past_the_maximum_duration_refuses_a_resume_in_the_grace_period() -> None:
+def test_a_leap_past_the_maximum_duration_rejects_a_resume_in_the_grace_period() -> None:
     for has_leapt in (False, True):
         log = LeapingLog()
         assert log.rig.advance(BUDGET_MS) == ["T06 inactive"]
         if has_leapt:
             log.leap()
-        expected = "refused max_duration_exceeded" if has_leapt else "applied"
+        expected = "rejected max_duration_exceeded" if has_leapt else "applied"
         assert log.rig.send(log.agent, "session_resumed") == expected
 
 

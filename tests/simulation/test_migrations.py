@@ -19,7 +19,7 @@ Damage = Callable[[Written], Written]
 
 
 class Evidence(NamedTuple):
-    """What the account is told of a partition."""
+    """What the account is notified of a partition."""
 
     log: list[LogRecord]
     outputs: Written
@@ -63,7 +63,7 @@ def test_a_few_schedules_hold_and_meet_the_steps_of_migrations() -> None:
     steps = {f"migration: {step}" for step in ("offered", "prepared", "completed", "aborted")}
     faults = {f"migration: an event {what}" for what in ("is lost", "is late", "comes twice")}
     crashes = {f"migration: crash of {who}, {MOVE_STAGES[0]}" for who in ("source", "target", "worker")}
-    assert (steps | faults | crashes | {"migration: a former owner is refused"}) - seen.keys() == set()
+    assert (steps | faults | crashes | {"migration: a former owner is rejected"}) - seen.keys() == set()
 
 
 def test_schedules_without_moves_stay_as_they_are() -> None:
@@ -91,7 +91,7 @@ def twice(step: str) -> Damage:
     return damage
 
 
-def unrefused(reason: str) -> Damage:
+def unrejected(reason: str) -> Damage:
     def damage(outputs: Written) -> Written:
         return outputs._replace(rejected=[pair for pair in outputs.rejected if pair[1].reason != reason])
 
@@ -148,7 +148,7 @@ def release_lost(outputs: Written) -> Written:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "reported"),
     [
         (without_step("offered"), "is prepared after None"),
         (without_step("prepared"), "is completed after"),
@@ -156,23 +156,23 @@ def release_lost(outputs: Written) -> Written:
         (without_step("aborted"), "by the audit"),
         (twice("completed"), "is completed after None"),
         (twice("aborted"), "is aborted after None"),
-        (unrefused("stale_epoch"), "of epoch 1 is accepted at"),
-        (unrefused("illegal_transition"), "is accepted while it is held"),
-        (unrefused("migration_moved"), "a target has"),
+        (unrejected("stale_epoch"), "of epoch 1 is accepted at"),
+        (unrejected("illegal_transition"), "is accepted while it is held"),
+        (unrejected("migration_moved"), "a target has"),
         (owner_stays, "gives it to"),
         (owner_by_accident, "makes it"),
         (owner_by_accident, "is stranger's, after"),
         (epoch_stays, "is completed at epoch"),
         (stays_held, "came next"),
-        (request_lost, "the targets were told"),
-        (request_doubled, "the targets were told"),
-        (request_of_another_epoch, "the targets were told"),
+        (request_lost, "the targets were notified of"),
+        (request_doubled, "the targets were notified of"),
+        (request_of_another_epoch, "the targets were notified of"),
         (release_lost, "was not asked once"),
     ],
 )
-def test_the_account_finds_what_is_wrong(damage: Damage, told: str) -> None:
+def test_the_account_finds_what_is_wrong(damage: Damage, reported: str) -> None:
     faults: list[str] = []
     for evidence in all_evidence():
         assert evidence.faults() == []
         faults += evidence._replace(outputs=damage(evidence.outputs)).faults()
-    assert any(told in fault for fault in faults), faults[:5]
+    assert any(reported in fault for fault in faults), faults[:5]

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 from sessionary.stream_processors.core.model import Stream
 from sessionary.stream_processors.core.session.facts import AbortReason
 from sessionary.stream_processors.core_build import core_build
@@ -29,7 +29,7 @@ ELSEWHERE = {
     *("operator_only", "question_open", "no_question"),
     *("too_many_agents", "unknown_agent", "task_done"),
 }
-REASONS = {f"refused: {reason}" for reason in set(get_args(RefusalReason)) - ELSEWHERE}
+REASONS = {f"rejected: {reason}" for reason in set(get_args(RejectionReason)) - ELSEWHERE}
 TRANSITIONS = {f"T{n:02}" for n in range(1, 15)}
 FIRED = {"init_timeout", "inactive", "idle", "max_duration", "timeout_cleanup", "recovery_failed", "archived"}
 STAGES = ("fenced", "open", "begun", "finished", "written", "committed")
@@ -43,17 +43,17 @@ TROUBLE = {
     *("transaction: committed, answer lost", "owner: fenced", "cluster: partition moved"),
     *("sink: fenced", "sink: a zombie inserts", "sink: block dropped as known", "sink: inserted, answer lost"),
     *("sink: replays a declared block", "sink: closing commit"),
-    *("log: offsets without records", "log: clock set back", "log: clock leaps", "broker: outage", "hole"),
+    *("log: offsets without records", "log: clock set back", "log: clock leaps", "broker: outage", "log: outage"),
     *("client: a spool is replayed", "client: a process dies with its queue", "client: loses events and goes on"),
     *("client: a straggler comes", "client: a frozen process goes on"),
     *("network: dropped, sent again later", "network: sent twice as the answer was lost"),
     *("clock: set back", "clock: set ahead"),
-    *("decided: records_skipped", "decided: log_gap_accepted", "refused: skipped"),
+    *("decided: records_skipped", "decided: log_gap_accepted", "rejected: skipped"),
     *("rules: announced", "rules: in force", "rules: crash after the announcement", "rules: a client's record"),
-    *("duplicate", "gravestone cleared", "gravestones packed", "steady agent lived", "time: a silence", "time: weeks"),
+    *("duplicate", "tombstone cleared", "tombstones packed", "steady agent lived", "time: a silence", "time: weeks"),
 }
 KINDS = {
-    *("transition", "refusal", "gap", "release", "context_limit", "limits_override", "decision", "take_over"),
+    *("transition", "rejection", "gap", "release", "context_limit", "limits_override", "decision", "take_over"),
     *("run", "tool_call", "step"),
 }
 RUNS = {
@@ -61,20 +61,20 @@ RUNS = {
     *(f"run: {state} to failed, session_ended" for state in ("queued", "started", "running", "paused")),
     *(f"run: {state} to failed, attached_limit" for state in ("started", "running", "paused")),
     *(f"recovery: of a {name}" for name in ("RunState", "FinishedRun")),
-    "refused: unknown_run",
+    "rejected: unknown_run",
 }
 CALLS = {
-    *(f"refused: {reason}" for reason in ("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved")),
+    *(f"rejected: {reason}" for reason in ("unknown_call", "call_in_progress", "call_succeeded", "call_unresolved")),
     *("call: running to unknown", "fired: tool_call_limit"),
     *("step: running to failed", "fired: model_limit"),
     *(f"run: {state} to paused, call_unresolved" for state in ("started", "running")),
     "run: paused to running, call_resolved",
     *(f"recovery: of a {name}" for name in ("StepState", "TimedStep", "ToolCallState", "EndedToolCall")),
 }
-AGENTS = {"refused: unknown_agent", "refused: task_done", "recovery: of a AgentState"}
+AGENTS = {"rejected: unknown_agent", "rejected: task_done", "recovery: of a AgentState"}
 ARTIFACTS_AND_TURNS = {
     *(f"artifact: {state}" for state in ("open", "complete", "soft_deleted", "purged")),
-    *("refused: unknown_artifact", "turn: in the row of an older one"),
+    *("rejected: unknown_artifact", "turn: in the row of an older one"),
     *(f"recovery: of a {name}" for name in ("ArtifactState", "MessageState")),
 }
 QUOTAS = {
@@ -85,7 +85,7 @@ QUOTAS = {
     *(f"run: queued to {state}, quota_granted" for state in ("queued", "started")),
     "run: queued to rejected, quota_exceeded",
 }
-PEOPLE = {*(f"refused: {reason}" for reason in ("operator_only", "question_open", "no_question")), "fired: expired"}
+PEOPLE = {*(f"rejected: {reason}" for reason in ("operator_only", "question_open", "no_question")), "fired: expired"}
 CRASHED = ("source", "target", "worker")
 MIGRATIONS = {
     *(f"migration: {step}" for step in ("offered", "prepared", "completed", "aborted")),
@@ -97,8 +97,8 @@ MIGRATIONS = {
         for at in ("not offered", *MOVE_STAGES)
     ),
     *(f"migration: an event {what}" for what in ("is lost", "is late", "comes twice")),
-    *(f"migration: a former owner {what}" for what in ("speaks", "is refused")),
-    *(f"refused: {reason}" for reason in ("migration_moved", "migration_open", "unknown_migration")),
+    *(f"migration: a former owner {what}" for what in ("speaks", "is rejected")),
+    *(f"rejected: {reason}" for reason in ("migration_moved", "migration_open", "unknown_migration")),
     *("migration: claimed by another service", "fenced beats"),
 }
 A_FEW = 3

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.auditor.decoding import SKIPS, VERDICT, Decision, Refusal, decisions_of, read_event
+from tests.auditor.decoding import SKIPS, VERDICT, Decision, Rejection, decisions_of, read_event
 from tests.simulation.adapter import LogRecord
 from tests.simulation.outputs import Written, decisions_in, lives_of
-from tests.simulation.world import HOLE_MS, QUIET_MS
+from tests.simulation.world import OUTAGE_GRACE_MS, OUTAGE_MS
 
 
 def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
@@ -35,21 +35,21 @@ def check_timeouts(log: list[LogRecord], outputs: Written) -> Iterator[str]:
             yield f"{life}: due {line.due_at}, fired {line.fired_at}, at {at}"
         # Times before a repair are of another clock: all clocks of activity count from it.
         repaired = max((repair.offset for repair in repairs if repair.offset <= offset), default=0)
-        holes = [(place, ms) for place, ms in leaps if repaired <= place <= offset]
-        for leap_offset, leap_ms in holes:
-            if births.get(life, offset) < leap_offset and at < leap_ms + QUIET_MS:
-                yield f"{life}: {line.reason_code} at {at}, though a hole ended at {leap_ms}"
+        outages = [(place, ms) for place, ms in leaps if repaired <= place <= offset]
+        for leap_offset, leap_ms in outages:
+            if births.get(life, offset) < leap_offset and at < leap_ms + OUTAGE_GRACE_MS:
+                yield f"{life}: {line.reason_code} at {at}, though an outage ended at {leap_ms}"
         if line.reason_code == "inactive":
             heard = max((ms for place, ms in signs.get(life[0], ()) if repaired <= place < offset), default=0)
             budget = _budget(log, births[life])
-            # The silence counts from the end of a hole: no agent could be heard before.
-            since = {heard, *(ms for _, ms in holes if ms > heard)}
+            # The silence counts from the end of an outage: no agent could be heard before.
+            since = {heard, *(ms for _, ms in outages if ms > heard)}
             if due_ms - budget not in since:
                 yield f"{life}: inactive, due {due_ms}, though heard at {heard}; its budget is {budget}"
 
 
 def _clocks(log: list[LogRecord], settings: list[Decision]) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """Return the log's time at each offset, and the ends of holes as (offset, time).
+    """Return the log's time at each offset, and the ends of outages as (offset, time).
 
     A repair of the clock is one. Below `until_offset` of the last one, no stamp moves the clock. A
     skip may move it ahead.
@@ -64,11 +64,11 @@ def _clocks(log: list[LogRecord], settings: list[Decision]) -> tuple[dict[int, i
                 now, believed_from = setting.clock_ms, setting.until_offset
                 leaps.append((setting.offset, now))
                 continue
-            if setting.clock_ms - now > HOLE_MS:
+            if setting.clock_ms - now > OUTAGE_MS:
                 leaps.append((setting.offset, setting.clock_ms))
             now = max(now, setting.clock_ms)
         stamp_ms = record.timestamp_ms if record.offset >= believed_from else now
-        if stamp_ms - now > HOLE_MS:
+        if stamp_ms - now > OUTAGE_MS:
             leaps.append((record.offset, stamp_ms))
         now = clocks[record.offset] = max(now, stamp_ms)
     return clocks, leaps
@@ -77,18 +77,19 @@ def _clocks(log: list[LogRecord], settings: list[Decision]) -> tuple[dict[int, i
 def _signs_of_life(
     log: list[LogRecord], outputs: Written, clocks: dict[int, int], births: set[int]
 ) -> dict[bytes, list[tuple[int, int]]]:
-    """Return by session the (offset, time) of events that were not refused or duplicate.
+    """Return by session the (offset, time) of events that were not rejected or duplicate.
 
-    A step of a migration is none, nor is a beat of an epoch in which its sender was refused before.
+    A step of a migration is none, nor is a beat of an epoch in which its sender was rejected
+    before.
     """
-    refused = {line.source_offset: line.reason for _, line in outputs.rejected}
-    fenced: dict[tuple[bytes, str], int] = {}  # the last epoch in which a client was refused a beat
+    rejected = {line.source_offset: line.reason for _, line in outputs.rejected}
+    fenced: dict[tuple[bytes, str], int] = {}  # the last epoch in which a client was rejected a beat
     heard: dict[bytes, set[tuple[str, int]]] = {}
     signs: dict[bytes, list[tuple[int, int]]] = {}
     for record in log:
         try:
             event_type, fields = read_event(record.value if record.key else None)
-        except Refusal:
+        except Rejection:
             continue
         if event_type in ("tick", VERDICT) or record.key is None:
             continue
@@ -100,9 +101,9 @@ def _signs_of_life(
         is_none, client = event_type.startswith("session_migration_"), (record.key, mark[0])
         if event_type == "heartbeat":
             is_none = fields["envelope"]["epoch"] <= fenced.get(client, 0)
-            if refused.get(record.offset) == "stale_epoch":
+            if rejected.get(record.offset) == "stale_epoch":
                 fenced[client] = max(fenced.get(client, 0), fields["envelope"]["epoch"])
-        if record.offset not in refused and not is_none and (event_type == "heartbeat" or mark not in known):
+        if record.offset not in rejected and not is_none and (event_type == "heartbeat" or mark not in known):
             signs.setdefault(record.key, []).append((record.offset, clocks[record.offset]))
         if event_type != "heartbeat":
             known.add(mark)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from tests.simulation.adapter import (
+    BatchResult,
     ClockSetting,
-    Outcome,
-    Overlay,
     PartitionSettings,
     RulesRequest,
     Stored,
+    UncommittedBatch,
     announcement,
     clock_repair,
     look,
@@ -22,7 +22,7 @@ from tests.simulation.broker import Fenced
 from tests.support.event_factory import TICK
 
 if TYPE_CHECKING:
-    from sessionary.schemas.records import Gravestone, SessionState
+    from sessionary.schemas.records import SessionState, Tombstone
     from tests.simulation.world import World
 
 Stage = Literal["fenced", "open", "begun", "finished", "written", "committed", "gone"]
@@ -36,8 +36,8 @@ class Owner:
         self.stage: Stage = "fenced"
         self.epoch = world.broker.fence(partition)
         self.settings = world.draw_batch_limits()
-        self.batch: Overlay | None = None
-        self.outcome: Outcome | None = None
+        self.batch: UncommittedBatch | None = None
+        self.outcome: BatchResult | None = None
         self.index = self.saved = 0
         self.request: RulesRequest | None = None
         self.setting: ClockSetting | None = None  # tried once, as by an owner that opens
@@ -97,7 +97,7 @@ class Owner:
         self.index = self.world.broker.from_offset(self.partition, self.fold.position.next_offset)
         self.stage = "begun"
 
-    def _skip(self) -> Overlay | None:
+    def _skip(self) -> UncommittedBatch | None:
         """Return a batch that skips what an operator wants skipped, None if there is nothing.
 
         Records of a steady agent are never skipped: its session would time out.
@@ -146,7 +146,7 @@ class Owner:
         self.stage = "written"
 
     def _leave_written(self) -> None:
-        """Commit; it may be refused, or its answer lost: then the owner reopens the partition."""
+        """Commit; it may be rejected, or its answer lost: then the owner reopens the partition."""
         world, chance = self.world, self.world.rng.random()
         if chance < 0.04 * world.trouble:
             world.broker.abort(self.partition, self.epoch)
@@ -243,7 +243,7 @@ class Cluster:
         owners = [owner for worker in self.workers for owner in worker.owners.values()]
         return [owner for owner in [*owners, *self.zombies] if owner.ready]
 
-    def look(self, key: bytes, partition: int) -> SessionState | Gravestone | None:
+    def look(self, key: bytes, partition: int) -> SessionState | Tombstone | None:
         """Return what the control API would answer; None if the owner is not ready."""
         owner = self.workers[self.assigned[partition]].owners.get(partition)
         return look(owner.fold, key) if owner is not None and owner.ready else None

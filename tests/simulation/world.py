@@ -21,7 +21,7 @@ from tests.simulation.sinks import ClickHouse, SinkGroup
 from tests.simulation.workers import Cluster
 from tests.support.event_factory import TICK
 
-HOLE_MS, QUIET_MS = 5_000, 25_000
+OUTAGE_MS, OUTAGE_GRACE_MS = 5_000, 25_000
 WEEKS_MS = 15 * 86_400_000
 
 
@@ -69,7 +69,7 @@ class World:
         self.sent_records: list[Sent] = []
         self.ticked_ms = 0
         self.shape = draw_shape(rng)
-        self.settings = PartitionSettings("sessionary.events", self.shape.partitions, HOLE_MS, QUIET_MS)
+        self.settings = PartitionSettings("sessionary.events", self.shape.partitions, OUTAGE_MS, OUTAGE_GRACE_MS)
         self.broker = Broker(rng, self.shape.partitions, self.mark, judge)
         self.quotas = QuotaWorker(self)
         self.clickhouse = ClickHouse()
@@ -165,7 +165,7 @@ class World:
         self.pass_ms(self.rng.choice((4_000, 9_000, 12_000, 30_000)), self.rng.choice((2_500, 4_999, 5_000)))
 
     def jump_to_deadline(self) -> None:
-        """Move time to a deadline, 1 ms before or after it, mostly without a hole on the way."""
+        """Move time to a deadline, 1 ms before or after it, mostly without an outage on the way."""
         owners = [owner for owner in self.cluster.ready_owners() if owner.fold.next_deadline_ms is not None]
         if not owners:
             return

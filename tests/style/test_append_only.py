@@ -20,7 +20,7 @@ WRITERS = {
     "stream_processors/sessionary/stream_processors/api/operators/session_events.py": "an event that a person asks for",
     "stream_processors/sessionary/stream_processors/quotas/verdict_sender.py": "verdicts on claims to quotas",
     "sinks/sessionary/sinks/runtime/block_writer.py": "dead letters",
-    "infra/sessionary/infra/cli/commands/rejected.py": "a refused record once more, as it was",
+    "infra/sessionary/infra/cli/commands/rejected.py": "a rejected record once more, as it was",
     "infra/sessionary/infra/demo/plan_runner.py": "the demo's broken records",
 }
 

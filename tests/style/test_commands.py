@@ -96,7 +96,7 @@ def test_the_page_of_commands_is_the_tree() -> None:
     assert rows == list(leaf_commands())
 
 
-def test_a_former_name_is_told_its_new_one() -> None:
+def test_a_former_name_is_given_its_new_one() -> None:
     leaves = leaf_commands()
     for former, name in FORMER_NAMES.items():
         assert name in leaves

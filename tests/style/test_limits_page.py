@@ -89,7 +89,7 @@ def test_what_the_other_events_move() -> None:
     assert effects("session_resumed")["grace"] is ClockEffect.ENDS
     assert effects("session_timed_out")["grace"] is ClockEffect.STARTS
     assert effects("resources_released")["archive"] is ClockEffect.RESTARTS
-    assert effects("state_updated")["hold"] is ClockEffect.REFUSED
+    assert effects("state_updated")["hold"] is ClockEffect.REJECTED
 
 
 # What a session without a run, a second agent and an artifact rejects.
@@ -116,7 +116,7 @@ def test_all_events_of_a_row_move_the_same_clocks(row: EventRow) -> None:
         assert moved & {"inactivity", "idle", "max_duration"} == expected, name
 
 
-def test_a_refused_event_moves_no_clock() -> None:
+def test_a_rejected_event_moves_no_clock() -> None:
     client, memory = memory_client()
     with client:
         session = client.session(user_id="u")
@@ -125,7 +125,7 @@ def test_a_refused_event_moves_no_clock() -> None:
         before = memory.find_row(session.session_id)
         session.core.emitter.emit(SessionActivity("work"))
         after = memory.find_row(session.session_id)
-        assert memory.refusals()
+        assert memory.rejections()
         assert [column.clock.due_ms(after) for column in CLOCKS] == [column.clock.due_ms(before) for column in CLOCKS]
 
 
@@ -142,7 +142,7 @@ def test_the_picture_shows_every_row_and_clock_and_fits() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "<!-- limits: begin -->", "<!-- limits: end --><!-- limits: begin -->"])
-def test_a_page_without_its_marks_is_refused(text: str) -> None:
+def test_a_page_without_its_marks_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="once each"):
         limits_page.with_tables(text)
 

@@ -14,7 +14,7 @@ _SOURCES = [ROOT / package / "sessionary" / package for package in PACKAGES]
 FOLDERS = sorted({path.parent for source in _SOURCES for path in source.rglob("*.py")} - {ROOT / GENERATED})
 _CORE = re.compile(r"/(stream_processors|sinks)/core/")
 _OUTSIDE_THE_CORE = re.compile(r"/stream_processors/(runtime|store)/")
-_SESSION_ROWS = re.compile(r"\b(SessionState|Gravestone)\b")
+_SESSION_ROWS = re.compile(r"\b(SessionState|Tombstone)\b")
 
 
 def _matching(pattern: re.Pattern[str]) -> list[Module]:

@@ -32,8 +32,8 @@ class AgedRows:
         """Insert encoded records of partition 0 as one block of a sink."""
         insert_records(self.clickhouse, kind, values, self.at_us(age_days), f"block {uuid.uuid4()}", first_offset)
 
-    def refuse_rows(self, age_days: float, *offsets: int) -> None:
-        """Insert the refusals of records of that age."""
+    def reject_rows(self, age_days: float, *offsets: int) -> None:
+        """Insert the rejections of records of that age."""
         values = [
             encode_record(
                 RejectedEvent(

@@ -48,7 +48,7 @@ class FakeConsumer:
         self._contents: dict[tuple[int, int], tuple[bytes, bytes]] = {}
         self._events: list[Message] = []
         self.unreadable: set[tuple[int, int]] = set()  # partition and offset
-        self._ends_told: set[int] = set()
+        self._ends_reported: set[int] = set()
         self._rebalances: list[Callable[[], None]] = []
         self._callbacks: tuple[RebalanceCallback, RebalanceCallback, RebalanceCallback] | None = None
 
@@ -61,7 +61,7 @@ class FakeConsumer:
         """Append records to a partition's log; `first`: the log starts at this offset."""
         end = self._ends.get(partition, first or 0)
         self._ends[partition] = end + count
-        self._ends_told.discard(partition)
+        self._ends_reported.discard(partition)
 
     def append_record(self, partition: int, key: bytes, value: bytes) -> None:
         """Append one record with this key and value to a partition's log."""
@@ -150,8 +150,8 @@ class FakeConsumer:
             if found is not None:
                 error = KafkaError(KafkaError._BAD_COMPRESSION, "Invalid compressed data")
                 messages.append(Message(topic=self.topic, partition=partition, offset=found, error=error))
-            if self.positions[partition] >= end and partition not in self._ends_told:
-                self._ends_told.add(partition)
+            if self.positions[partition] >= end and partition not in self._ends_reported:
+                self._ends_reported.add(partition)
                 eof = KafkaError(KafkaError._PARTITION_EOF)
                 messages.append(Message(topic=self.topic, partition=partition, offset=end, error=eof))
         rebalances, self._rebalances = self._rebalances, []
@@ -168,7 +168,7 @@ class FakeConsumer:
             else max(0, self._group_offset(place.partition) if place.offset == _NO_OFFSET else place.offset)
             for place in partitions
         }
-        self._ends_told.clear()
+        self._ends_reported.clear()
         self._given_up.clear()
 
     def pause(self, partitions: list[TopicPartition]) -> None:
@@ -185,7 +185,7 @@ class FakeConsumer:
         if partition.partition in self._given_up:
             raise KafkaException(KafkaError(KafkaError._STATE))
         self.positions[partition.partition] = partition.offset
-        self._ends_told.discard(partition.partition)
+        self._ends_reported.discard(partition.partition)
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         """See `KafkaConsumer`."""

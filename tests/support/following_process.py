@@ -1,4 +1,4 @@
-"""A process that follows sessions by their ids, and prints each state that it is told as JSON."""
+"""A process that follows sessions by their ids, and prints each state that it gets as JSON."""
 
 import json
 import sys
@@ -12,10 +12,12 @@ _PRINTING = threading.Lock()
 
 def _follow(client: SessionClient, session_id: str) -> None:
     for view in client.follow(session_id):
-        told_s = time.time()
+        reported_s = time.time()
         line = {"session": session_id, "version": view.version, "epoch": view.epoch, "state": view.state}
         with _PRINTING:
-            sys.stdout.write(json.dumps({**line, "content": json.loads(view.state_json), "told_s": told_s}) + "\n")
+            sys.stdout.write(
+                json.dumps({**line, "content": json.loads(view.state_json), "reported_s": reported_s}) + "\n"
+            )
             sys.stdout.flush()
 
 

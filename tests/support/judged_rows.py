@@ -16,7 +16,7 @@ from tests.support.event_factory import EventFactory
 
 
 class _Replayed:
-    """The message of a record that was sent again after a refusal."""
+    """The message of a record that was sent again after a rejection."""
 
     def headers(self) -> list[tuple[str, bytes]]:
         """Return its one header."""
@@ -35,13 +35,13 @@ class JudgedRows:
         self._history: list[RawRecord] = []
 
     def append(self, key: bytes, value: bytes, *, replayed: bool = False) -> str:
-        """Judge a record; return `applied`, `duplicate`, or the reason of its refusal."""
+        """Judge a record; return `applied`, `duplicate`, or the reason of its rejection."""
         self.judge.now_ms += 1_000
         source = _Replayed() if replayed else NO_HEADERS
         headers = source.headers() or []
-        offset, refusal, repeated_id = self.judge.judge_record(0, key, value, headers)
+        offset, rejection, repeated_id = self.judge.judge_record(0, key, value, headers)
         self._history.append(RawRecord("events", 0, offset, self.judge.now_ms, key, value, source))
-        return refusal or ("applied" if repeated_id is None else "duplicate")
+        return rejection or ("applied" if repeated_id is None else "duplicate")
 
     def send(self, agent: EventFactory, event_type: str, envelope: dict[str, Any] | None = None, **fields: Any) -> str:
         """Judge the next event of an agent."""
@@ -56,7 +56,7 @@ class JudgedRows:
     def land(self) -> None:
         """Insert all records so far and what they left. Once per database."""
         self._insert("history", self._history)
-        self._insert("rejected", self._outputs(self.judge.rejections))
+        self._insert("rejected", self._outputs(self.judge.rejected_records))
         self._insert("audit", self._outputs(self.judge.audits))
 
     def _outputs(self, records: Sequence[RejectedEvent | AuditRecord]) -> list[RawRecord]:

@@ -2,9 +2,9 @@
 
 python -m tests.support.many_runs FOLDER RUNS STEPS CALLS MEGABYTES
 
-One run is made before the others, so that what they add to the process's memory can be told. Prints
-a JSON object: the session of each run, the number of tool calls that were made, and the growth of
-the process's largest resident memory, in bytes. FOLDER holds the artifacts.
+One run is made before the others, so that what they add to the process's memory can be reported.
+Prints a JSON object: the session of each run, the number of tool calls that were made, and the
+growth of the process's largest resident memory, in bytes. FOLDER holds the artifacts.
 """
 
 import hashlib

@@ -23,7 +23,7 @@ def register(app: faust.App, sessions: SessionsTable) -> None:
     async def probe_table(stream: Any) -> None:
         async for key, value in stream.items():
             if value == b"raise":
-                raise ValueError("told so")
+                raise ValueError("reported so")
             if value == b"wait":
                 await (await answers.send(key=key, value="begun"))
                 await asyncio.Event().wait()

@@ -95,7 +95,7 @@ def _bytes(value: str | bytes | None) -> bytes | None:
 
 
 def read_records(kafka: KafkaSettings, topic: str, timeout_s: float = 120.0) -> list[Record]:
-    """Return the decoded records of a processor's topic, without tombstones."""
+    """Return the decoded records of a processor's topic, without deletions."""
     decoder, found = Decoder(), read_topic(kafka, topic, timeout_s)
     return [decoder.decode_record(stored.value) for stored in found if stored.value is not None]
 

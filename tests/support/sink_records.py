@@ -111,7 +111,7 @@ def batch_record(partition: int, number: int, **fields: Any) -> BatchRecord:
         last_offset=number * 10 + 9,
         applied=10,
         duplicate=0,
-        refused=0,
+        rejected=0,
         audited=1,
         timers=0,
         ticks=0,

@@ -23,7 +23,7 @@ class StreamAnswer(NamedTuple):
 
 def problem(status: int, reason: str, **headers: str) -> StreamAnswer:
     """Return an answer with a problem document."""
-    body = json.dumps({"status": status, "reason": reason, "detail": f"told so: {reason}"}).encode()
+    body = json.dumps({"status": status, "reason": reason, "detail": f"reported so: {reason}"}).encode()
     return StreamAnswer((body,), status, chunked=False, headers=headers)
 
 

@@ -4,7 +4,7 @@ It shows all that a new family needs: this module, and one line in the list of f
 
     message_appended            the tally of its session is one higher
     10 s without a message      the tally is closed: a clean-up request is written
-    another message             is refused; the closed tally stays as long as its session
+    another message             is rejected; the closed tally stays as long as its session
 
 It takes the place of the messages' own family. A test may give another time.
 """
@@ -30,12 +30,12 @@ from sessionary.stream_processors.core.family import (
     session_facts,
 )
 from sessionary.stream_processors.core.judge import Arrival, Objection
-from sessionary.stream_processors.core.model import Decision, Place, RowLookup
+from sessionary.stream_processors.core.model import Decision, OutputCause, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.session.judge import SessionJudge
 
 TALLY_SERVICE = "tally"  # the service that a closed tally names in its request
-CLOSED = "the tally is closed"  # why a message is refused
+CLOSED = "the tally is closed"  # why a message is rejected
 SILENCE_MS = 10_000
 _LIVE, _CLOSED = b"tally ", b"closed "
 
@@ -66,7 +66,7 @@ class TallyClosed(NamedTuple):
         return row
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: OutputCause
     ) -> list[CleanupRequest]:
         return [
             CleanupRequest(
@@ -116,7 +116,7 @@ class TallyRows(StoredRows):
             return ClosedTally(*json.loads(value.removeprefix(_CLOSED)))
         raise DecodeError("unknown_schema", "this is no tally")
 
-    def due_ms(self, row: TallyRow, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: TallyRow, outage_end_ms: int = 0) -> int:
         return row.last_at + self.silence_ms if isinstance(row, Tally) else NEVER_MS
 
     def repair_times(self, row: TallyRow, repairs: Sequence[ClockRepair]) -> TallyRow:
@@ -125,13 +125,13 @@ class TallyRows(StoredRows):
     def is_only_postponed(self, row: TallyRow, after: TallyRow) -> bool:
         return True
 
-    def fire(self, key: bytes, row: Tally, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: Tally, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         closed = ClosedTally(row.tenant_id, row.session_id, row.messages)
         return Decision(session_facts(rows, row, TallyClosed(row.messages)), writes={key: closed})
 
 
 def judge_tally(session: SessionState, event: Event, arrival: SessionArrival) -> Judged | Objection:
-    """Count a message, or refuse it."""
+    """Count a message, or reject it."""
     tally = arrival.child
     if isinstance(tally, ClosedTally):
         return Objection("session_archived", CLOSED)

@@ -5,7 +5,7 @@ from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.support.tally_family import tally_judge
 
-SILENCE_MS = 1_000  # so that tallies are closed, and refuse messages, within a test
+SILENCE_MS = 1_000  # so that tallies are closed, and reject messages, within a test
 
 if __name__ == "__main__":
     processor_settings = ProcessorSettings.from_env()

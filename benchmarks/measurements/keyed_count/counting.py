@@ -12,12 +12,12 @@ from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.committed import RowTally
 from sessionary.stream_processors.core.model import (
     POSITION_KEY,
+    BatchResult,
     Counts,
     DueRow,
     DueRows,
     JudgedRecords,
     LogRecord,
-    Outcome,
     RowFate,
 )
 from sessionary.stream_processors.core.partition import PartitionState
@@ -44,7 +44,7 @@ class CountedEvents(dict[bytes, int]):
 
 
 class CountingBatch:
-    """A batch of a fold, with the interface of the product's `Overlay`.
+    """A batch of a fold, with the interface of the product's `UncommittedBatch`.
 
     It counts in the fold's own dict, as Kafka Streams counts in its store. A batch that is not
     merged is taken back.
@@ -79,14 +79,14 @@ class CountingBatch:
         for key in self._keys:
             self._counts[key] -= 1
 
-    def finish(self, previous_acknowledged_at: int | None = None) -> Outcome:
+    def finish(self, previous_acknowledged_at: int | None = None) -> BatchResult:
         """Return what the transaction has to write."""
         before, number = self._before, len(self._numbers)
         next_offset = before.next_offset if self._last is None else self._last.offset + 1
         position = Position(next_offset, 0, 0, before.batch_number + 1, 0, previous_acknowledged_at)
         counts = Counts(number, 0, 0, 0, 0, 0, before.next_offset, next_offset - 1)
         self.position = position
-        return Outcome(self.counted, [], position, counts, JudgedRecords())
+        return BatchResult(self.counted, [], position, counts, JudgedRecords())
 
 
 class CountingFold:
@@ -181,7 +181,7 @@ def counting_job(settings: Any, changelog: str, output: str) -> Job:
         return cast(PartitionState, CountingFold(partition, settings))
 
     def transaction(
-        partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+        partition: int, outcome: BatchResult, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
         return _make_transaction(changelog, output, cast(CountedEvents, outcome.rows))
 

@@ -6,7 +6,7 @@
     outputs         what the engines wrote, compared record by record
     compare         the rounds: rates, CPU time and ratios
 
-Both read one log of the same events, by rules 1, from topics that were filled before. The
+Both read one log of the same events, from topics that were filled before. The
 measurement fails if they write other audit records or clean-up requests.
 """
 

@@ -93,7 +93,7 @@ def size_results(live: int, events: int, concurrent: int, found: Sequence[tuple[
     """Return the figures of all engines with `live` sessions, and ratios round by round."""
     outputs = found[0][1]
     notes = [
-        f"{events:,} events of {concurrent:,} sessions at a time by rules 1, 4 partitions, one log for all engines in "
+        f"{events:,} events of {concurrent:,} sessions at a time, 4 partitions, one log for all engines in "
         f"turn; the first {LEFT_OUT:.0%} left out; commits every {COMMIT_INTERVAL_MS} ms; "
         f"{live:,} live sessions, runs: {len(found)}",
         f"{STREAMS}, Avro {AVRO_VERSION} with generated classes, one stream thread, Java with {' '.join(JVM_OPTIONS)}",

@@ -17,7 +17,7 @@ _Place = tuple[int, int, int]  # partition, offset of the cause, number among it
 
 
 class EngineOutputs(NamedTuple):
-    """Audit records by their place in the log, clean-up requests by id, and rejected records."""
+    """Audit records by their position in the log, clean-up requests by id, and rejected records."""
 
     audit: Mapping[_Place, AuditRecord]
     cleanups: Mapping[str, CleanupRequest]

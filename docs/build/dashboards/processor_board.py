@@ -12,16 +12,16 @@ _WORK: Final = (
         (Query(rate_of("sessionary_processor_records_total", "outcome"), "{{outcome}}"),),
     ),
     Panel(
-        "Why are events refused?",
+        "Why are events rejected?",
         "cps",
-        "Refused events per second, by reason. `sessionary rejected list` shows them.",
-        (Query(rate_of("sessionary_processor_refused_total", "reason"), "{{reason}}"),),
+        "Rejected events per second, by reason. `sessionary rejected list` shows them.",
+        (Query(rate_of("sessionary_processor_rejected_total", "reason"), "{{reason}}"),),
     ),
     Panel(
         "Does a sender speak for another one?",
         "cps",
-        "Refused events per second that suggest it (security).",
-        (Query(f'sum(rate(sessionary_processor_refused_total{{security="true"}}[{RATE_INTERVAL}]))', "refused"),),
+        "Rejected events per second that suggest it (security).",
+        (Query(f'sum(rate(sessionary_processor_rejected_total{{security="true"}}[{RATE_INTERVAL}]))', "rejected"),),
     ),
     Panel(
         "How old is the input?",
@@ -108,10 +108,10 @@ _TIME: Final = (
     Panel(
         "Is a false timeout being prevented?",
         "short",
-        "Partitions in which no deadline fires because the log was silent, and silences per minute.",
+        "Partitions in which no deadline fires after an outage of the log, and outages per minute.",
         (
-            Query("sum(sessionary_processor_quiet_partitions)", "partitions"),
-            Query("60 * " + rate_of("sessionary_processor_silences_total"), "silences a minute"),
+            Query("sum(sessionary_processor_outage_grace_partitions)", "partitions"),
+            Query("60 * " + rate_of("sessionary_processor_outages_total"), "outages a minute"),
         ),
     ),
     Panel(

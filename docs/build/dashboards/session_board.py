@@ -68,7 +68,7 @@ _STATE: Final = (
     Panel(
         "How much state do processors hold?",
         "bytes",
-        "Bytes of rows, by layer: rows of sessions, contents apart from them, gravestones.",
+        "Bytes of rows, by layer: rows of sessions, contents apart from them, tombstones.",
         (Query("sum by (layer) (sessionary_processor_stored_bytes)", "{{layer}}"),),
     ),
     Panel(
@@ -93,8 +93,8 @@ _STATE: Final = (
     Panel(
         "How many archived sessions are remembered?",
         "short",
-        "Gravestones: by them late events of an archived session are known. They expire.",
-        (Query("sum(sessionary_processor_gravestones)", "gravestones"),),
+        "Tombstones: by them late events of an archived session are known. They expire.",
+        (Query("sum(sessionary_processor_tombstones)", "tombstones"),),
     ),
 )
 _RUNS: Final = (

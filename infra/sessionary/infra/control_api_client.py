@@ -116,7 +116,7 @@ class ControlApiClient:
         """Let an operator `pause`, `resume`, `cancel`, `claim`, `migrate` and so on a session.
 
         Returns the `JudgedEvent`. Repeats the request while there is no verdict, with its `key`: so
-        it is judged once. Raises `UnknownSession`, and `Invalid` if the event was refused.
+        it is judged once. Raises `UnknownSession`, and `Invalid` if the event was rejected.
         """
         path = f"/v1/sessions/{session_id}/{action}?tenant={urllib.parse.quote(tenant_id, safe='')}"
         for left in reversed(range(_TRIES)):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 Document = Mapping[str, Any]
-# The log's clock is the broker's, so it may be a little ahead; 5 s would look like a hole.
+# The log's clock is the broker's, so it may be a little ahead; 5 s would look like an outage.
 _AHEAD_S_MAX: Final = 5.0
 # Workers answer for each other within 3 s.
 _APART_S_MAX: Final = 5.0
@@ -72,27 +72,27 @@ def find_release_faults(workers: Sequence[Document]) -> list[Finding]:
         for worker in workers
         if worker["newest"] is None
     ]
-    told = [worker for worker in workers if worker["newest"] is not None]
-    newest = max((_release_order(worker) for worker in told), default=())
+    reported = [worker for worker in workers if worker["newest"] is not None]
+    newest = max((_release_order(worker) for worker in reported), default=())
     return silent + [
         Finding(
             f"{worker['instance']} runs release {worker.get('release') or 'unknown'}, another worker a newer one",
             f"upgrade it and restart: sessionary serve processor (instance {worker['instance']})",
         )
-        for worker in told
+        for worker in reported
         if _release_order(worker) < newest
     ]
 
 
 def describe_workers(partitions: Sequence[Document], workers: Sequence[Document]) -> str:
     """Return releases, rules and builds of the workers beside each other, in a line."""
-    told = ", ".join(
+    reported = ", ".join(
         f"{worker['instance']} {worker.get('release') or 'of an unknown release'} "
         f"(rules up to {worker['newest']}, {worker.get('core') or 'unknown'} core)"
         for worker in workers
     )
     in_force = sorted({found["rules"] for found in partitions if found["rules"] is not None})
-    text = f"{told}; rules in force: {', '.join(map(str, in_force)) or 'none'}"
+    text = f"{reported}; rules in force: {', '.join(map(str, in_force)) or 'none'}"
     known = min((worker["newest"] for worker in workers if worker["newest"] is not None), default=0)
     if in_force and in_force[0] < known:
         text += f"; all workers know rules {known}: sessionary rules activate"

@@ -9,7 +9,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     client_core/    what both clients are made of: opening, end, forks, tenants, tasks
     agents/         the agents that share one session
     session/        one session: its verbs, its heartbeats, waiting for verdicts
-    judgement/      what the processor decides: checks before, and news afterwards
+    verdicts/       what the processor decides: checks before, and notifications afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and requests for clean-ups, tasks and migrations
     tasks/          workers of long tasks, and what their functions are given
@@ -17,7 +17,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     run_ports       the same for reading and following sessions and runs
     kafka_ports     these by Kafka and HTTP
     durable/        runs, steps and tool calls that are recorded, so that a crash repeats nothing
-    context/        the current session, marks, decorators, several tenants
+    context/        the current session, metadata, decorators, several tenants
     artifacts/      content that is too large for events, in a folder or an object store
     testing/        these in memory, for users' tests
     process/        what the client does so that it never harms its process: exit, fork, SIGTERM
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from sessionary.producers.agents.agent import Agent, AgentView
 from sessionary.producers.agents.work import TaskDone, VersionConflict
 from sessionary.producers.client import SessionClient
-from sessionary.producers.context.marks import BlockMarks, Marks
+from sessionary.producers.context.event_metadata import BlockMetadata, EventMetadata
 from sessionary.producers.context.model_call import ModelCall
 from sessionary.producers.context.traced_calls import traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
@@ -60,21 +60,21 @@ from sessionary.producers.errors import (
     ClientClosed,
     DeliveryFailed,
     EncodeError,
-    EventRefused,
+    EventRejected,
     Invalid,
     ModelTimeout,
     NotAllowed,
     ProducerConflict,
     ProducerError,
     QueueFull,
-    Refused,
+    Rejected,
     RunGone,
     SessionaryError,
     SessionEnded,
     SessionFenced,
     SessionHeld,
     SessionLost,
-    SessionTimedOut,
+    SessionTimeout,
     SettingsError,
     SpoolDamaged,
     SpoolUnusable,
@@ -84,7 +84,6 @@ from sessionary.producers.errors import (
     VerdictPending,
 )
 from sessionary.producers.follower import SessionFollower
-from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut, SessionGoesOn
 from sessionary.producers.migrations import OnMigrated
 from sessionary.producers.ports import (
     AgentMember,
@@ -111,6 +110,14 @@ from sessionary.producers.session.session import (
     SessionMigration,
     SessionRecords,
 )
+from sessionary.producers.verdicts.notifications import (
+    OnFenced,
+    OnPaused,
+    OnRejected,
+    OnResumed,
+    OnTimedOut,
+    SessionGoesOn,
+)
 from sessionary.schemas.events import Payload
 from sessionary.schemas.records import CleanupRequest, MigrationRequest, TaskRequest
 from sessionary.schemas.types import (
@@ -122,8 +129,8 @@ from sessionary.schemas.types import (
     PauseKind,
     Phase,
     Question,
-    Refusal,
-    RefusalReason,
+    Rejection,
+    RejectionReason,
     RunMode,
     Snapshot,
     StartFailureReason,
@@ -200,7 +207,7 @@ __all__ = [
     "AuthenticationFailed",
     "Backlog",
     "BeatsWith",
-    "BlockMarks",
+    "BlockMetadata",
     "CleanupAction",
     "CleanupHandler",
     "CleanupRequest",
@@ -211,13 +218,13 @@ __all__ = [
     "DeliveryPolicy",
     "EncodeError",
     "ErrorInfo",
-    "EventRefused",
+    "EventMetadata",
+    "EventRejected",
     "ExecutionView",
     "HandoverView",
     "Invalid",
     "Json",
     "Limits",
-    "Marks",
     "MessageView",
     "MigrationAborted",
     "MigrationRequest",
@@ -230,7 +237,7 @@ __all__ = [
     "OnFenced",
     "OnMigrated",
     "OnPaused",
-    "OnRefused",
+    "OnRejected",
     "OnResumed",
     "OnTimedOut",
     "PauseKind",
@@ -244,9 +251,9 @@ __all__ = [
     "Question",
     "QueueFull",
     "QuotaExceeded",
-    "Refusal",
-    "RefusalReason",
-    "Refused",
+    "Rejected",
+    "Rejection",
+    "RejectionReason",
     "ResultTooLarge",
     "ResumePlan",
     "Retry",
@@ -268,7 +275,7 @@ __all__ = [
     "SessionLost",
     "SessionMigration",
     "SessionRecords",
-    "SessionTimedOut",
+    "SessionTimeout",
     "SessionView",
     "SessionaryError",
     "SettingsError",

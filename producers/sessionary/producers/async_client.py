@@ -27,10 +27,9 @@ from sessionary.producers.client_core.sessions import (
     read_conversation,
 )
 from sessionary.producers.client_core.task_reads import TaskReads
-from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.context.traced_calls import F, traced
 from sessionary.producers.control.cleanup_responder import CleanupHandler
-from sessionary.producers.judgement.notices import Callbacks, OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
 from sessionary.producers.migrations import CONCURRENCY
 from sessionary.producers.ports import Backlog, Counters, Json, OnError, PolicyInForce, Ports, TaskView
 from sessionary.producers.process.guards import log_error
@@ -40,6 +39,7 @@ from sessionary.producers.session.async_session import AsyncSession
 from sessionary.producers.session.conversation import LAST_DEFAULT
 from sessionary.producers.session.heartbeat import BeatsWith
 from sessionary.producers.session.session import Session
+from sessionary.producers.verdicts.notifications import Callbacks, OnFenced, OnPaused, OnRejected, OnResumed, OnTimedOut
 from sessionary.schemas.types import DataClass, Limits
 
 if TYPE_CHECKING:  # pydantic and asyncio take long to load
@@ -78,7 +78,7 @@ class AsyncSessionClient(AsyncClientBlock):
         actor: str | None = None,
         settings: "ProducerSettings | None" = None,
         on_error: OnError = log_error,
-        on_refused: OnRefused | None = None,
+        on_rejected: OnRejected | None = None,
         on_timed_out: OnTimedOut | None = None,
         on_fenced: OnFenced | None = None,
         on_paused: OnPaused | None = None,
@@ -99,7 +99,7 @@ class AsyncSessionClient(AsyncClientBlock):
                 unavailable, credentials are refused, the spool is full or cannot be used, events
                 were lost. What it raises is logged. Default: a warning in the log
                 `sessionary.producers`.
-            on_refused: Called, on any thread, with each event that the processor refused, of each
+            on_rejected: Called, on any thread, with each event that the processor rejected, of each
                 session with the last 16 between two polls. Needs the setting `control_url`, as the
                 next two do; without a callback `on_error` is called.
             on_timed_out: Called, on any thread, if a clock of a session has fired.
@@ -115,7 +115,7 @@ class AsyncSessionClient(AsyncClientBlock):
             SettingsError: A setting is malformed, or the place of artifacts is unknown. What only
                 the network can tell, such as a wrong password, reaches `on_error`.
         """
-        callbacks = Callbacks(on_error, on_refused, on_timed_out, on_fenced, on_paused, on_resumed)
+        callbacks = Callbacks(on_error, on_rejected, on_timed_out, on_fenced, on_paused, on_resumed)
         names = (tenant_id, service_id, agent_id, agent_role, actor)
         self.core = open_client(names, settings, callbacks, ports, artifacts)
 
@@ -164,7 +164,7 @@ class AsyncSessionClient(AsyncClientBlock):
         parent: "str | Session | AsyncSession | None" = None,
         restored_from_snapshot_id: str | None = None,
         beats_with: BeatsWith = "process",
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Create a session in state Idle; `start` starts it. Prefer `session`, which does both.
 
@@ -181,7 +181,7 @@ class AsyncSessionClient(AsyncClientBlock):
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
-            marks: Of its first event, as in `Marks`.
+            metadata: Of its first event, as in `EventMetadata`.
 
         Returns:
             The session.
@@ -192,7 +192,7 @@ class AsyncSessionClient(AsyncClientBlock):
             ClientClosed: The client is closed.
         """
         parts = (user_id, state, limits, data_classes, session_id, state_schema_version, parent)
-        new = NewSession(*parts, restored_from_snapshot_id, beats_with, marks)
+        new = NewSession(*parts, restored_from_snapshot_id, beats_with, metadata)
         return AsyncSession(await create_core_async(self.core, new))
 
     def session(
@@ -208,7 +208,7 @@ class AsyncSessionClient(AsyncClientBlock):
         connect: AsyncStep | None = None,
         beats_with: BeatsWith = "process",
         quota_wait_s: float | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Return a session that `async with` creates, starts and ends. Not a coroutine.
 
@@ -226,7 +226,7 @@ class AsyncSessionClient(AsyncClientBlock):
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
-            marks: Of all events up to the start's last one, as in `Marks`.
+            metadata: Of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
             The session, in state Active. With quotas it also raises as `AsyncSession.start` does.
@@ -236,7 +236,7 @@ class AsyncSessionClient(AsyncClientBlock):
             QueueFull: Under delivery policy `block` there was no room in time.
             ClientClosed: The client is closed.
         """
-        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, marks)
+        parts = (user_id, state, limits, data_classes, session_id, 1, parent, None, beats_with, metadata)
         return AsyncSession(start_core_async(self.core, NewSession(*parts), validate, connect, quota_wait_s))
 
     async def attach(
@@ -246,7 +246,7 @@ class AsyncSessionClient(AsyncClientBlock):
         user_id: str | None = None,
         take_over: bool = False,
         beats_with: BeatsWith = "process",
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Continue a session that exists: read its state, epoch and content from the processor.
 
@@ -255,7 +255,7 @@ class AsyncSessionClient(AsyncClientBlock):
         service owns the session.
 
         With `take_over` the processor raises the epoch: what the former holder still sends is
-        refused. The audit trail says who took over, and from whom. A service may take its own
+        rejected. The audit trail says who took over, and from whom. A service may take its own
         sessions over at any time; another one only after the owning service was silent for two
         heartbeats (a third of the inactivity budget: 20 s by default), and owns the session then.
         The session's state does not change: call `resume` or `recover` if it needs that. `claim` is
@@ -270,7 +270,7 @@ class AsyncSessionClient(AsyncClientBlock):
             take_over: Take the session over from the process that holds it.
             beats_with: What the session's heartbeats end with: the process, or the thread or
                 asyncio task that calls this. See `AsyncSession`.
-            marks: Of the take-over, as in `Marks`. Without `take_over` no event is sent.
+            metadata: Of the take-over, as in `EventMetadata`. Without `take_over` no event is sent.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -279,8 +279,8 @@ class AsyncSessionClient(AsyncClientBlock):
             SessionLost: The session does not exist, or is archived.
             Unavailable: The control API does not answer, or there is no verdict on the take-over
                 yet. The same call may be repeated; it then takes over once more.
-            Refused: The take-over was refused. `reason` is `owner_alive` if the owning service, not
-                ours, was heard lately, and `stale_epoch` if another process was faster.
+            Rejected: The take-over was rejected. `reason` is `owner_alive` if the owning service,
+                not ours, was heard lately, and `stale_epoch` if another process was faster.
             SessionEnded: A session that has ended cannot be taken over.
             DeliveryFailed: The take-over could not be delivered.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
@@ -290,7 +290,7 @@ class AsyncSessionClient(AsyncClientBlock):
         """
         return AsyncSession(
             await attach_core_async(
-                self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks
+                self.core, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata
             )
         )
 
@@ -300,12 +300,12 @@ class AsyncSessionClient(AsyncClientBlock):
         *,
         user_id: str | None = None,
         beats_with: BeatsWith = "process",
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> AsyncSession:
         """Take a session over from the process that holds it: `attach(take_over=True)`.
 
         A service may claim its own sessions at any time, another one's once that was silent for two
-        heartbeats. The former holder is fenced off: what it still sends is refused, and it learns
+        heartbeats. The former holder is fenced off: what it still sends is rejected, and it learns
         so within a heartbeat interval (`on_fenced`), if it has a control API. Unlike a migration,
         it is not asked, and the session is not held meanwhile.
 
@@ -313,13 +313,15 @@ class AsyncSessionClient(AsyncClientBlock):
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
             beats_with: What the session's heartbeats end with, as in `attach`.
-            marks: Of the take-over, as in `Marks`.
+            metadata: Of the take-over, as in `EventMetadata`.
 
         Returns:
             The session, in the state in which the processor has it. Raises as `attach` does.
         """
         return AsyncSession(
-            await attach_core_async(self.core, session_id, user_id, take_over=True, beats_with=beats_with, marks=marks)
+            await attach_core_async(
+                self.core, session_id, user_id, take_over=True, beats_with=beats_with, metadata=metadata
+            )
         )
 
     def follow(
@@ -328,9 +330,9 @@ class AsyncSessionClient(AsyncClientBlock):
         """Follow a session: its state as it is committed now, then each change of it.
 
         The state's content, version, epoch, phase or owner may change, by any process of any
-        service of the tenant. Changes that follow each other closely are told as one, the newest;
-        heartbeats and refused events are not told. A version or an epoch never falls. The iteration
-        ends when the session is archived, and with the client.
+        service of the tenant. Changes that follow each other closely are reported as one, the
+        newest; heartbeats and rejected events are not reported. A version or an epoch never falls.
+        The iteration ends when the session is archived, and with the client.
 
             async for view in client.follow(session_id):
                 print(view.version, view.state_json)
@@ -432,7 +434,7 @@ class AsyncSessionClient(AsyncClientBlock):
         `handler(request)` is called on a thread of its own, also for sessions that ended before
         this client was made. After a crash it may be called again for the same `cleanup_id`. The
         answer carries the session's data classes. For sessions of other clients the control API
-        is asked; without an answer within 2 s they are left out, which `on_error` is told.
+        is asked; without an answer within 2 s they are left out, of which `on_error` is notified.
 
         Requests are read in the order of their partition. One that this version cannot read
         because its schema is newer stops its partition, and `on_error` gets `UnreadableRequest`;
@@ -526,7 +528,7 @@ class AsyncSessionClient(AsyncClientBlock):
 
         Blocks for at most `timeout_s` seconds, while events are not acknowledged, a clean-up
         handler runs, the verdict is open on a session that was left, or a thread of the client is
-        at work; a spool keeps the rest for the next client, and `on_error` is told how many. A
+        at work; a spool keeps the rest for the next client, and `on_error` gets how many. A
         second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and

@@ -17,7 +17,7 @@ from sessionary.producers.client_core.sessions import (
     create_core,
     follow_session,
 )
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.context.scope import active_session
 from sessionary.producers.migrations import HandOver
 from sessionary.producers.ports import OnError
@@ -111,18 +111,24 @@ def start_core_async(
     quota_wait_s: float | None,
 ) -> Opening:
     """Return how `async with` creates and starts a session."""
-    envelope_fields(new.marks)  # an unknown name is an error here, not in `async with`
+    envelope_fields(new.metadata)  # an unknown name is an error here, not in `async with`
     opened = partial(create_core, client, new._replace(beats_with="process"))
     may_block = client.ports.transport.may_block
-    return Opening(opened, may_block, new.beats_with, validate, connect, quota_wait_s, new.marks)
+    return Opening(opened, may_block, new.beats_with, validate, connect, quota_wait_s, new.metadata)
 
 
 async def attach_core_async(
-    client: ClientCore, session_id: str, user_id: str | None, *, take_over: bool, beats_with: BeatsWith, marks: Marks
+    client: ClientCore,
+    session_id: str,
+    user_id: str | None,
+    *,
+    take_over: bool,
+    beats_with: BeatsWith,
+    metadata: EventMetadata,
 ) -> SessionCore:
     """Continue a session that exists without blocking the event loop."""
     return await run_session_flow_async(
-        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks)
+        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
     )
 
 

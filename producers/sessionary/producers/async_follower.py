@@ -29,7 +29,7 @@ class AsyncSessionFollower:
         self._follower = follower
         self._timeout_s = timeout_s
         self._thread: threading.Thread | None = None
-        self._news = asyncio.Event()
+        self._notified = asyncio.Event()
         self._newest: SessionView | None = None
         self._is_over = False
         self._error: Exception | None = None
@@ -51,12 +51,12 @@ class AsyncSessionFollower:
             self._thread.start()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._notified.wait()
         except TimeoutError:
             return None
         view, self._newest = self._newest, None
         if not self._is_over:
-            self._news.clear()
+            self._notified.clear()
         elif view is None and self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -71,7 +71,7 @@ class AsyncSessionFollower:
         return self
 
     async def __anext__(self) -> SessionView:
-        """Return the next state; wait as long as `follow` was told. Raises as `wait_next`."""
+        """Return the next state; wait as long as `follow` was given. Raises as `wait_next`."""
         view = await self.wait_next(self._timeout_s)
         if view is None:
             raise StopAsyncIteration
@@ -101,8 +101,8 @@ class AsyncSessionFollower:
 
     def _take(self, view: SessionView) -> None:
         self._newest = view
-        self._news.set()
+        self._notified.set()
 
     def _end(self, error: Exception | None) -> None:
         self._is_over, self._error = True, self._error or error
-        self._news.set()
+        self._notified.set()

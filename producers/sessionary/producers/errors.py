@@ -11,9 +11,9 @@ SessionaryError
     ├── AuthenticationFailed       Kafka or the control API rejects our credentials
     ├── QueueFull                  policy `block`: no room within the bounded wait
     ├── DeliveryFailed(event_id)   an event that the caller waits for was not delivered
-    ├── Refused(reason)            the processor refused an event that the caller waits for
-    ├── EventRefused(reason)       the processor refused an event: for `on_refused`
-    ├── SessionTimedOut(state)     a clock of the session has fired: for `on_timed_out`
+    ├── Rejected(reason)            the processor rejected an event that the caller waits for
+    ├── EventRejected(reason)       the processor rejected an event: for `on_rejected`
+    ├── SessionTimeout(state)     a clock of the session has fired: for `on_timed_out`
     ├── SessionLost                the session does not exist, or is archived
     │   └── RunGone                the run or task finished, and is no longer kept
     ├── SessionEnded               a verb on a session that this object has ended
@@ -36,13 +36,13 @@ Those of runs and tool calls are in `sessionary.producers.durable.errors`.
 from pathlib import Path
 
 from sessionary.schemas.errors import DecodeError, EncodeError, Invalid, SessionaryError, SettingsError, Unavailable
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 
 class NotAllowed(Invalid):
     """The session's state, or its owner, does not allow this verb. Nothing was sent.
 
-    It is raised only if the processor is certain to refuse the event. What another process may have
+    It is raised only if the processor is certain to reject the event. What another process may have
     made possible is sent, and judged.
 
     Attributes:
@@ -52,7 +52,7 @@ class NotAllowed(Invalid):
         event_type: The type of the event that the verb sends.
     """
 
-    def __init__(self, reason: RefusalReason, detail: str, state: str, event_type: str) -> None:
+    def __init__(self, reason: RejectionReason, detail: str, state: str, event_type: str) -> None:
         super().__init__(reason, detail)
         self.state = state
         self.event_type = event_type
@@ -92,41 +92,41 @@ class DeliveryFailed(ProducerError):
         self.event_id = event_id
 
 
-class Refused(ProducerError):
-    """The processor refused an event that the caller waits for. The session is unchanged.
+class Rejected(ProducerError):
+    """The processor rejected an event that the caller waits for. The session is unchanged.
 
     Attributes:
-        event_type: The type of the refused event, for example `session_resumed`.
-        reason: One of the refusal reasons; `UNKNOWN` if the processor no longer knows it.
+        event_type: The type of the rejected event, for example `session_resumed`.
+        reason: One of the rejection reasons; `UNKNOWN` if the processor no longer knows it.
     """
 
-    def __init__(self, event_type: str, reason: RefusalReason) -> None:
-        super().__init__(f"{event_type} was refused: {reason}")
+    def __init__(self, event_type: str, reason: RejectionReason) -> None:
+        super().__init__(f"{event_type} was rejected: {reason}")
         self.event_type = event_type
-        self.reason: RefusalReason = reason
+        self.reason: RejectionReason = reason
 
 
-class EventRefused(ProducerError):
-    """The processor refused an event that this client sent. The session is unchanged.
+class EventRejected(ProducerError):
+    """The processor rejected an event that this client sent. The session is unchanged.
 
-    `on_refused` is called with it; no verb raises it.
+    `on_rejected` is called with it; no verb raises it.
 
     Attributes:
         session_id: The session.
         event_id: The event's id.
         event_type: The event's type, for example `session_activity`.
-        reason: One of the refusal reasons; `UNKNOWN` if the processor no longer knows it.
+        reason: One of the rejection reasons; `UNKNOWN` if the processor no longer knows it.
     """
 
-    def __init__(self, session_id: str, event_id: str, event_type: str, reason: RefusalReason) -> None:
-        super().__init__(f"session {session_id}: {event_type} (event {event_id}) was refused: {reason}")
+    def __init__(self, session_id: str, event_id: str, event_type: str, reason: RejectionReason) -> None:
+        super().__init__(f"session {session_id}: {event_type} (event {event_id}) was rejected: {reason}")
         self.session_id = session_id
         self.event_id = event_id
         self.event_type = event_type
-        self.reason: RefusalReason = reason
+        self.reason: RejectionReason = reason
 
 
-class SessionTimedOut(ProducerError):
+class SessionTimeout(ProducerError):
     """A clock of the session has fired. `on_timed_out` is called with it; no verb raises it.
 
     Attributes:
@@ -161,7 +161,7 @@ class SessionEnded(ProducerError):
 
 
 class SessionFenced(ProducerError):
-    """Another process took the session over: what this object sent since then was refused.
+    """Another process took the session over: what this object sent since then was rejected.
 
     To take the session back, call `client.attach(session_id, take_over=True)`.
 
@@ -185,7 +185,7 @@ class SessionHeld(ProducerError):
     """Others paused the session, as an operator: verbs that need it Active raise meanwhile.
 
     Once an operator lets it go on, `on_resumed` is called. What was sent between the pause and this
-    was refused.
+    was rejected.
 
     Attributes:
         session_id: The session.
@@ -201,7 +201,7 @@ class SessionHeld(ProducerError):
 class StateMismatch(ProducerError):
     """The state that a session's object knows is not the one that the processor has.
 
-    Another process updated it, or an update of this object was refused or lost. `sync` adopts the
+    Another process updated it, or an update of this object was rejected or lost. `sync` adopts the
     processor's.
 
     Attributes:
@@ -221,9 +221,9 @@ class StateMismatch(ProducerError):
 
 
 class ProducerConflict(ProducerError):
-    """Another process uses this client's producer id, so an event of this session was refused.
+    """Another process uses this client's producer id, so an event of this session was rejected.
 
-    The session goes on with a new producer id. The refused events are on the rejected topic.
+    The session goes on with a new producer id. The rejected events are on the rejected topic.
 
     Attributes:
         session_id: The session.
@@ -233,7 +233,7 @@ class ProducerConflict(ProducerError):
     def __init__(self, session_id: str, producer_id: str) -> None:
         super().__init__(
             f"session {session_id}: another process uses the producer id {producer_id}, so events of one of them "
-            "were refused (producer_conflict); this client goes on with a new id. Was the process copied, or a "
+            "were rejected (producer_conflict); this client goes on with a new id. Was the process copied, or a "
             "machine restored from a snapshot while it ran?"
         )
         self.session_id = session_id
@@ -360,20 +360,20 @@ __all__ = [
     "ClientClosed",
     "DeliveryFailed",
     "EncodeError",
-    "EventRefused",
+    "EventRejected",
     "Invalid",
     "ModelTimeout",
     "NotAllowed",
     "ProducerConflict",
     "ProducerError",
     "QueueFull",
-    "Refused",
+    "Rejected",
     "RunGone",
     "SessionEnded",
     "SessionFenced",
     "SessionHeld",
     "SessionLost",
-    "SessionTimedOut",
+    "SessionTimeout",
     "SessionaryError",
     "SettingsError",
     "SpoolDamaged",

@@ -46,7 +46,7 @@ class SessionFollower:
                 block and raise.
             first_s: How long to wait for the first state.
             timeout_s: How long an iteration waits for each later one; None: without a limit.
-            on_close: Is told of the end.
+            on_close: Is notified of the end.
         """
         self.session_id = session_id
         self._follows = follows
@@ -58,7 +58,7 @@ class SessionFollower:
         self._closing = threading.Event()
         self._stream: StateStream | None = None
         self._waiting: deque[FollowedState] = deque()
-        self._told: SessionView | None = None
+        self._reported: SessionView | None = None
         self._is_archived = False
         self._failures = 0
         self._owner_pid = os.getpid()
@@ -70,14 +70,15 @@ class SessionFollower:
 
     @property
     def position(self) -> LogPosition | None:
-        """(partition, offset) of the log that the state told last includes; None before it."""
-        return None if self._told is None else self._position
+        """(partition, offset) of the log that the state reported last includes; None before it."""
+        return None if self._reported is None else self._position
 
     def wait_next(self, timeout_s: float | None = None) -> SessionView | None:
         """Return the next state: the present one at first, then one that differs from the last.
 
         Changes that follow each other closely are one state, the newest. A lost connection is
-        opened again, at any worker; nothing is told twice, and nothing older than what was told.
+        opened again, at any worker; nothing is reported twice, and nothing older than what was
+        reported.
 
         Args:
             timeout_s: How long to wait; None: without a limit. For the first state it is always the
@@ -94,7 +95,7 @@ class SessionFollower:
             ClientClosed: The follower is the parent's of this forked process.
         """
         self._check_process()
-        limit_s = self._first_s if self._told is None else _FOREVER_S if timeout_s is None else timeout_s
+        limit_s = self._first_s if self._reported is None else _FOREVER_S if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         while not self._closing.is_set() and not self._is_archived:
             if self._waiting:
@@ -130,7 +131,7 @@ class SessionFollower:
         return self
 
     def __next__(self) -> SessionView:
-        """Return the next state; wait as long as `follow` was told. Raises as `wait_next`."""
+        """Return the next state; wait as long as `follow` was given. Raises as `wait_next`."""
         view = self.wait_next(self._timeout_s)
         if view is None:
             raise StopIteration
@@ -146,7 +147,7 @@ class SessionFollower:
         return False
 
     def _read_more(self, deadline: float) -> bool:
-        """Read what is told next. Return False if the time is over. Raises `Unavailable`."""
+        """Read what is reported next. Return False if the time is over. Raises `Unavailable`."""
         if self._find_after is not None:
             self._position, self._find_after = self._find_after(), None
         stream = self._stream or self._open_stream(deadline)
@@ -154,8 +155,8 @@ class SessionFollower:
         if states:
             self._failures = 0
             self._waiting.extend(states)
-        elif self._told is None and time.monotonic() >= deadline:
-            raise Unavailable(f"the control API told no state of session {self.session_id} in time", _BACK_OFF_S)
+        elif self._reported is None and time.monotonic() >= deadline:
+            raise Unavailable(f"the control API reported no state of session {self.session_id} in time", _BACK_OFF_S)
         return bool(states) or time.monotonic() < deadline
 
     def _open_stream(self, deadline: float) -> StateStream:
@@ -184,28 +185,28 @@ class SessionFollower:
         self._closing.wait(max(0.0, min(pause_s, left_s)))
         if pause_s < left_s or self._closing.is_set():
             return True
-        if self._told is None:
+        if self._reported is None:
             self.close()
             raise error
         return False
 
     def _take_state(self, state: FollowedState) -> SessionView | None:
-        """Return a state if it is to be told: newer than the last one, and not the same."""
+        """Return a state if it is to be reported: newer than the last one, and not the same."""
         if state.view is None:
             self._is_archived = True
-            if self._told is None:
+            if self._reported is None:
                 self.close()
                 raise SessionLost(f"session {self.session_id} was archived")
             return None
-        told, view = self._told, state.view
-        if told is not None and (view.epoch < told.epoch or view.version < told.version):
+        reported, view = self._reported, state.view
+        if reported is not None and (view.epoch < reported.epoch or view.version < reported.version):
             return None  # of a worker that was the owner once
         if self._position is not None and state.position is not None and state.position[1] < self._position[1]:
             return None
         self._position = state.position or self._position
-        if told is not None and _without_signs(view) == _without_signs(told):
+        if reported is not None and _without_signs(view) == _without_signs(reported):
             return None
-        self._told = view
+        self._reported = view
         return view
 
     def _check_process(self) -> None:
@@ -214,5 +215,5 @@ class SessionFollower:
 
 
 def _without_signs(view: SessionView) -> SessionView:
-    """Return a state without what changes by itself, or by refused events."""
-    return view._replace(refusals=(), verdict=None)
+    """Return a state without what changes by itself, or by rejected events."""
+    return view._replace(rejections=(), verdict=None)

@@ -23,8 +23,8 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_client_events_total": "Events without heartbeats, by outcome: delivered, dropped (no room), failed "
-    "(given up after an error), expired (too old to be replayed), refused (delivered ones, as far as the client was "
-    "told).",
+    "(given up after an error), expired (too old to be replayed), rejected (delivered ones, as far as the client was "
+    "notified).",
     "sessionary_client_delivery_errors_total": "Errors of delivery, by reason: librdkafka's name of the error in lower "
     "case, queue_full, spool_full, not_on_disk (an event kept in memory), expired, unreadable_frame or "
     "damaged_segment; control_authentication if the control API refuses the token.",
@@ -97,7 +97,7 @@ class ClientMeter:
                 Sample("dropped", sum(one.dropped for one in counters)),
                 Sample("failed", sum(one.failed for one in counters)),
                 Sample("expired", sum(one.expired for one in counters)),
-                Sample("refused", sum(one.refused for one in counters)),
+                Sample("rejected", sum(one.rejected for one in counters)),
             ],
             "sessionary_client_delivery_errors_total": [Sample(*found) for found in sorted(errors.items())],
             "sessionary_client_spool_damaged_events_total": [Sample(None, sum(one.damaged for one in counters))],

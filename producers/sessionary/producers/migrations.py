@@ -3,8 +3,8 @@
 Requests wait here for a thread: a reader tries what it is given back in any order. Sessions that
 are held come first, because their agents stand still; offers in the order of their arrival.
 
-A request whose answer has its place in the log is never asked for again. Others are, and may be for
-a migration that is over, or that has gone on: they are dropped quietly.
+A request whose answer has its position in the log is never asked for again. Others are, and may be
+for a migration that is over, or that has gone on: they are dropped quietly.
 """
 
 import threading
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
-from sessionary.producers.errors import QueueFull, Refused, SessionaryError, SessionLost
+from sessionary.producers.errors import QueueFull, Rejected, SessionaryError, SessionLost
 from sessionary.producers.ports import OnError, OnReceipt, Receipt, SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.migration import Migration
@@ -216,7 +216,7 @@ class MigrationAcceptor:
                 Migration(core).hold()
                 return core
             if request.step == "offered":
-                after = Migration(core).tell_loaded(request.migration_id)
+                after = Migration(core).report_loaded(request.migration_id)
                 if after.verdict is None or after.verdict.reason not in _MOVED:
                     return None
             elif (reason := self._accept(core, request, view)) is None:
@@ -226,15 +226,15 @@ class MigrationAcceptor:
         return None
 
     def _accept(self, core: SessionCore, request: MigrationRequest, view: SessionView) -> str | None:
-        """Accept a session with the state of `view`; return why that was refused, or None."""
+        """Accept a session with the state of `view`; return why that was rejected, or None."""
         migration_id = request.migration_id
         self._unclear.add(migration_id)
         try:
             Migration(core).accept(migration_id, view)
-        except Refused as refused:
+        except Rejected as rejected:
             self._unclear.discard(migration_id)
             core.abandon()
-            return refused.reason
+            return rejected.reason
         except SessionaryError:
             core.abandon()  # it may be granted: then the request comes again, and finds it so
             raise

@@ -23,7 +23,7 @@ from sessionary.producers.run_ports import (
 )
 from sessionary.schemas.headers import restamp_headers
 from sessionary.schemas.records import CleanupRequest
-from sessionary.schemas.types import ErrorInfo, Refusal
+from sessionary.schemas.types import ErrorInfo, Rejection
 
 if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
@@ -98,7 +98,7 @@ class Receipt(NamedTuple):
     def log_position(self, event_id: str) -> tuple[int, int]:
         """Return (partition, offset). Raises `DeliveryFailed` if the event has none."""
         if self.partition is None or self.offset is None or self.error is not None:
-            raise DeliveryFailed(event_id, self.error or "its place in the log is unknown")
+            raise DeliveryFailed(event_id, self.error or "its position in the log is unknown")
         return self.partition, self.offset
 
 
@@ -128,7 +128,7 @@ class Counters(NamedTuple):
     heartbeats_dropped: int = 0
     replayed: int = 0  # Events that an earlier process left in its spool
     expired: int = 0  # Spooled events too old to be replayed; kept in a file
-    refused: int = 0  # Delivered events that were refused, as far as the client was told
+    rejected: int = 0  # Delivered events that were rejected, as far as the client was notified
     damaged: int = 0  # Events in the spool that could not be read: a disk or machine failed
     errors: Mapping[str, int] = MappingProxyType({})  # Errors of delivery and of the log-in, by reason
 
@@ -193,7 +193,7 @@ class KnownSession(NamedTuple):
     state: str
     epoch: int
     holder: str | None  # the client's producer id, if it holds the session
-    refused_after: int  # offset up to which refusals are known; -1: none is
+    rejected_after: int  # offset up to which rejections are known; -1: none is
     after: tuple[int, int] | None  # place of an event whose verdict is wanted if there is no such session
     producer_id: str | None = None  # the client's
     last_seq: int = 0  # the last number that it has given out under that id
@@ -201,14 +201,14 @@ class KnownSession(NamedTuple):
 
 
 class ChangedSession(NamedTuple):
-    """A session that differs from what the client knows, or that refused an event."""
+    """A session that differs from what the client knows, or that rejected an event."""
 
     session_id: str
     state: str | None  # None: there is no such session
     epoch: int | None
     holder: str | None
     reason_code: str | None  # why it is in its state, if that is known
-    refusals: Sequence[Refusal]  # the last ones after `refused_after`
+    rejections: Sequence[Rejection]  # the last ones after `rejected_after`
     verdict: Verdict | None  # on the event at `after`, if there is no such session and it is judged
     producer_seq: int = 0  # the last number under `producer_id` that was judged
     holder_epoch: int | None = None  # the last epoch that a client's event has given, if known
@@ -306,7 +306,7 @@ class TaskView(NamedTuple):
 
 
 class TaskQuestion(NamedTuple):
-    """What to wait for before a task is told."""
+    """What to wait for before a task is reported."""
 
     seen: str | None = None  # wait while the task has this version
     after: tuple[int, int] | None = None  # wait for the verdict on the event at (partition, offset)
@@ -400,7 +400,7 @@ class Ports(NamedTuple):
     abandon_files: Callable[[], None] = _do_nothing
     tenant_ports: "Callable[[str, ProducerSettings], Ports] | None" = None
     heartbeats: HeartbeatTimer | None = None  # None: a thread of the client, in real time
-    polls: SessionPolls | None = None  # None: refusals and time-outs are told by verdicts only
+    polls: SessionPolls | None = None  # None: rejections and time-outs are reported by verdicts only
     poll_timer: PollTimer | None = None  # None: a thread of the client, in real time
     tasks: TaskLookup | None = None  # None: tasks cannot be asked for
     task_requests: TaskConsumer | None = None  # None: the client can have no worker of tasks

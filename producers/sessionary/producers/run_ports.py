@@ -10,8 +10,8 @@ from sessionary.schemas.types import (
     ErrorInfo,
     Limits,
     Question,
-    Refusal,
-    RefusalReason,
+    Rejection,
+    RejectionReason,
     RunMode,
 )
 
@@ -23,13 +23,13 @@ LogPosition = tuple[int, int]
 
 
 class Verdict(NamedTuple):
-    """The processor's decision on one event: applied, or refused for a reason.
+    """The processor's decision on one event: applied, or rejected for a reason.
 
     If it is no longer `kept`, neither is known.
     """
 
     applied: bool
-    reason: RefusalReason | None
+    reason: RejectionReason | None
     kept: bool = True
 
 
@@ -275,7 +275,7 @@ class SessionView(NamedTuple):
     data_classes: Sequence[DataClass] = ()  # Of the data that the session handles
     agent_id: str | None = None  # Of the client that created it or took it over last
     holder: str | None = None  # The producer id of that client
-    refusals: Sequence[Refusal] = ()  # The session's last ones
+    rejections: Sequence[Rejection] = ()  # The session's last ones
     reason_code: str | None = None  # Why it is in its state, if the processor says so
     quotas: bool | None = None  # Whether its runs ask for their tenant's quota, if known
     holder_epoch: int | None = None  # The last epoch that a client's event has given, if known
@@ -320,7 +320,7 @@ class StateStream(Protocol):
     """An open stream of a session's committed states. Only `close` may be called on any thread."""
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
-        """Return what is told next, in order; nothing after `timeout_s`.
+        """Return what is reported next, in order; nothing after `timeout_s`.
 
         Raises `Unavailable` if the stream has ended: another one may go on after it.
         """

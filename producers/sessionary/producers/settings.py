@@ -82,7 +82,7 @@ class ProducerSettings(KafkaSettings):
     verdict_timeout_s: float = Field(30.0, description="longest wait of resume, recover, sync and attach", gt=0, le=600)
     poll_interval_s: float = Field(
         5.0,
-        description="time between two questions to the control API about all live sessions, for on_refused, "
+        description="time between two questions to the control API about all live sessions, for on_rejected, "
         "on_timed_out and on_fenced; less if a session beats more often; 0 asks none",
         ge=0,
         le=3600,

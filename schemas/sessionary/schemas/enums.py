@@ -106,7 +106,7 @@ Compression = Literal["UNKNOWN", "none", "gzip", "zstd"]
 AuditKind = Literal[
     "UNKNOWN",
     "transition",
-    "refusal",
+    "rejection",
     "gap",
     "release",
     "context_limit",
@@ -123,7 +123,7 @@ AuditKind = Literal[
 ]
 """What an audit record reports."""
 
-RefusalReason = Literal[
+RejectionReason = Literal[
     "UNKNOWN",
     "undecodable",
     "unknown_schema",
@@ -185,4 +185,4 @@ RefusalReason = Literal[
     "unknown_agent",
     "task_done",
 ]
-"""Why an event was refused; the only list of reasons."""
+"""Why an event was rejected; the only list of reasons."""

@@ -10,7 +10,7 @@
 Each role's errors derive from these.
 """
 
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 
 class SessionaryError(Exception):
@@ -21,13 +21,13 @@ class Invalid(SessionaryError):
     """Bad input; trying again will not help.
 
     Attributes:
-        reason: One of the refusal reasons.
+        reason: One of the rejection reasons.
         detail: What was wrong, for people.
     """
 
-    def __init__(self, reason: RefusalReason, detail: str) -> None:
+    def __init__(self, reason: RejectionReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
-        self.reason: RefusalReason = reason
+        self.reason: RejectionReason = reason
         self.detail = detail
 
 

@@ -20,7 +20,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 # byte, so that no header that it delivers has this name.
 UNREADABLE_HEADERS: Final = (("unreadable-headers\0", b"the name of a header is not UTF-8"),)
 TRACEPARENT: Final = "traceparent"
-REPLAYED_FROM: Final = "replayed_from"  # where the record was refused that is sent again, as JSON
+REPLAYED_FROM: Final = "replayed_from"  # where the record was rejected that is sent again, as JSON
 _CONTENT_TYPE = ("content-type", CONTENT_TYPE)
 _VERSION = ("ce_specversion", b"1.0")
 _ID_AT, _TIME_AT = 2, 6  # places in an event's headers

@@ -1,7 +1,7 @@
 """The rules by which events are judged, each with a version, and the schemas that came with them.
 
 A version stands in the log: a record that was judged by it is judged by it in every replay. What an
-older judge does not know, it refused. So until newer rules are activated in a partition, its
+older judge does not know, it rejected. So until newer rules are activated in a partition, its
 processor reads and writes the schemas that came with the rules in force.
 
 This release has one version. The tests add a second one to a process, before it imports anything
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from sessionary.schemas.limits import FINISHED_RUN_DAYS, RESUME_MS
 from sessionary.schemas.types import AnnouncedRules, RuleSet
 
-ROW_BYTES_MAX: Final = 4 << 20  # key and value of a row: an event that would make a larger one is refused
+ROW_BYTES_MAX: Final = 4 << 20  # key and value of a row: an event that would make a larger one is rejected
 OUTPUT_BYTES_MAX: Final = 2 << 20  # an audit record or a request repeats an event's texts
 REJECTED_BYTES_MAX: Final = 2 << 20  # a rejected record holds the original record
 # The newest that this release has. A later release may have other bounds; these stay.

@@ -17,13 +17,13 @@ EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
 # times the size: so no answer has more than the largest batch, which is always answered whole.
 FETCH_BYTES_MAX = EVENT_BYTES_MAX
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
-_BEYOND_ROW_BYTES = 64 << 10  # a full row still takes refusals and deadlines
+_BEYOND_ROW_BYTES = 64 << 10  # a full row still takes rejections and deadlines
 CHANGELOG_BYTES_MAX = ROW_BYTES_MAX + _BEYOND_ROW_BYTES
 _BROKER_BYTES_MAX = 1_048_588  # Kafka's default for a topic that sets no `max.message.bytes`
 RETENTION_MS = 7 * _DAY_MS
-# A recovery that misses a tombstone brings a deleted session back. It starts at most 12 h behind
+# A recovery that misses a deletion brings a deleted session back. It starts at most 12 h behind
 # the changelog's end, at a saved position; so it may take another 12 h.
-TOMBSTONE_RETENTION_MS = _DAY_MS
+DELETE_RETENTION_MS = _DAY_MS
 _REQUIRED = frozenset({"cleanup.policy", "unclean.leader.election.enable", "delete.retention.ms", "max.message.bytes"})
 _LOWER_BOUNDS = frozenset({"delete.retention.ms", "max.message.bytes"})
 
@@ -102,7 +102,7 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
         "cleanup.policy": "compact",
         "segment.ms": "600000",
         "min.cleanable.dirty.ratio": "0.1",
-        "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
+        "delete.retention.ms": str(DELETE_RETENTION_MS),
         "max.message.bytes": str(limits["changelog"]),
         "message.timestamp.type": "LogAppendTime",
     }

@@ -21,7 +21,7 @@ from sessionary.schemas.enums import (
     QuotaClaimState,
     QuotaName,
     QuotaStep,
-    RefusalReason,
+    RejectionReason,
     RunMode,
     RunStateName,
     SessionStateName,
@@ -64,7 +64,7 @@ class AgentHandover(NamedTuple):
 
 
 class FencedBeats(NamedTuple):
-    """Whose heartbeats were refused because their epoch is over.
+    """Whose heartbeats were rejected because their epoch is over.
 
     Attributes:
         epoch: The session's at the time.
@@ -155,7 +155,7 @@ class Question(NamedTuple):
     Attributes:
         question_id: Id of the event that asked.
         text: The question, for people.
-        answer_ms: For so long it may be answered, from the pause on. Then it is refused.
+        answer_ms: For so long it may be answered, from the pause on. Then it is denied.
     """
 
     question_id: str
@@ -168,8 +168,8 @@ class Answer(NamedTuple):
 
     Attributes:
         question_id: The question's.
-        approved: False if it was refused, or not answered in time.
-        reason_code: `approved`, `refused` or `expired`.
+        approved: False if it was denied, or not answered in time.
+        reason_code: `approved`, `denied` or `expired`.
         by: The principal who answered; empty if it expired.
         text: What he said, for people.
     """
@@ -225,7 +225,7 @@ class RuleSet(NamedTuple):
 
     Attributes:
         version: From 1; each version is described in ARCHITECTURE.md.
-        row_bytes_max: A row's key and value; what would make it larger is refused.
+        row_bytes_max: A row's key and value; what would make it larger is rejected.
         finished_run_days: For so long a run that begins by these rules can be read after its end.
         output_bytes_max: An audit record, or a request to a service; what is longer is cut.
         rejected_bytes_max: A rejected record, in the same way.
@@ -455,11 +455,11 @@ class ForgottenProducer(NamedTuple):
     epoch: int  # The session's at its last event
 
 
-class Refusal(NamedTuple):
-    """One of a session's last refusals."""
+class Rejection(NamedTuple):
+    """One of a session's last rejections."""
 
     offset: int
-    reason: RefusalReason
+    reason: RejectionReason
     event_id: str
 
 
@@ -556,8 +556,8 @@ __all__ = [
     "QuotaClaimState",
     "QuotaName",
     "QuotaStep",
-    "Refusal",
-    "RefusalReason",
+    "Rejection",
+    "RejectionReason",
     "RuleSet",
     "RunMode",
     "RunQuota",

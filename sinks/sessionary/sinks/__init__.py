@@ -1,8 +1,8 @@
-"""Sinks carry audit trail, history, refused events and batches from Kafka into ClickHouse.
+"""Sinks carry audit trail, history, rejected events and batches from Kafka into ClickHouse.
 
 Each row is stored exactly once in effect. A sink is a plain Kafka consumer.
 
-    app           run one sink until it is told to stop
+    app           run one sink until it is asked to stop
     settings      the settings of the sinks
     runtime/      the running sink: consumer loop, block writer, dead letters
     core/         what to write and when: rows, blocks, the intent protocol; pure

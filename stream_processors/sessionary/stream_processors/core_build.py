@@ -5,7 +5,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Literal
 
 from sessionary.schemas.codec.compiled_helpers import generated_functions
-from sessionary.stream_processors.core import overlay
+from sessionary.stream_processors.core import uncommitted_batch
 
 CoreBuild = Literal["native", "python"]
 
@@ -15,7 +15,7 @@ def core_build() -> CoreBuild:
 
     It is native if the rules, and the readers and writers of records, are.
     """
-    files = overlay.__file__, f"{getattr(generated_functions(), '__file__', '')}"
+    files = uncommitted_batch.__file__, f"{getattr(generated_functions(), '__file__', '')}"
     return "native" if all(file.endswith(tuple(EXTENSION_SUFFIXES)) for file in files) else "python"
 
 
@@ -31,6 +31,6 @@ def interpreter_build() -> str:
     """
     if "deb_system" in sysconfig.get_scheme_names():
         return "PGO and LTO"
-    told = f"{sysconfig.get_config_var('CONFIG_ARGS') or ''}"
+    reported = f"{sysconfig.get_config_var('CONFIG_ARGS') or ''}"
     known = {"--enable-optimizations": "PGO", "--with-lto": "LTO"}
-    return " and ".join(name for option, name in known.items() if option in told) or "neither PGO nor LTO"
+    return " and ".join(name for option, name in known.items() if option in reported) or "neither PGO nor LTO"

@@ -100,7 +100,7 @@ class TableFault(SessionaryError):
 
 
 class NotLocal(TableFault):
-    """A session's partition is not open on this worker, so it cannot be told whether it exists.
+    """A session's partition is not open on this worker, so it is not known whether it exists.
 
     It is no `KeyError`: `get` of such a key must not answer that there is no such session.
     """

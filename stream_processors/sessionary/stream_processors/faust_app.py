@@ -27,13 +27,13 @@ def serving_context(settings: ProcessorSettings) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key, _refuse_password)
+        context.load_cert_chain(certificate, key, _reject_password)
     except (OSError, ValueError) as error:
         raise SettingsError(f"SESSIONARY_API_TLS_CERTIFICATE, SESSIONARY_API_TLS_KEY: {cause_text(error)}") from None
     return context
 
 
-def _refuse_password() -> str:
+def _reject_password() -> str:
     raise ValueError("the key is encrypted; give one that is not, readable by the worker alone")
 
 

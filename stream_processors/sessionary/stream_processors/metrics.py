@@ -2,7 +2,7 @@
 
 `HELP` lists every metric with the sentence that explains it and names its unit. What a worker knows
 anyway is read when the metrics are (`SCRAPED`), so that it costs the work nothing, and so that the
-series of a partition vanish with it. `measures/` reads it.
+series of a partition vanish with it. `self_metrics/` reads it.
 """
 
 import time
@@ -17,13 +17,13 @@ from prometheus_client.registry import Collector
 from sessionary.schemas.records import AuditRecord
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import DataClass
-from sessionary.stream_processors.core.model import Outcome
-from sessionary.stream_processors.core.session.values import tells_wrong_hash
+from sessionary.stream_processors.core.model import BatchResult
+from sessionary.stream_processors.core.session.values import names_wrong_hash
 from sessionary.stream_processors.core.trail import SECURITY_REASONS
 
 MetricName = Literal[
     "sessionary_processor_records_total",
-    "sessionary_processor_refused_total",
+    "sessionary_processor_rejected_total",
     "sessionary_processor_transitions_total",
     "sessionary_processor_batches_total",
     "sessionary_processor_batch_records",
@@ -34,8 +34,8 @@ MetricName = Literal[
     "sessionary_processor_compliance_seconds_total",
     "sessionary_processor_lag_records",
     "sessionary_processor_lag_seconds",
-    "sessionary_processor_silences_total",
-    "sessionary_processor_quiet_partitions",
+    "sessionary_processor_outages_total",
+    "sessionary_processor_outage_grace_partitions",
     "sessionary_processor_timers_fired_total",
     "sessionary_processor_timers_due",
     "sessionary_processor_timer_lateness_seconds",
@@ -46,7 +46,7 @@ MetricName = Literal[
     "sessionary_processor_attached_runs",
     "sessionary_processor_attached_run_age_seconds",
     "sessionary_processor_tool_calls",
-    "sessionary_processor_gravestones",
+    "sessionary_processor_tombstones",
     "sessionary_processor_stored_bytes",
     "sessionary_processor_disk_free_bytes",
     "sessionary_processor_state_hash_mismatches_total",
@@ -71,8 +71,9 @@ MetricName = Literal[
 
 HELP: Final[Mapping[MetricName, str]] = {
     "sessionary_processor_records_total": "Records of committed transactions by outcome: applied, duplicate, "
-    "refused, tick.",
-    "sessionary_processor_refused_total": "Refused records of committed transactions, by reason; security: whether it "
+    "rejected, tick.",
+    "sessionary_processor_rejected_total": "Rejected records of committed transactions, by reason; security: whether "
+    "it "
     "suggests that the sender speaks for someone else.",
     "sessionary_processor_transitions_total": "Transitions of sessions in committed transactions, by the states "
     "before (UNKNOWN: it was created) and after.",
@@ -90,9 +91,8 @@ HELP: Final[Mapping[MetricName, str]] = {
     "readers of committed records, by partition; 0 if only markers of transactions are behind it.",
     "sessionary_processor_lag_seconds": "Seconds since the first record that is not committed was appended, by "
     "partition; 0 without one. If it was not fetched yet: since the log's clock, or since there was no lag.",
-    "sessionary_processor_silences_total": "Silences of logs with live sessions, after which no timer fires for a "
-    "while.",
-    "sessionary_processor_quiet_partitions": "Open partitions in which no timer fires because of a silence of the log.",
+    "sessionary_processor_outages_total": "Outages of logs with live sessions, after which no timer fires for a while.",
+    "sessionary_processor_outage_grace_partitions": "Open partitions in which no timer fires after an outage.",
     "sessionary_processor_timers_fired_total": "Deadlines that fired.",
     "sessionary_processor_timers_due": "Deadlines that are past by this worker's clock and did not fire, by "
     "partition; none after a silence of the log. At most 20,000 are looked at per worker.",
@@ -111,13 +111,14 @@ HELP: Final[Mapping[MetricName, str]] = {
     "is none.",
     "sessionary_processor_tool_calls": "Reserved tool calls in open partitions, by state, until their runs or "
     "sessions vanish; counted within seconds after a partition has opened.",
-    "sessionary_processor_gravestones": "Gravestones in open partitions; two for a packed task.",
+    "sessionary_processor_tombstones": "Tombstones in open partitions; two for a packed task.",
     "sessionary_processor_stored_bytes": "Bytes of the rows that this worker stores, with their keys, as in the "
-    "changelog, by layer: rows of sessions and open runs, contents apart from them, gravestones and finished runs.",
+    "changelog, by layer: rows of sessions and open runs, contents apart from them, tombstones and finished runs.",
     "sessionary_processor_disk_free_bytes": "Free bytes of the file system with the state folder; absent if rows are "
     "in memory.",
     "sessionary_processor_state_hash_mismatches_total": "Contents, stores and changelogs that did not have the hash "
-    "or checksum that was recorded of them, by source: agent (snapshots that were refused or left out), store (damaged "
+    "or checksum that was recorded of them, by source: agent (snapshots that were rejected or left out), store "
+    "(damaged "
     "local stores), changelog (lost rows).",
     "sessionary_processor_partition_open_seconds": "Seconds that a partition took to open: fence, recover, seek.",
     "sessionary_processor_recovery_remaining_records": "Offsets of the changelog that are still to be read, by "
@@ -154,7 +155,7 @@ HELP: Final[Mapping[MetricName, str]] = {
 SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_lag_records": "partition",
     "sessionary_processor_lag_seconds": "partition",
-    "sessionary_processor_quiet_partitions": None,
+    "sessionary_processor_outage_grace_partitions": None,
     "sessionary_processor_timers_due": "partition",
     "sessionary_processor_sessions": "state",
     "sessionary_processor_sessions_over_context_limit": None,
@@ -162,7 +163,7 @@ SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_attached_runs": None,
     "sessionary_processor_attached_run_age_seconds": None,
     "sessionary_processor_tool_calls": "state",
-    "sessionary_processor_gravestones": None,
+    "sessionary_processor_tombstones": None,
     "sessionary_processor_stored_bytes": "layer",
     "sessionary_processor_disk_free_bytes": None,
     "sessionary_processor_recovery_remaining_records": "partition",
@@ -208,7 +209,7 @@ class ComplianceTimer:
         self._untimed = 0  # audit records since the last sample
         self._sampled_s = time.monotonic() - _SAMPLE_EACH_S
 
-    def add_outcome(self, outcome: Outcome) -> float:
+    def add_outcome(self, outcome: BatchResult) -> float:
         """Take a committed outcome; return the seconds of all since the last sample, or 0."""
         self._untimed += outcome.counts.audited
         if not outcome.counts.audited or time.monotonic() - self._sampled_s < _SAMPLE_EACH_S:
@@ -254,7 +255,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.records = self._counter("sessionary_processor_records_total", "outcome")
-        self.refused = self._counter("sessionary_processor_refused_total", "reason", "security")
+        self.rejected = self._counter("sessionary_processor_rejected_total", "reason", "security")
         self.transitions = self._counter("sessionary_processor_transitions_total", "from_state", "to_state")
         self.batches = self._counter("sessionary_processor_batches_total")
         self.batch_records = self._histogram("sessionary_processor_batch_records", _RECORDS_BUCKETS)
@@ -263,7 +264,7 @@ class Metrics:
         self.commit_s = self._histogram("sessionary_processor_commit_seconds", _COMMIT_BUCKETS)
         self.work_s = self._counter("sessionary_processor_work_seconds_total")
         self.compliance_s = self._counter("sessionary_processor_compliance_seconds_total")
-        self.silences = self._counter("sessionary_processor_silences_total")
+        self.outages = self._counter("sessionary_processor_outages_total")
         self.timers = self._counter("sessionary_processor_timers_fired_total")
         self.lateness_s = self._histogram("sessionary_processor_timer_lateness_seconds", _LATENESS_BUCKETS)
         self.wall_lateness_s = self._histogram("sessionary_processor_timer_wall_lateness_seconds", _LATENESS_BUCKETS)
@@ -289,13 +290,13 @@ class Metrics:
         """Let `read`, which must not block, read a gauge of `SCRAPED` whenever the metrics are."""
         self._scraped.readers[name] = read
 
-    def count_outcome(self, outcome: Outcome, costs: CommitCosts) -> None:
+    def count_outcome(self, outcome: BatchResult, costs: CommitCosts) -> None:
         """Count a committed transaction."""
         counts = outcome.counts
         for name, number in (
             ("applied", counts.applied),
             ("duplicate", counts.duplicate),
-            ("refused", counts.refused + counts.fenced_beats),
+            ("rejected", counts.rejected + counts.fenced_beats),
             ("tick", counts.ticks),
         ):
             self.records.labels(name).inc(number)
@@ -305,35 +306,35 @@ class Metrics:
         self.changelog_bytes.inc(costs.changelog_bytes)
         self.commit_s.observe(costs.elapsed_s)
         self.work_s.inc(costs.work_s)
-        if outcome.refusals:
-            self._count_refusals(Tally(outcome.refusals))
-        if outcome.silences:
-            self.silences.inc(outcome.silences)
+        if outcome.rejections:
+            self._count_rejections(Tally(outcome.rejections))
+        if outcome.outages:
+            self.outages.inc(outcome.outages)
         if counts.timers:
             self._count_timers(outcome, costs.acknowledged_ms)
         if counts.audited:
             self._count_transitions(outcome)
             self.compliance_s.inc(self._compliance_timer.add_outcome(outcome))
 
-    def _count_refusals(self, refusals: "Tally[str]") -> None:
-        for reason, number in refusals.items():
-            self.refused.labels(reason, str(reason in SECURITY_REASONS).lower()).inc(number)
-        if failed := refusals["internal_error"]:
+    def _count_rejections(self, rejections: "Tally[str]") -> None:
+        for reason, number in rejections.items():
+            self.rejected.labels(reason, str(reason in SECURITY_REASONS).lower()).inc(number)
+        if failed := rejections["internal_error"]:
             self.errors.labels("judge").inc(failed)
-        self.state_hash_mismatches.labels("agent").inc(refusals["hash_mismatch"])
+        self.state_hash_mismatches.labels("agent").inc(rejections["hash_mismatch"])
 
-    def _count_timers(self, outcome: Outcome, acknowledged_ms: int) -> None:
+    def _count_timers(self, outcome: BatchResult, acknowledged_ms: int) -> None:
         self.timers.inc(outcome.counts.timers)
         for lateness_ms in outcome.timer_lateness_ms:
             self.lateness_s.observe(lateness_ms / 1_000)
         for due_ms in outcome.timer_due_ms:
             self.wall_lateness_s.observe(max(0.0, (acknowledged_ms - due_ms) / 1_000))
 
-    def _count_transitions(self, outcome: Outcome) -> None:
+    def _count_transitions(self, outcome: BatchResult) -> None:
         moved = [record for stream, _, record in outcome.emitted if stream == "audit" and record.transition is not None]
         for (before, after), number in Tally((record.from_state, record.to_state) for record in moved).items():
             self.transitions.labels(before, after).inc(number)
-        self.state_hash_mismatches.labels("agent").inc(sum(tells_wrong_hash(record.reason) for record in moved))
+        self.state_hash_mismatches.labels("agent").inc(sum(names_wrong_hash(record.reason) for record in moved))
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, UTF-8."""

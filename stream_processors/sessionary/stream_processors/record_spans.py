@@ -41,7 +41,7 @@ class RecordSpans:
         self, partition: int, record: LogRecord, judged: JudgedRecords, sender: SpanContext, times: tuple[int, int]
     ) -> None:
         offset = record.offset
-        refusal = judged.refusals.get(offset)
+        rejection = judged.rejections.get(offset)
         span = self._tracer.start_span(
             f"{role_traces.PROCESS} {self._topic}",
             context=as_parent(sender),
@@ -55,17 +55,17 @@ class RecordSpans:
                 role_traces.MESSAGING_DESTINATION_PARTITION_ID: str(partition),
                 role_traces.MESSAGING_CONSUMER_GROUP_NAME: self._group,
                 role_traces.MESSAGING_KAFKA_OFFSET: offset,
-                role_traces.OUTCOME: "refused"
-                if refusal
+                role_traces.OUTCOME: "rejected"
+                if rejection
                 else "duplicate"
                 if offset in judged.duplicates
                 else "applied",
                 **_session_attributes(record.key),
             },
         )
-        if refusal is not None:
-            span.set_attribute(role_traces.REFUSAL_REASON, refusal)
-            span.set_attribute(role_traces.ERROR_TYPE, refusal)
+        if rejection is not None:
+            span.set_attribute(role_traces.REJECTION_REASON, rejection)
+            span.set_attribute(role_traces.ERROR_TYPE, rejection)
             span.set_status(Status(StatusCode.ERROR))
         span.end(times[1] * 1_000)
 

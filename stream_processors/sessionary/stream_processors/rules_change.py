@@ -50,7 +50,7 @@ def due_request(request: RulesRequest | None, position: Position) -> RulesReques
     """
     if request is None or is_decided(position, request.rules) or position.announced is not None:
         return None
-    return None if position.outcome_n or not position.clock_ms else request
+    return None if position.outputs_written or not position.clock_ms else request
 
 
 def needs_tick(request: RulesRequest | None, position: Position) -> bool:

@@ -41,8 +41,10 @@ class ProcessorSettings(KafkaSettings):
     session_timeout_ms: int = Field(
         6_000, description="the group expels a worker that was silent for this long", ge=1_000
     )
-    hole_ms: int = Field(5_000, description="a partition had an outage if it had no record for longer than this", ge=1)
-    quiet_ms: int = Field(25_000, description="no deadline fires for this long after an outage", ge=0)
+    outage_ms: int = Field(
+        5_000, description="a partition had an outage if it had no record for longer than this", ge=1
+    )
+    outage_grace_ms: int = Field(25_000, description="no deadline fires for this long after an outage", ge=0)
     clock_ahead_s_max: float = Field(
         60.0, description="a record whose time lies further ahead of the worker's clock halts its partition", gt=0
     )
@@ -103,7 +105,7 @@ class ProcessorSettings(KafkaSettings):
     def opening_config(self) -> dict[str, str | int | float | bool]:
         """Return what the clients that open a partition have beside what all clients have.
 
-        A new client drops its connection to the bootstrap server once that has told of the brokers,
+        A new client drops its connection to the bootstrap server once that has named the brokers,
         and waits this long before it connects to one of them, which is the same server mostly: by
         default 100 ms, less a random part. It doubles with each failure.
         """

@@ -137,7 +137,7 @@ def _describe_settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, d
 
 
 def _setting_faults(spec: TopicSpec, found: Mapping[str, str | None]) -> list[str]:
-    """Return a sentence per required setting that is wrong; one that no broker told is none."""
+    """Return a sentence per required setting that is wrong; one that no broker reported is none."""
     return [
         f"topic {spec.name} has {name}={found[name]}, but needs {wanted}"
         for name, wanted in spec.wrong_settings(found).items()

@@ -172,7 +172,7 @@ async def count_rows(states: Callable[[], Iterable[PartitionState]]) -> None:
         await asyncio.sleep(_IDLE_S if count_for_a_slice(states()) else _PAUSE_S)
 
 
-# The states of sessions that have a row; of archived ones a gravestone remains.
+# The states of sessions that have a row; of archived ones a tombstone remains.
 STATES: Final = ("Idle", "Active", "Paused", "Timeout", "Error", "Terminated")
 RUN_STATES: Final = (*OPEN, *sorted(FINISHED))
 CALL_STATES: Final = ("running", "succeeded", "failed", "unknown")
@@ -211,7 +211,7 @@ class WorkerGauges:
         read("sessionary_processor_lag_records", lambda: self._lag.lag_records(self._folded()))
         read("sessionary_processor_lag_seconds", self._lag_seconds)
         read("sessionary_processor_clock_ahead_seconds", self._clocks_ahead_s)
-        read("sessionary_processor_quiet_partitions", self._count_quiet)
+        read("sessionary_processor_outage_grace_partitions", self._count_in_grace)
         read("sessionary_processor_timers_due", self._count_overdue)
         read("sessionary_processor_sessions", self._count_sessions)
         read("sessionary_processor_sessions_over_context_limit", self._count_exceeded)
@@ -219,7 +219,7 @@ class WorkerGauges:
         read("sessionary_processor_attached_runs", self._count_attached)
         read("sessionary_processor_attached_run_age_seconds", self._attached_age_s)
         read("sessionary_processor_tool_calls", self._count_calls)
-        read("sessionary_processor_gravestones", self._count_gravestones)
+        read("sessionary_processor_tombstones", self._count_tombstones)
         read("sessionary_processor_stored_bytes", self._count_bytes)
         read("sessionary_processor_disk_free_bytes", lambda: free_bytes(self._state_folder))
         read("sessionary_processor_recovery_remaining_records", self._recovering)
@@ -253,8 +253,8 @@ class WorkerGauges:
         # A clock of 0 is that of a partition that never had a record.
         return {partition: one.clock_ms / 1_000 - now_s for partition, one in positions.items() if one.clock_ms}
 
-    def _count_quiet(self) -> int:
-        return sum(one.clock_ms < one.quiet_until_ms for one in self._assignment.open_positions.values())
+    def _count_in_grace(self) -> int:
+        return sum(one.clock_ms < one.outage_grace_until_ms for one in self._assignment.open_positions.values())
 
     def _count_overdue(self) -> dict[int, int]:
         opened, now_ms = self._opened(), int(time.time() * 1_000)
@@ -303,8 +303,8 @@ class WorkerGauges:
                 found[label.state] = found.get(label.state, 0) + number
         return found
 
-    def _count_gravestones(self) -> int:
-        return sum(owner.state.gravestones for owner in self._opened())
+    def _count_tombstones(self) -> int:
+        return sum(owner.state.tombstones for owner in self._opened())
 
     def _count_bytes(self) -> dict[str, int]:
         found = self._stores.list_layer_bytes()

@@ -69,7 +69,7 @@ def reader() -> Iterator[Reader]:
     found = Reader()
     yield found
     found.client.close()
-    assert [refusal.reason for refusal in found.memory.refusals()] in ([], ["call_succeeded"])
+    assert [refusal.reason for refusal in found.memory.rejections()] in ([], ["call_succeeded"])
 
 
 def test_every_block_is_short() -> None:

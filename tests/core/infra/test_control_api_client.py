@@ -36,7 +36,7 @@ def test_partitions_are_listed_and_retried_with_the_operator_s_token(api: FakeCo
 
 
 @pytest.mark.parametrize(
-    ("status", "reason", "kind", "told"),
+    ("status", "reason", "kind", "reported"),
     [
         (401, "unauthorized", SettingsError, "does not know this token: set SESSIONARY_OPERATOR_TOKEN"),
         (403, "forbidden", SettingsError, "why; set SESSIONARY_OPERATOR_TOKEN"),
@@ -47,17 +47,17 @@ def test_partitions_are_listed_and_retried_with_the_operator_s_token(api: FakeCo
     ],
 )
 def test_a_problem_is_an_error_that_says_what_to_do(
-    api: FakeControlApi, status: int, reason: str, kind: type[Exception], told: str
+    api: FakeControlApi, status: int, reason: str, kind: type[Exception], reported: str
 ) -> None:
     api.answer_problem(RETRY, status, reason, "why")
     with pytest.raises(kind) as caught:
         client(api.url).retry_partition(1)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("body", [[], "text", None])
-def test_another_server_is_told_from_a_processor(api: FakeControlApi, body: object) -> None:
+def test_another_server_is_distinguished_from_a_processor(api: FakeControlApi, body: object) -> None:
     api.answers = {LIST: (200, body)}
     with pytest.raises(Invalid, match="is no control API: set SESSIONARY_CONTROL_URL"):
         client(api.url).list_partitions()
@@ -66,8 +66,8 @@ def test_another_server_is_told_from_a_processor(api: FakeControlApi, body: obje
         client(api.url).list_partitions()
 
 
-def test_what_is_not_set_or_cannot_be_sent_is_told_before_anything_is_asked(api: FakeControlApi) -> None:
-    for url, token, told in (
+def test_what_is_not_set_or_cannot_be_sent_is_reported_before_anything_is_asked(api: FakeControlApi) -> None:
+    for url, token, reported in (
         (None, "s3cret", "SESSIONARY_CONTROL_URL is not set"),
         (api.url, None, "no operator token is set: set SESSIONARY_OPERATOR_TOKEN"),
         (api.url.removeprefix("http://"), "s3cret", "must begin with http:// or https://"),
@@ -75,7 +75,7 @@ def test_what_is_not_set_or_cannot_be_sent_is_told_before_anything_is_asked(api:
     ):
         with pytest.raises(SettingsError) as caught:
             client(url, token).list_partitions()
-        assert told in str(caught.value)
+        assert reported in str(caught.value)
         assert "s3cret" not in str(caught.value)
     assert api.asked == []
 

@@ -205,7 +205,7 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_processes")
-def test_prometheus_is_told_each_role_s_port_and_the_folder_keeps_them(tmp_path: Path) -> None:
+def test_prometheus_is_given_each_role_s_port_and_the_folder_keeps_them(tmp_path: Path) -> None:
     targets = _started_targets(tmp_path)
     api = read_environment(tmp_path)["SESSIONARY_CONTROL_URL"].removeprefix("http://")
     assert list(targets) == ["processor", *MEASURED_PARTS]

@@ -52,13 +52,13 @@ def test_after_a_leap_no_retry_is_advised_because_the_stamps_stay_in_the_log() -
     assert "retry" not in advice
 
 
-@pytest.mark.parametrize(("apart_ms", "is_told"), [(5_000, False), (5_001, True), (-5_000, False), (-5_001, True)])
-def test_a_worker_s_clock_that_differs_is_told(apart_ms: int, is_told: bool) -> None:
+@pytest.mark.parametrize(("apart_ms", "is_reported"), [(5_000, False), (5_001, True), (-5_000, False), (-5_001, True)])
+def test_a_worker_s_clock_that_differs_is_reported(apart_ms: int, is_reported: bool) -> None:
     found = find_clock_faults([], [worker(), worker("w2", time_ms=NOW_MS + apart_ms)], NOW_MS)
-    assert [one.found.startswith("the clock of w2 differs") for one in found] == [True] * is_told
+    assert [one.found.startswith("the clock of w2 differs") for one in found] == [True] * is_reported
 
 
-def test_a_log_clock_ahead_is_told_with_its_repair_and_one_behind_is_not() -> None:
+def test_a_log_clock_ahead_is_reported_with_its_repair_and_one_behind_is_not() -> None:
     ahead = [
         partition(number, clock_ms=clock_ms)
         for number, clock_ms in enumerate((NOW_MS + 5_000, NOW_MS + 5_001, NOW_MS - 900_000, None))
@@ -68,7 +68,7 @@ def test_a_log_clock_ahead_is_told_with_its_repair_and_one_behind_is_not() -> No
     assert "sessionary partition repair-clock 1 --reason" in found.advice
 
 
-def test_an_older_or_silent_worker_is_told() -> None:
+def test_an_older_or_silent_worker_is_reported() -> None:
     workers = [worker(), worker("w2", release="0.10.0"), worker("w3", newest=None, instance=None, detail="refused")]
     silent, older = find_release_faults(workers)
     assert silent.found == "http://w3:8600 does not answer: refused"
@@ -84,14 +84,14 @@ def test_rules_that_all_workers_know_are_offered() -> None:
     )
 
 
-def test_the_core_of_each_worker_is_told() -> None:
+def test_the_core_of_each_worker_is_reported() -> None:
     workers = [worker(core="native"), worker("w2", core="python"), worker("w3")]
-    told = describe_workers([{"rules": 2}], workers)
-    assert told.startswith("w1 0.2.0 (rules up to 2, native core), w2 0.2.0 (rules up to 2, python core), ")
-    assert "w3 0.2.0 (rules up to 2, unknown core);" in told
+    reported = describe_workers([{"rules": 2}], workers)
+    assert reported.startswith("w1 0.2.0 (rules up to 2, native core), w2 0.2.0 (rules up to 2, python core), ")
+    assert "w3 0.2.0 (rules up to 2, unknown core);" in reported
 
 
-def test_a_worker_s_full_disk_is_told() -> None:
+def test_a_worker_s_full_disk_is_reported() -> None:
     full = worker("w2", state_dir="/state", state_free_bytes=3 << 20)
     (found,) = find_full_state_disks([worker(), full, worker("w3", state_dir="/s", state_free_bytes=4 << 20)], 4 << 20)
     assert found.found == "w2 has 3 MiB left for /state"

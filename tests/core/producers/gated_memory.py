@@ -124,7 +124,7 @@ def new_rig(folder: Path, *, may_block: bool) -> Rig:
         service_id="shop",
         agent_id="own",
         on_error=errors.append,
-        on_refused=lambda _: None,
+        on_rejected=lambda _: None,
         ports=memory_ports(memory)._replace(runs=GatedRuns(memory, gate)),
         artifacts=ArtifactLibrary(GatedStore(folder, gate)),
     )

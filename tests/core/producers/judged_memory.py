@@ -13,7 +13,7 @@ from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.session_poll import SessionQuestion, find_difference
 from sessionary.stream_processors.api.session_questions import AskedOwner, Question, session_document
-from sessionary.stream_processors.core.model import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentVerdicts
 from tests.core.fold_rig import FoldRig
 
 
@@ -33,7 +33,7 @@ class JudgedMemory(InMemoryTransport):
         self.outcomes: list[str] = []
         self.polled: list[Sequence[KnownSession]] = []
         self.poll_error: Exception | None = None
-        self._recent = RecentOutcomes()
+        self._recent = RecentVerdicts()
 
     def client(self, service_id: str = "billing", agent_id: str = "agent-1") -> tuple[SessionClient, list[Exception]]:
         """Return a client, and the errors that it reports."""
@@ -83,24 +83,24 @@ class JudgedMemory(InMemoryTransport):
         row = self.rig.fold.rows.get(key.encoded())
         if not isinstance(row, SessionState):
             raise SessionLost(f"session {session_id} is not known")
-        owner: Any = SimpleNamespace(state=self.rig.fold, recent_outcomes=self._recent)
+        owner: Any = SimpleNamespace(state=self.rig.fold, recent_verdicts=self._recent)
         question = Question(key, 0, None if after is None else after[1], 0)
         return parse_session(session_document(row, AskedOwner(question, owner)))
 
     def forget_outcomes(self) -> None:
         """Know of the last records no more than another worker does."""
-        self._recent = RecentOutcomes()
+        self._recent = RecentVerdicts()
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
         self.polled.append(known)
         if self.poll_error is not None:
             raise self.poll_error
-        owner: Any = SimpleNamespace(state=self.rig.fold, recent_outcomes=self._recent)
+        owner: Any = SimpleNamespace(state=self.rig.fold, recent_verdicts=self._recent)
         found: list[dict[str, Any]] = []
         for each in known:
             after = None if each.after is None else each.after[1]
             key = SessionKey("acme", each.session_id)
-            asked = (each.state, each.epoch, each.holder, each.refused_after, after)
+            asked = (each.state, each.epoch, each.holder, each.rejected_after, after)
             question = SessionQuestion(key, 0, *asked, {}, each.producer_id, each.last_seq, each.agents)
             if (document := find_difference(owner, question)) is not None:
                 found.append(document)

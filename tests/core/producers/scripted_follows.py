@@ -6,23 +6,23 @@ from collections.abc import Callable, Sequence
 
 from sessionary.producers.errors import Unavailable
 from sessionary.producers.run_ports import FollowedState, SessionView, StateStream
-from sessionary.schemas.types import Limits, Refusal
+from sessionary.schemas.types import Limits, Rejection
 
 SESSION_ID = "0b0e7f0a-0000-4000-8000-000000000000"
 _LIMITS = Limits()
 Step = FollowedState | Exception
 
 
-def view_of(version: int, epoch: int = 1, state: str = "Active", refused: int = 0) -> SessionView:
-    refusals = tuple(Refusal(n, "stale_epoch", f"e{n}") for n in range(refused))
+def view_of(version: int, epoch: int = 1, state: str = "Active", rejected: int = 0) -> SessionView:
+    rejections = tuple(Rejection(n, "stale_epoch", f"e{n}") for n in range(rejected))
     return SessionView(
         *(SESSION_ID, state, None, epoch, version, "billing", f'{{"n": {version}}}', 1, None, None, _LIMITS, None),
-        refusals=refusals,
+        rejections=rejections,
     )
 
 
-def state_at(offset: int, version: int, epoch: int = 1, state: str = "Active", refused: int = 0) -> FollowedState:
-    return FollowedState(view_of(version, epoch, state, refused), (0, offset))
+def state_at(offset: int, version: int, epoch: int = 1, state: str = "Active", rejected: int = 0) -> FollowedState:
+    return FollowedState(view_of(version, epoch, state, rejected), (0, offset))
 
 
 ARCHIVED = FollowedState(None)

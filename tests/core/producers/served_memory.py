@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from sessionary.producers.testing import InMemoryTransport
-from sessionary.stream_processors.core.model import RecentOutcomes
-from sessionary.stream_processors.runtime.partition_owner import CommitNews
+from sessionary.stream_processors.core.model import RecentVerdicts
+from sessionary.stream_processors.runtime.partition_owner import CommitNotifications
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 
@@ -58,7 +58,7 @@ def _owner_of(partition: int, state: Any) -> Any:
         is_readable=True,
         committed_s=time.monotonic(),
         commits=1,
-        news=CommitNews(),
-        recent_outcomes=RecentOutcomes(),
+        notifications=CommitNotifications(),
+        recent_verdicts=RecentVerdicts(),
         wait_until_committed=wait_until_committed,
     )

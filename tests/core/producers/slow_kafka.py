@@ -8,7 +8,7 @@ SETTINGS = ProducerSettings.from_env({}, verdict_timeout_s=20.0)
 
 
 class SlowKafka(InMemoryTransport):
-    """Acknowledges events when it is told to, and writes down the questions about sessions."""
+    """Acknowledges events when it is asked to, and writes down the questions about sessions."""
 
     def __init__(self) -> None:
         super().__init__(partitions=1)

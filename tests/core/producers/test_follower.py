@@ -48,11 +48,11 @@ def test_a_lost_stream_is_opened_again_after_the_last_position() -> None:
         [state_at(5, 1), state_at(6, 2), LOST],
         LOST,
         [state_at(6, 2), state_at(8, 3), LOST],
-        [state_at(9, 3, refused=1), state_at(12, 4), ARCHIVED],
+        [state_at(9, 3, rejected=1), state_at(12, 4), ARCHIVED],
         after=(0, 4),
     )
     follower._timeout_s = None
-    assert versions(follower) == [1, 2, 3, 4]  # what was told before is not told again
+    assert versions(follower) == [1, 2, 3, 4]  # what was reported before is not reported again
     assert follows.asked == [(0, 4), (0, 6), (0, 6), (0, 8)]
     assert all(stream.is_closed for stream in follows.opened)
 

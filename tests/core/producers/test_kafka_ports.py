@@ -62,10 +62,10 @@ def test_a_spool_that_cannot_be_used_is_reported_once_and_events_wait_in_memory(
     )
     errors: list[Exception] = []
     with new_client(settings, errors) as client:
-        (told,) = [error for error in errors if isinstance(error, SpoolUnusable)]
-        assert "SESSIONARY_SPOOL_DIR" in str(told)
-        assert why in str(told)
-        assert "volume" in str(told)
+        (reported,) = [error for error in errors if isinstance(error, SpoolUnusable)]
+        assert "SESSIONARY_SPOOL_DIR" in str(reported)
+        assert why in str(reported)
+        assert "volume" in str(reported)
         assert client.delivery_policy == AsyncSessionClient.wrap(client).delivery_policy == "drop"
         assert ClientMeter(client).read_samples()["sessionary_client_policy_clients"] == [Sample("drop", 1)]
         assert not client.may_block
@@ -94,8 +94,8 @@ def test_a_journal_that_cannot_be_written_is_reported_and_left_out(closed_addres
         new_settings(closed_address, tmp_path, journal_path=tmp_path / "none" / "journal"), errors
     ) as client:
         client.create(user_id="u")
-    (told,) = [error for error in errors if isinstance(error, SettingsError)]
-    assert "SESSIONARY_JOURNAL_PATH" in str(told)
+    (reported,) = [error for error in errors if isinstance(error, SettingsError)]
+    assert "SESSIONARY_JOURNAL_PATH" in str(reported)
 
 
 @pytest.mark.parametrize("policy", ["spool", "drop"])

@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Gauge, InMemoryMetricReader, NumberDataPoint, Sum
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sessionary.producers import AsyncSessionClient, QueueFull, Refused, SessionClient
+from sessionary.producers import AsyncSessionClient, QueueFull, Rejected, SessionClient
 from sessionary.producers.delivery.spool.segment import Frame
 from sessionary.producers.delivery.spool.spool import AGE_LIMIT_MS, Spool
 from sessionary.producers.metrics import HELP, ClientMeter, Sample
@@ -40,8 +40,8 @@ def test_the_events_of_a_client_are_counted_by_outcome() -> None:
     with client, client.session(user_id="u") as session:
         session.activity("llm")
         session.pause()
-        memory.refuse_next("stale_epoch")
-        with pytest.raises(Refused):
+        memory.reject_next("stale_epoch")
+        with pytest.raises(Rejected):
             session.resume()
         values = read_values(client)
     assert values == {
@@ -51,7 +51,7 @@ def test_the_events_of_a_client_are_counted_by_outcome() -> None:
             "dropped": 0,
             "failed": 0,
             "expired": 0,
-            "refused": 1,
+            "rejected": 1,
         }.items()
     } | {
         "sessionary_client_spool_damaged_events_total": 0,

@@ -24,22 +24,22 @@ class Rig:
     """A session of billing, and acceptors of shipping, which get what a test passes."""
 
     def __init__(self) -> None:
-        self.told: list[Exception] = []
+        self.reported: list[Exception] = []
         self.arrived: list[Session] = []
         self.memory = InMemoryTransport()
-        self.source = memory_client(service_id="billing", memory=self.memory, on_error=self.told.append)[0]
+        self.source = memory_client(service_id="billing", memory=self.memory, on_error=self.reported.append)[0]
         self.session = self.source.session(user_id="u", state={"n": 1})
         self.receipts: list[Receipt] = []
 
     def target(self) -> SessionClient:
-        return memory_client(service_id="shipping", memory=self.memory, on_error=self.told.append)[0]
+        return memory_client(service_id="shipping", memory=self.memory, on_error=self.reported.append)[0]
 
     def acceptor(
         self, function: Callable[[Session], object] | None = None, concurrency: int = 16, *, in_place: bool = True
     ) -> MigrationAcceptor:
-        hand_over = hand_over_in_place(function or self.arrived.append, self.told.append)
+        hand_over = hand_over_in_place(function or self.arrived.append, self.reported.append)
         return MigrationAcceptor(
-            self.target().core.open_attached, hand_over, concurrency, self.told.append, in_place=in_place
+            self.target().core.open_attached, hand_over, concurrency, self.reported.append, in_place=in_place
         )
 
     def offer(self, session: Session | None = None, migration_id: str = "m1") -> MigrationRequest:
@@ -68,7 +68,7 @@ def test_a_request_that_is_delivered_again_does_no_harm() -> None:
     acceptor(offered, rig.receipts.append)
     assert len(rig.arrived) == 1
     assert rig.receipts == [Receipt(None, None)] * 5
-    assert (rig.memory.refusals(), rig.told) == ([], [])
+    assert (rig.memory.rejections(), rig.reported) == ([], [])
 
 
 @given(order=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), max_size=8))
@@ -82,7 +82,7 @@ def test_whichever_process_gets_which_request_how_often_the_session_arrives_once
         acceptors[which](requests[request], rig.receipts.append)
     assert len(rig.arrived) == 1
     assert rig.arrived[0].update_state({"n": 2}) == 2
-    assert (rig.memory.refusals(), rig.told) == ([], [])
+    assert (rig.memory.rejections(), rig.reported) == ([], [])
 
 
 def test_a_request_of_a_migration_that_is_over_is_dropped() -> None:
@@ -95,7 +95,7 @@ def test_a_request_of_a_migration_that_is_over_is_dropped() -> None:
     rig.session.close()
     rig.memory.advance(3_600 * 24 * 90)  # the session is archived
     acceptor(prepared, rig.receipts.append)
-    assert (rig.arrived, rig.told, [receipt.error for receipt in rig.receipts]) == ([], [], [None, None, None])
+    assert (rig.arrived, rig.reported, [receipt.error for receipt in rig.receipts]) == ([], [], [None, None, None])
     assert len(rig.memory.events()) == sent + 1
 
 
@@ -104,9 +104,9 @@ def test_an_epoch_that_rises_before_the_session_is_loaded_is_read_again(monkeypa
     target = rig.target()
     acceptor = MigrationAcceptor(
         target.core.open_attached,
-        hand_over_in_place(rig.arrived.append, rig.told.append),
+        hand_over_in_place(rig.arrived.append, rig.reported.append),
         1,
-        rig.told.append,
+        rig.reported.append,
         in_place=True,
     )
     rises, read = iter([rig.session]), SessionCore.sync
@@ -120,9 +120,9 @@ def test_an_epoch_that_rises_before_the_session_is_loaded_is_read_again(monkeypa
 
     monkeypatch.setattr(SessionCore, "sync", read_then_rise)
     acceptor(rig.offer(), rig.receipts.append)
-    assert [each.reason for each in rig.memory.refusals()] == ["stale_epoch"]
+    assert [each.reason for each in rig.memory.rejections()] == ["stale_epoch"]
     acceptor(rig.memory.migrations()[-1], rig.receipts.append)
-    assert (len(rig.arrived), rig.arrived[0].epoch, rig.told) == (1, 3, [])
+    assert (len(rig.arrived), rig.arrived[0].epoch, rig.reported) == (1, 3, [])
 
 
 def test_a_state_that_differs_is_read_again_and_the_third_time_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +131,13 @@ def test_a_state_that_differs_is_read_again_and_the_third_time_ends_it(monkeypat
     prepared = rig.prepare(acceptor)
     monkeypatch.setattr("sessionary.producers.session.migration.content_hash", lambda text: "0" * 64)
     acceptor(prepared, rig.receipts.append)
-    assert [each.reason for each in rig.memory.refusals()] == ["migration_moved"] * 3
+    assert [each.reason for each in rig.memory.rejections()] == ["migration_moved"] * 3
     view = rig.session.sync()
     assert view.migration is not None
     assert (view.migration.reason_code, view.state, rig.arrived) == ("state_differs", "Active", [])
 
 
-def test_what_the_function_raises_is_told_and_the_thread_goes_on() -> None:
+def test_what_the_function_raises_is_reported_and_the_thread_goes_on() -> None:
     rig = Rig()
 
     def fail(session: Session) -> None:
@@ -145,18 +145,18 @@ def test_what_the_function_raises_is_told_and_the_thread_goes_on() -> None:
 
     acceptor = rig.acceptor(fail)
     acceptor(rig.prepare(acceptor), rig.receipts.append)
-    assert [f"{error}" for error in rig.told] == [rig.session.session_id]
+    assert [f"{error}" for error in rig.reported] == [rig.session.session_id]
     assert acceptor._busy == 0
 
 
-def test_a_control_api_that_does_not_answer_is_told_and_the_request_comes_again() -> None:
+def test_a_control_api_that_does_not_answer_is_reported_and_the_request_comes_again() -> None:
     rig = Rig()
     acceptor = rig.acceptor()
     prepared = rig.prepare(acceptor)
     rig.memory.silence_control(silent=True)
     acceptor(prepared, rig.receipts.append)
     assert rig.receipts[-1].error is not None
-    assert [type(error) for error in rig.told] == [Unavailable]
+    assert [type(error) for error in rig.reported] == [Unavailable]
     rig.memory.silence_control(silent=False)
     acceptor(prepared, rig.receipts.append)
     assert len(rig.arrived) == 1
@@ -168,21 +168,21 @@ def test_a_request_that_cannot_be_answered_is_given_up_long_after_its_migration(
     prepared = rig.prepare(acceptor)
     rig.memory.silence_control(silent=True)
     acceptor(prepared._replace(expires_at=time.time_ns() // 1_000 - 601_000_000), rig.receipts.append)
-    assert ([type(error) for error in rig.told], rig.receipts[-1].error) == ([Unavailable], None)
+    assert ([type(error) for error in rig.reported], rig.receipts[-1].error) == ([Unavailable], None)
 
 
 def test_without_a_thread_the_request_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: threading.Thread) -> None:
+    def reject(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     rig = Rig()
     acceptor = rig.acceptor(in_place=False)
     offered = rig.offer()
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
+        patched.setattr(threading.Thread, "start", reject)
         acceptor(offered, rig.receipts.append)
     assert [receipt.error for receipt in rig.receipts] == ["can't start new thread"]
-    assert [f"{error}" for error in rig.told] == ["can't start new thread"]
+    assert [f"{error}" for error in rig.reported] == ["can't start new thread"]
     acceptor(offered, rig.receipts.append)
     wait_until(lambda: len(rig.receipts) == 2, 60, "the session to be loaded")
     assert rig.memory.migrations()[-1].step == "prepared"
@@ -228,22 +228,22 @@ def test_a_session_that_is_held_finds_a_thread_while_others_are_offered(monkeypa
     gated.wait_free()
     gated.acceptor.close(60)
     assert gated.begun[-1] == "offered-2"
-    assert ([receipt.error for receipt in rig.receipts], rig.told) == ([None] * 5, [])
+    assert ([receipt.error for receipt in rig.receipts], rig.reported) == ([None] * 5, [])
 
 
 def test_held_sessions_come_first_and_offers_in_the_order_of_their_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     gated = Gated(rig, monkeypatch, concurrency=1)
     prepared = rig.prepare(rig.acceptor())
-    told: list[str] = []
+    reported: list[str] = []
     for request in [*offer_others(rig, 6), prepared]:
-        gated.acceptor(request, lambda receipt, name=request.migration_id: told.append(name))  # type: ignore[misc]
+        gated.acceptor(request, lambda receipt, name=request.migration_id: reported.append(name))  # type: ignore[misc]
         gated.wait_begun(1)
     gated.going_on.set()
     gated.wait_free()
     order = ["offered-0", "m1", *(f"offered-{n}" for n in range(1, 6))]
-    assert (gated.begun, told) == (order, order)
-    assert (len(rig.arrived), rig.told) == (1, [])
+    assert (gated.begun, reported) == (order, order)
+    assert (len(rig.arrived), rig.reported) == (1, [])
 
 
 def test_a_request_that_waits_is_answered_once_however_often_it_is_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_of_a_client_that_stops_what_waits_is_not_committed(monkeypatch: pytest.
     assert [one.offset for one in backlog.waiting] == [1, 2]
 
 
-def test_a_verdict_that_was_not_told_is_found_when_the_request_comes_again() -> None:
+def test_a_verdict_that_was_not_reported_is_found_when_the_request_comes_again() -> None:
     rig = Rig()
     acceptor = rig.acceptor()
     prepared = rig.prepare(acceptor)
@@ -315,7 +315,7 @@ def test_a_verdict_that_was_not_told_is_found_when_the_request_comes_again() -> 
     rig.memory.advance(60)
     assert len(rig.memory.heartbeats()) > before
     arrived.activity("on")
-    assert rig.memory.refusals() == []
+    assert rig.memory.rejections() == []
     assert rig.last_types(2) == ["session_migration_accepted", "session_activity"]
 
 

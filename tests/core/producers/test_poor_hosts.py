@@ -37,7 +37,7 @@ print(session.local_state, client.delivery_policy, client.counters.sent > 5, cli
 
 
 @pytest.mark.parametrize(("has_home", "why"), [(False, "no home folder"), (True, "Read-only file system")])
-def test_an_unknown_user_works_without_a_spool_and_is_told_once(
+def test_an_unknown_user_works_without_a_spool_and_is_reported_once(
     *, has_home: bool, why: str, closed_address: str, tmp_path: Path
 ) -> None:
     tool = shutil.which("unshare")
@@ -57,7 +57,7 @@ def test_an_unknown_user_works_without_a_spool_and_is_told_once(
         check=False,
     )
     assert (done.returncode, done.stdout.splitlines()) == (0, ["unknown", "Terminated drop True 0"]), done.stderr
-    (told,) = [line for line in done.stderr.splitlines() if "SESSIONARY_SPOOL_DIR" in line]
-    assert why in told
+    (reported,) = [line for line in done.stderr.splitlines() if "SESSIONARY_SPOOL_DIR" in line]
+    assert why in reported
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ from sessionary.producers import (
     Invalid,
     OnMigrated,
     ProducerSettings,
-    Refused,
+    Rejected,
     Session,
     SessionAgents,
     SessionClient,
@@ -51,7 +51,7 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 SESSION = {
     *("session_id", "local_state", "epoch", "version", "state", "context_bytes", "lost"),
     *("emit", "activity", "info", "progress", "usage", "update_state", "snapshot"),
-    *("message", "llm", "run", "resume_run", "start_task", "marks", "bind"),
+    *("message", "llm", "run", "resume_run", "start_task", "metadata", "bind"),
     *("start", "pause", "ask", "resume", "error", "recover", "sync", "complete", "close"),
     *("lifecycle", "conversation", "agents", "migration", "records"),
     "core",
@@ -96,7 +96,7 @@ PLAIN = {
     "llm",
     "run",
     "resume_run",
-    "marks",
+    "metadata",
     "bind",
     "for_tenant",
     "traced",
@@ -223,7 +223,7 @@ def annotated_names(owner: type) -> Iterator[str]:
             if (
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
                 and node.name != "core"
-                and (not node.name.startswith("_") or (node.name == "__init__" and owner in (SessionClient, Refused)))
+                and (not node.name.startswith("_") or (node.name == "__init__" and owner in (SessionClient, Rejected)))
             ):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 for annotation in (*(argument.annotation for argument in arguments), node.returns):
@@ -260,7 +260,7 @@ STANDARD = {*vars(typing), *dir(builtins)} | {
         Verdict,
         Backlog,
         Counters,
-        Refused,
+        Rejected,
     ],
 )
 def test_a_user_can_name_every_type_of_a_signature(owner: type) -> None:

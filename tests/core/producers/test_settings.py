@@ -59,7 +59,7 @@ def test_what_is_malformed_is_named_and_a_token_is_not_shown(name: str, text: st
         assert text not in str(raised.value)
 
 
-def test_all_that_is_malformed_is_told_at_once() -> None:
+def test_all_that_is_malformed_is_reported_at_once() -> None:
     with pytest.raises(SettingsError, match=r"SESSIONARY_CONTROL_URL: .*SESSIONARY_DELIVERY_POLICY: "):
         ProducerSettings.from_env({"SESSIONARY_CONTROL_URL": "", "SESSIONARY_DELIVERY_POLICY": "often"})
 

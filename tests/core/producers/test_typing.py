@@ -47,9 +47,9 @@ def work(client: SessionClient) -> None:
             call.tokens_in = 3
             call.tokens_in = "many"  # wrong
             call.tokens = 3  # wrong
-        with session.marks(run_id="r"):
+        with session.metadata(run_id="r"):
             session.info("x")
-        with session.marks(run_seq=3):  # wrong
+        with session.metadata(run_seq=3):  # wrong
             pass
         with session.run("report", mode="detached", input={"n": 1}) as run:
             facts: list[str] = run.step("collect", look_up, "x", times=2)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessionary.schemas.topics import TOMBSTONE_RETENTION_MS, TopicNames, TopicSpec, topic_specs
+from sessionary.schemas.topics import DELETE_RETENTION_MS, TopicNames, TopicSpec, topic_specs
 from sessionary.stream_processors.store.stores import SAVED_AGE_MAX_S
 
 NAMES = TopicNames.with_prefix("p")
@@ -29,7 +29,7 @@ def test_every_topic_names_what_its_correctness_needs() -> None:
 
 
 def test_every_topic_has_an_end_of_its_records() -> None:
-    """By age, or in the changelog by the tombstone of a row that vanishes."""
+    """By age, or in the changelog by the deletion of a row that vanishes."""
     ends = {"delete": "retention.ms", "compact": "delete.retention.ms"}
     endless = [
         name for name, spec in SPECS.items() if int(spec.config.get(ends[spec.config["cleanup.policy"]], -1)) < 0
@@ -59,5 +59,5 @@ def test_an_unknown_value_is_wrong() -> None:
     assert wrong(NAMES.events, message_timestamp_type=None) == {"message.timestamp.type"}
 
 
-def test_a_tombstone_outlives_the_age_of_a_saved_position_and_a_recovery_as_long() -> None:
-    assert TOMBSTONE_RETENTION_MS >= 2 * SAVED_AGE_MAX_S * 1_000
+def test_a_deletion_outlives_the_age_of_a_saved_position_and_a_recovery_as_long() -> None:
+    assert DELETE_RETENTION_MS >= 2 * SAVED_AGE_MAX_S * 1_000

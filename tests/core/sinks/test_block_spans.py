@@ -16,7 +16,7 @@ from tests.support.spans import SpanRig
 
 
 class BlockList:
-    """Keeps blocks; fails if it is told to."""
+    """Keeps blocks; fails if it is asked to."""
 
     def __init__(self) -> None:
         self.blocks: list[RecordBlock] = []

@@ -31,7 +31,7 @@ def test_an_operator_needs_no_tenant_but_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         ({"principal": "alice"}, "role reader needs a tenant"),
         ({"roles": ["operator"]}, "principal is missing"),
@@ -51,32 +51,32 @@ def test_an_operator_needs_no_tenant_but_a_name() -> None:
     ],
     ids=str,
 )
-def test_an_error_names_the_place_and_the_rule_but_nothing_of_the_input(value: Any, told: str) -> None:
+def test_an_error_names_the_place_and_the_rule_but_nothing_of_the_input(value: Any, reported: str) -> None:
     with pytest.raises(ValueError, match=r"^token 2: ") as caught:
         parse_tokens(json.dumps({"good": "acme", SECRET: value}))
-    assert told in str(caught.value)
-    assert len(str(caught.value).split("; ")) <= 2, "one fault is told once"
+    assert reported in str(caught.value)
+    assert len(str(caught.value).split("; ")) <= 2, "one fault is reported once"
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("token", ["", " s3cret", "s3cret\n", "s3\x00cret"])
-def test_a_token_that_no_header_could_carry_is_refused(token: str) -> None:
+def test_a_token_that_no_header_could_carry_is_rejected(token: str) -> None:
     with pytest.raises(ValueError, match="token 1: a token must not be empty"):
         parse_tokens({token: "acme"})
 
 
 @pytest.mark.parametrize("text", ["s3cret", "[]", '"s3cret"', "", "{", b"\xff", "[" * 100_000])
-def test_text_of_another_form_is_refused(text: str | bytes) -> None:
+def test_text_of_another_form_is_rejected(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"^must be a JSON object") as caught:
         parse_tokens(text)
     assert SECRET not in str(caught.value)
 
 
-def test_a_token_that_is_given_twice_is_refused() -> None:
+def test_a_token_that_is_given_twice_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"^entry 3 of an object has the same key as an earlier one$"):
         parse_tokens('{"s3cret": "acme", "b": "b", "s3cret": "globex"}')
 
 
-def test_many_errors_are_told_in_short() -> None:
+def test_many_errors_are_reported_in_short() -> None:
     with pytest.raises(ValueError, match=r"token 5: .*; and 95 more$"):
         parse_tokens({f"token-{n}": 7 for n in range(100)})

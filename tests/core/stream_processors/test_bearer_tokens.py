@@ -55,7 +55,7 @@ def test_a_token_is_renewed_before_it_expires(endpoint: TokenEndpoint) -> None:
     assert endpoint.asked == ["worker", "worker"]
 
 
-def test_a_refused_client_and_a_dead_endpoint_are_errors_of_the_connection(endpoint: TokenEndpoint) -> None:
+def test_a_rejected_client_and_a_dead_endpoint_are_errors_of_the_connection(endpoint: TokenEndpoint) -> None:
     wrong = {**endpoint.options("worker"), "sasl.oauthbearer.client.secret": "wr0ng"}
     with pytest.raises(KafkaConnectionError, match="answers 401") as raised:
         asyncio.run(BearerTokens(wrong).token())

@@ -25,7 +25,7 @@ def test_a_silent_coordinator_is_given_up_soon_but_not_during_a_rebalance(
 def test_a_worker_learns_within_half_a_second_that_its_group_rebalances(
     session_timeout_ms: int, heartbeat_s: float, tmp_path: Path
 ) -> None:
-    """It is told in the answer to a heartbeat."""
+    """It is reported in the answer to a heartbeat."""
     app = make_faust_app(ProcessorSettings(session_timeout_ms=session_timeout_ms), str(tmp_path))
     assert app.conf.broker_heartbeat_interval == heartbeat_s
 

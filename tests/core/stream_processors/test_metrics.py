@@ -4,7 +4,7 @@ import pytest
 
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors import metrics as metrics_module
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.metrics import HELP, SCRAPED, CommitCosts, ComplianceTimer, MetricName, Metrics
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import START_MS
@@ -34,10 +34,10 @@ def test_a_gauge_is_read_when_the_metrics_are_and_forgets_what_is_gone() -> None
     name: MetricName = "sessionary_processor_lag_records"
     assert not any(series.startswith("lag_records") for series in series_of(metrics)), "nothing reads it yet"
     metrics.read_at_scrape(name, lambda: lags)
-    metrics.read_at_scrape("sessionary_processor_gravestones", lambda: 12)
+    metrics.read_at_scrape("sessionary_processor_tombstones", lambda: 12)
     metrics.read_at_scrape("sessionary_processor_disk_free_bytes", lambda: None)
     found = series_of(metrics)
-    assert (found['lag_records{partition="0"}'], found['lag_records{partition="3"}'], found["gravestones"]) == (
+    assert (found['lag_records{partition="0"}'], found['lag_records{partition="3"}'], found["tombstones"]) == (
         7,
         0,
         12,
@@ -47,7 +47,7 @@ def test_a_gauge_is_read_when_the_metrics_are_and_forgets_what_is_gone() -> None
     assert 'lag_records{partition="0"}' not in series_of(metrics)
 
 
-def count(outcome: Outcome) -> dict[str, float]:
+def count(outcome: BatchResult) -> dict[str, float]:
     metrics = Metrics()
     metrics.count_outcome(outcome, COSTS)
     return series_of(metrics)
@@ -63,14 +63,14 @@ def test_a_transaction_is_counted_with_what_it_cost() -> None:
     assert rig.outcome is not None
     assert count(rig.outcome)['transitions_total{from_state="Idle",to_state="Active"}'] == 1
     rig.at += 7_000
-    assert count(rig.append_batch(LogRecord(rig.offset, rig.at, None, TICK)))["silences_total"] == 1
+    assert count(rig.append_batch(LogRecord(rig.offset, rig.at, None, TICK)))["outages_total"] == 1
 
 
-def test_refusals_tell_what_suggests_that_the_sender_speaks_for_someone_else() -> None:
+def test_rejections_tell_what_suggests_that_the_sender_speaks_for_someone_else() -> None:
     outcome = FoldRig().append_batch(LogRecord(0, 1, None, TICK))
-    found = count(outcome._replace(refusals=["late", "foreign_tenant", "late", "hash_mismatch"]))
-    assert found['refused_total{reason="late",security="false"}'] == 2
-    assert found['refused_total{reason="foreign_tenant",security="true"}'] == 1
+    found = count(outcome._replace(rejections=["late", "foreign_tenant", "late", "hash_mismatch"]))
+    assert found['rejected_total{reason="late",security="false"}'] == 2
+    assert found['rejected_total{reason="foreign_tenant",security="true"}'] == 1
     assert found['state_hash_mismatches_total{source="agent"}'] == 1
     assert "errors_total" not in " ".join(found)
 

@@ -39,7 +39,7 @@ def test_only_time_in_which_a_part_could_turn_counts(looks: Sequence[Look], foun
     assert hung_at(looks) == found_s
 
 
-def test_parts_that_stopped_with_it_are_told_too() -> None:
+def test_parts_that_stopped_with_it_are_reported_too() -> None:
     detector = HangDetector(10.0)
     found = None
     for now_s in range(14):
@@ -48,7 +48,7 @@ def test_parts_that_stopped_with_it_are_told_too() -> None:
     assert found == (["the event loop", "the watch"], 10.0)
 
 
-def test_a_part_that_is_no_longer_told_is_forgotten() -> None:
+def test_a_part_that_is_no_longer_reported_is_forgotten() -> None:
     detector = HangDetector(10.0)
     for now_s, turned_s in ((0, 0), (1, 1), *((s, 1) for s in range(2, 10))):
         assert detector.observe({"fetching": turned_s}, now_s) is None
@@ -90,7 +90,7 @@ def run_program(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_part_that_hangs_ends_the_process_and_the_stacks_are_told() -> None:
+def test_a_part_that_hangs_ends_the_process_and_the_stacks_are_reported() -> None:
     done = run_program()
     assert done.returncode == EXIT_HUNG
     assert "the worker ends at once, for the event loop has stood still for " in done.stderr

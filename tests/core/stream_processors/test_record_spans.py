@@ -24,7 +24,7 @@ def test_each_sampled_record_that_was_judged_has_a_span_with_its_outcome() -> No
     records.insert(4, LogRecord(9, 0, None, b"tick", SAMPLED))
     judged.offsets.extend((5, 6, 7, 8))
     judged.add_duplicate(6, "an id")
-    judged.refusals[7] = "bad_key"
+    judged.rejections[7] = "bad_key"
     RecordSpans(spans.tracer, ProcessorSettings()).trace_batch(3, records, judged, 1_000_000, 1_250_000)
 
     outcomes = {}
@@ -36,8 +36,8 @@ def test_each_sampled_record_that_was_judged_has_a_span_with_its_outcome() -> No
         attributes = dict(span.attributes or {})
         assert attributes[role_traces.MESSAGING_DESTINATION_PARTITION_ID] == "3"
         outcomes[attributes[role_traces.MESSAGING_KAFKA_OFFSET]] = attributes[role_traces.OUTCOME]
-    assert outcomes == {5: "applied", 6: "duplicate", 7: "refused"}
-    first, refused = spans.ended[0], spans.ended[2]
+    assert outcomes == {5: "applied", 6: "duplicate", 7: "rejected"}
+    first, rejected = spans.ended[0], spans.ended[2]
     assert dict(first.attributes or {})[role_traces.CONVERSATION_ID] == KEY.session_id
-    assert (refused.status.status_code, first.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
-    assert dict(refused.attributes or {})[role_traces.REFUSAL_REASON] == "bad_key"
+    assert (rejected.status.status_code, first.status.status_code) == (StatusCode.ERROR, StatusCode.UNSET)
+    assert dict(rejected.attributes or {})[role_traces.REJECTION_REASON] == "bad_key"

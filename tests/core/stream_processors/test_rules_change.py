@@ -45,7 +45,7 @@ def test_rules_in_force_or_announced_are_decided_and_older_ones_with_them() -> N
 def test_rules_are_announced_at_the_place_before_a_record_only() -> None:
     assert due_request(None, AT_START) is None
     assert due_request(REQUEST, AT_START) == REQUEST
-    assert due_request(REQUEST, AT_START._replace(outcome_n=1)) is None  # a part of its timers has fired
+    assert due_request(REQUEST, AT_START._replace(outputs_written=1)) is None  # a part of its timers has fired
     assert due_request(REQUEST, AT_START._replace(announced=ANNOUNCED)) is None
     assert due_request(REQUEST, AT_START._replace(rules=SECOND_RULES)) is None
 

@@ -85,7 +85,7 @@ def test_the_member_shows_its_certificate_from_files_and_from_texts(authority: C
             assert _name_seen(port, credentials.context) == name
 
 
-def test_the_member_believes_no_other_authority_and_no_other_host_unless_told(
+def test_the_member_believes_no_other_authority_and_no_other_host_unless_asked(
     authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     made = _certificate_options(authority.issue("worker"))
@@ -166,6 +166,6 @@ def test_an_authority_that_cannot_be_read_is_named() -> None:
         member_credentials(_settings(None, ssl_ca_location="/nowhere.pem"))
 
 
-def test_a_mechanism_that_the_member_does_not_know_is_refused() -> None:
+def test_a_mechanism_that_the_member_does_not_know_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"^SESSIONARY_SASL_MECHANISM: .* AWS-MSK-IAM"):
         member_credentials(_settings(None, "sasl_ssl", sasl_mechanism="AWS_MSK_IAM"))

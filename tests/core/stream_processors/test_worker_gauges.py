@@ -171,14 +171,14 @@ def test_sessions_and_their_bytes_are_counted_and_what_is_overdue(
         states = [owner.state for owner in rig.bench.assignment.owners.values()]
         assert count_for_a_slice(states)
         found = rig.read()
-        assert (found['sessions{state="Active"}'], found['sessions{state="Paused"}'], found["gravestones"]) == (2, 0, 0)
+        assert (found['sessions{state="Active"}'], found['sessions{state="Paused"}'], found["tombstones"]) == (2, 0, 0)
         assert found["sessions_over_context_limit"] == 0
         assert (found['timers_due{partition="0"}'], found['timers_due{partition="1"}']) == (1, 0)
-        assert found["quiet_partitions"] == 0
+        assert found["outage_grace_partitions"] == 0
         await rig.fold(1, LogRecord(4, now_ms() + 6_000, None, TICK))
-        assert rig.read()["quiet_partitions"] == 1
+        assert rig.read()["outage_grace_partitions"] == 1
         assert set(rig.of_partition(0)) >= {"next_offset", "clock_ahead_seconds"}
-        assert {f'stored_bytes{{layer="{layer}"}}' for layer in ("rows", "contents", "gravestones")} <= found.keys()
+        assert {f'stored_bytes{{layer="{layer}"}}' for layer in ("rows", "contents", "tombstones")} <= found.keys()
         assert found["group_heartbeat_age_seconds"] < 60
         rig.heartbeat_s -= 100
         assert rig.read()["group_heartbeat_age_seconds"] > 100
@@ -227,7 +227,7 @@ def test_a_halted_partition_still_has_its_lag(recovery: FakeRecovery, monkeypatc
         recovery.gate.release(100)
         await rig.opened(0)
         await rig.fold(0, *activity_log(now_ms() - 50_000))
-        halt = Halted("log_gap", "told so")
+        halt = Halted("log_gap", "reported so")
         rig.bench.assignment.halt_partition(0, halt)
         await rig.bench.seen(lambda: rig.bench.assignment.halted_partitions)
         rig.fetcher.last_offset = 9
@@ -244,7 +244,7 @@ def test_a_halted_partition_still_has_its_lag(recovery: FakeRecovery, monkeypatc
     run(story)
 
 
-def test_open_attached_runs_are_counted_and_the_oldest_ones_age_is_told(recovery: FakeRecovery) -> None:
+def test_open_attached_runs_are_counted_and_the_oldest_ones_age_is_reported(recovery: FakeRecovery) -> None:
     async def story(rig: Rig) -> None:
         recovery.gate.release(100)
         await rig.opened(0)
@@ -260,7 +260,7 @@ def test_open_attached_runs_are_counted_and_the_oldest_ones_age_is_told(recovery
     run(story)
 
 
-def test_runs_and_calls_are_counted_by_state_and_are_no_gravestones(recovery: FakeRecovery) -> None:
+def test_runs_and_calls_are_counted_by_state_and_are_no_tombstones(recovery: FakeRecovery) -> None:
     async def story(rig: Rig) -> None:
         recovery.gate.release(100)
         await rig.opened(0)
@@ -268,7 +268,7 @@ def test_runs_and_calls_are_counted_by_state_and_are_no_gravestones(recovery: Fa
         state.vanishing, state.unpacked = 5, 3  # three of these rows are finished runs
         state.tally.counts.update({RunLabel("completed", "attached"): 3, CallLabel("unknown"): 2})
         found = rig.read()
-        assert found["gravestones"] == 2
+        assert found["tombstones"] == 2
         assert (found['runs{state="completed"}'], found['runs{state="queued"}']) == (3, 0)
         assert (found['tool_calls{state="unknown"}'], found['tool_calls{state="running"}']) == (2, 0)
         assert sum(value for name, value in found.items() if name.startswith("sessions{")) == 0

@@ -1,8 +1,8 @@
 """A second version of the rules, which only tests have, with second versions of three schemas.
 
 By these rules a row has at most an eighth of the bytes. The schemas of `SessionActivity`, of
-`BatchRecord` and of `Gravestone` have their fields in another order. So an event of this form is
-known to judges by these rules only, and a batch and a gravestone are written in it from their
+`BatchRecord` and of `Tombstone` have their fields in another order. So an event of this form is
+known to judges by these rules only, and a batch and a tombstone are written in it from their
 announcement on.
 
     known     lets this process know them for a while; an event that only they know

@@ -21,7 +21,7 @@ final class Guards {
             return new Grounds(reasonCode, reason, snapshot, errorClass, null);
         }
 
-        static Grounds refuse(String reason, String detail) {
+        static Grounds reject(String reason, String detail) {
             return new Grounds(null, null, null, null, new Objection(reason, detail));
         }
     }
@@ -48,7 +48,7 @@ final class Guards {
 
     private static Grounds start(SessionState row) {
         if (row.getPhase() != Phase.connecting) {
-            return Grounds.refuse("phase_order", "a session starts from phase connecting, not " + row.getPhase());
+            return Grounds.reject("phase_order", "a session starts from phase connecting, not " + row.getPhase());
         }
         return Grounds.pass("started", "started", null, null);
     }
@@ -60,7 +60,7 @@ final class Guards {
 
     private static Grounds pause(SessionPaused event) {
         if (event.getSnapshot() == null) {
-            return Grounds.refuse("missing_snapshot", "a pause carries a snapshot");
+            return Grounds.reject("missing_snapshot", "a pause carries a snapshot");
         }
         String code = event.getKind().name();
         return Grounds.pass(code, textOr(event.getReason(), code), event.getSnapshot(), null);
@@ -71,7 +71,7 @@ final class Guards {
         String given = event.getSnapshotId();
         if (given != null && !given.equals(head)) {
             String detail = "snapshot " + given + " is not the head of the chain, " + head;
-            return Grounds.refuse("version_conflict", detail);
+            return Grounds.reject("version_conflict", detail);
         }
         return Grounds.pass("resumed", reason, null, null);
     }
@@ -81,7 +81,7 @@ final class Guards {
         Grounds grounds = resume(row, event, "resumed within its grace period");
         if (grounds.objection == null && dueMs != null && nowMs >= dueMs) {
             String limit = SessionChanges.formatSeconds(row.getLimits().getMaxDurationMs());
-            return Grounds.refuse("max_duration_exceeded", "the session's maximum duration of " + limit + " is over");
+            return Grounds.reject("max_duration_exceeded", "the session's maximum duration of " + limit + " is over");
         }
         return grounds;
     }
@@ -89,20 +89,20 @@ final class Guards {
     private static Grounds fail(SessionErrored event) {
         var error = event.getError();
         if (error.getErrorClass() == ErrorClass.UNKNOWN) {
-            return Grounds.refuse("missing_error_class", "an error is retryable or fatal");
+            return Grounds.reject("missing_error_class", "an error is retryable or fatal");
         }
         return Grounds.pass(error.getCode(), error.getCode() + ": " + error.getMessage(), null, error.getErrorClass());
     }
 
     private Grounds recover(SessionState row) {
         if (row.getPhase() != Phase.recovery) {
-            return Grounds.refuse("phase_order", "a session recovers from phase recovery, not " + row.getPhase());
+            return Grounds.reject("phase_order", "a session recovers from phase recovery, not " + row.getPhase());
         }
         if (row.getErrorClass() != ErrorClass.retryable) {
-            return Grounds.refuse("not_retryable", "the error is " + row.getErrorClass());
+            return Grounds.reject("not_retryable", "the error is " + row.getErrorClass());
         }
         if (row.getRecoveryAttempts() >= recoveryAttemptsMax) {
-            return Grounds.refuse("retries_exhausted", row.getRecoveryAttempts() + " recoveries are the most");
+            return Grounds.reject("retries_exhausted", row.getRecoveryAttempts() + " recoveries are the most");
         }
         return Grounds.pass("recovered", "recovered, attempt " + (row.getRecoveryAttempts() + 1), null, null);
     }
@@ -110,7 +110,7 @@ final class Guards {
     private static Grounds terminate(SessionState row, SessionTerminated event) {
         boolean isBusy = row.getPhase() == Phase.updating || row.getPhase() == Phase.persisting;
         if (event.getReason() == TerminationReason.completed && isBusy) {
-            return Grounds.refuse("phase_order", "a session does not complete while " + row.getPhase());
+            return Grounds.reject("phase_order", "a session does not complete while " + row.getPhase());
         }
         String code = event.getReason().name();
         return Grounds.pass(code, textOr(event.getMessage(), code), event.getSnapshot(), null);

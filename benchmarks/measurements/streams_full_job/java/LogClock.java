@@ -1,26 +1,26 @@
 /** A partition's time: the latest append time of its records; after a silence no timer fires for a while. */
 final class LogClock {
-    private static final long HOLE_MS = 5_000;
-    private static final long QUIET_MS = 25_000;
+    private static final long OUTAGE_MS = 5_000;
+    private static final long OUTAGE_GRACE_MS = 25_000;
 
     private long nowMs;
-    private long quietUntilMs;
+    private long outageGraceUntilMs;
 
-    LogClock(long nowMs, long quietUntilMs) {
+    LogClock(long nowMs, long outageGraceUntilMs) {
         this.nowMs = nowMs;
-        this.quietUntilMs = quietUntilMs;
+        this.outageGraceUntilMs = outageGraceUntilMs;
     }
 
     long nowMs() {
         return nowMs;
     }
 
-    long quietUntilMs() {
-        return quietUntilMs;
+    long outageGraceUntilMs() {
+        return outageGraceUntilMs;
     }
 
-    boolean isQuiet() {
-        return nowMs < quietUntilMs;
+    boolean isInOutageGrace() {
+        return nowMs < outageGraceUntilMs;
     }
 
     /** Moves the clock to a record's append time, and returns whether it moved; `live`: is there a live row? */
@@ -28,8 +28,8 @@ final class LogClock {
         if (appendedMs <= nowMs) {
             return false;
         }
-        if (live && appendedMs - nowMs > HOLE_MS) {
-            quietUntilMs = appendedMs + QUIET_MS;
+        if (live && appendedMs - nowMs > OUTAGE_MS) {
+            outageGraceUntilMs = appendedMs + OUTAGE_GRACE_MS;
         }
         nowMs = appendedMs;
         return true;

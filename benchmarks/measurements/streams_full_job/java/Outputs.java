@@ -10,12 +10,12 @@ import org.apache.kafka.streams.processor.api.RecordMetadata;
 import sessionary.common.AuditKind;
 import sessionary.common.DataClass;
 import sessionary.common.Envelope;
-import sessionary.common.RefusalReason;
+import sessionary.common.RejectionReason;
 import sessionary.common.SeqRange;
 import sessionary.common.SessionStateName;
 import sessionary.records.AuditRecord;
 import sessionary.records.CleanupRequest;
-import sessionary.records.Gravestone;
+import sessionary.records.Tombstone;
 import sessionary.records.RejectedEvent;
 import sessionary.records.SessionState;
 
@@ -75,14 +75,14 @@ final class Outputs {
         return record;
     }
 
-    /** Adds an audit record about a session that does not live; `grave` is null if none is known. */
-    AuditRecord addAudit(byte[] key, Gravestone grave, Envelope envelope, AuditKind kind) {
-        long auditSeq = grave == null ? 0 : grave.getAuditSeq();
+    /** Adds an audit record about a session that does not live; `tombstone` is null if none is known. */
+    AuditRecord addAudit(byte[] key, Tombstone tombstone, Envelope envelope, AuditKind kind) {
+        long auditSeq = tombstone == null ? 0 : tombstone.getAuditSeq();
         var record = newAudit(envelope.getTenantId(), envelope.getSessionId(), auditSeq, List.of(), envelope);
         record.setKind(kind);
-        record.setFromState(grave == null ? SessionStateName.UNKNOWN : SessionStateName.Archived);
+        record.setFromState(tombstone == null ? SessionStateName.UNKNOWN : SessionStateName.Archived);
         record.setToState(record.getFromState());
-        record.setEpoch(grave == null ? 0 : grave.getEpoch());
+        record.setEpoch(tombstone == null ? 0 : tombstone.getEpoch());
         add(AUDIT, key, record);
         return record;
     }
@@ -92,25 +92,25 @@ final class Outputs {
             row.getEpoch(), row.getReasonCode(), reason, actions, nowMs * 1_000, row.getContextBytes()));
     }
 
-    /** Completes the audit record of a refusal. */
-    static void tellRefusal(AuditRecord record, String reason, String detail) {
+    /** Completes the audit record of a rejection. */
+    static void addRejection(AuditRecord record, String reason, String detail) {
         record.setReasonCode(reason);
         record.setReason(detail);
         record.setSecurity(SECURITY_REASONS.contains(reason));
     }
 
     /** Completes the audit record of a gap in a producer's numbers. */
-    static void tellGap(AuditRecord record, SeqRange gap) {
+    static void addGap(AuditRecord record, SeqRange gap) {
         record.setReasonCode("gap");
         record.setReason(record.getProducerId() + " jumped over " + gap.getFirst() + " to " + gap.getLast());
         record.setGapFirst(gap.getFirst());
         record.setGapLast(gap.getLast());
     }
 
-    /** Adds a refused record of the log as it came, and why; `envelope`: null if it cannot be read. */
+    /** Adds a rejected record of the log as it came, and why; `envelope`: null if it cannot be read. */
     void addRejected(String reason, String detail, Envelope envelope) {
         var rejected = new RejectedEvent();
-        rejected.setReason(RefusalReason.valueOf(reason));
+        rejected.setReason(RejectionReason.valueOf(reason));
         rejected.setDetail(detail);
         rejected.setSecurity(SECURITY_REASONS.contains(reason));
         if (envelope != null) {
@@ -158,12 +158,12 @@ final class Outputs {
         record.setEventType("");
         record.setOccurredAt(appendedUs);
         if (envelope != null) {
-            tellEnvelope(record, envelope);
+            setEnvelope(record, envelope);
         }
         return record;
     }
 
-    private static void tellEnvelope(AuditRecord record, Envelope envelope) {
+    private static void setEnvelope(AuditRecord record, Envelope envelope) {
         record.setEventId(envelope.getEventId());
         record.setEventType(envelope.getEventType());
         record.setUserId(envelope.getUserId());

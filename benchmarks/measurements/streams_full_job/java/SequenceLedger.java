@@ -8,7 +8,7 @@ final class SequenceLedger {
     private static final int RANGES_MAX = 16;
 
     /** What a number comes to; a gap, if there is one, was recorded. */
-    record Check(boolean isDuplicate, String refusal, SeqRange gap) {}
+    record Check(boolean isDuplicate, String rejection, SeqRange gap) {}
 
     private static final Check NEXT = new Check(false, null, null);
     private static final Check DUPLICATE = new Check(true, null, null);

@@ -10,13 +10,13 @@ import sessionary.common.Phase;
 import sessionary.common.SeqRange;
 import sessionary.common.SessionStateName;
 import sessionary.events.ResourcesReleased;
-import sessionary.records.Gravestone;
+import sessionary.records.Tombstone;
 import sessionary.records.SessionState;
 
 /** What events and deadlines change in a session's row, with the records that each change leaves. */
 final class SessionChanges {
     private static final int CLEANUPS_KEPT = 8;
-    private static final long GRAVESTONE_MS = 1_209_600_000L;
+    private static final long TOMBSTONE_MS = 1_209_600_000L;
 
     private final TransitionTable table;
     private final Outputs outputs;
@@ -26,7 +26,7 @@ final class SessionChanges {
         this.outputs = outputs;
     }
 
-    /** Makes the transition of a session's earliest deadline; returns a gravestone if the session is archived. */
+    /** Makes the transition of a session's earliest deadline; returns a tombstone if the session is archived. */
     SpecificRecordBase fire(byte[] key, SessionState row, long dueMs) {
         for (var clocked : table.clocksOf(row.getState())) {
             if (clocked.clock().dueMs(row) == dueMs) {
@@ -135,7 +135,7 @@ final class SessionChanges {
 
     void reportGap(byte[] key, SessionState row, Envelope envelope, SeqRange gap) {
         countAudit(row);
-        Outputs.tellGap(outputs.addAudit(key, row, envelope, AuditKind.gap), gap);
+        Outputs.addGap(outputs.addAudit(key, row, envelope, AuditKind.gap), gap);
     }
 
     void measureContext(byte[] key, SessionState row, Envelope envelope) {
@@ -159,8 +159,8 @@ final class SessionChanges {
         row.setAuditSeq(row.getAuditSeq() + 1);
     }
 
-    private Gravestone bury(SessionState row) {
-        return new Gravestone(row.getTenantId(), row.getSessionId(), row.getProducers(), row.getReasonCode(),
-            row.getEpoch(), row.getAuditSeq(), outputs.nowMs() + GRAVESTONE_MS);
+    private Tombstone bury(SessionState row) {
+        return new Tombstone(row.getTenantId(), row.getSessionId(), row.getProducers(), row.getReasonCode(),
+            row.getEpoch(), row.getAuditSeq(), outputs.nowMs() + TOMBSTONE_MS);
     }
 }

@@ -13,7 +13,7 @@ enum SessionClock {
             return row.getLimits().getInitMs();
         }
     },
-    /** Of a session that waits for its tenant's quota; by rules 1 none does. */
+    /** Of a session that waits for its tenant's quota; here none does. */
     QUOTA_WAIT {
         @Override
         long dueMs(SessionState row) {
@@ -25,7 +25,7 @@ enum SessionClock {
             return row.getLimits().getInitMs();
         }
     },
-    /** Of a session that waits for its tenant's quota; by rules 1 none does. */
+    /** Of a session that waits for its tenant's quota; here none does. */
     QUOTA_SILENCE {
         @Override
         long dueMs(SessionState row) {
@@ -93,7 +93,7 @@ enum SessionClock {
             return row.getLimits().getHoldMs();
         }
     },
-    /** Of a question; by rules 1 a session has none. */
+    /** Of a question; here a session has none. */
     ANSWER {
         @Override
         long dueMs(SessionState row) {

@@ -4,8 +4,8 @@ import sessionary.common.AuditKind;
 import sessionary.common.Cleanup;
 import sessionary.common.Envelope;
 import sessionary.common.Phase;
-import sessionary.common.Refusal;
-import sessionary.common.RefusalReason;
+import sessionary.common.Rejection;
+import sessionary.common.RejectionReason;
 import sessionary.common.SeqRange;
 import sessionary.common.SessionStateName;
 import sessionary.events.ResourcesReleased;
@@ -15,17 +15,17 @@ import sessionary.events.SessionStartFailed;
 import sessionary.events.SessionTerminated;
 import sessionary.events.SnapshotCreated;
 import sessionary.events.StateUpdated;
-import sessionary.records.Gravestone;
+import sessionary.records.Tombstone;
 import sessionary.records.SessionState;
 
 /**
- * Judges events against the rows of their sessions, by rules 1.
+ * Judges events against the rows of their sessions.
  *
  * <p>The order of the checks: envelope, sequence, sender, epoch, owner, event in its state. Rows are changed in place,
- * once nothing can be refused any more; what is refused after the sequence moves only the ledger.
+ * once nothing can be rejected any more; what is rejected after the sequence moves only the ledger.
  */
 final class SessionJudge {
-    private static final int REFUSALS_KEPT = 16;
+    private static final int REJECTIONS_KEPT = 16;
     private static final int STATE_BYTES_MAX = 1 << 20;
 
     private final TransitionTable table;
@@ -44,7 +44,7 @@ final class SessionJudge {
     SessionState judge(byte[] key, SessionState row, SpecificRecordBase event, Envelope envelope) {
         String wrong = EnvelopeChecks.findInvalid(envelope, row);
         if (wrong != null) {
-            return refuse(key, row, envelope, new Guards.Objection("invalid_value", wrong));
+            return reject(key, row, envelope, new Guards.Objection("invalid_value", wrong));
         }
         String type = envelope.getEventType();
         boolean isHeartbeat = type.equals("heartbeat");
@@ -54,9 +54,9 @@ final class SessionJudge {
             if (check.isDuplicate()) {
                 return null;
             }
-            if (check.refusal() != null) {
+            if (check.rejection() != null) {
                 String detail = "number " + seq + " of producer " + envelope.getProducerId();
-                return refuse(key, row, envelope, new Guards.Objection(check.refusal(), detail));
+                return reject(key, row, envelope, new Guards.Objection(check.rejection(), detail));
             }
             if (check.gap() != null) {
                 changes.reportGap(key, row, envelope, check.gap());
@@ -66,10 +66,10 @@ final class SessionJudge {
         if (objection == null) {
             objection = apply(key, row, event, envelope);
         }
-        return objection == null ? row : refuse(key, row, envelope, objection);
+        return objection == null ? row : reject(key, row, envelope, objection);
     }
 
-    /** Returns the row of a new session, or null if its creation is refused. */
+    /** Returns the row of a new session, or null if its creation is rejected. */
     SessionState create(byte[] key, SessionCreated event) {
         Envelope envelope = event.getEnvelope();
         var limits = SessionLimitChecks.withDefaults(event.getLimits());
@@ -77,7 +77,7 @@ final class SessionJudge {
         String reason = wrong == null ? "invalid_limits" : "invalid_value";
         wrong = wrong == null ? SessionLimitChecks.findInvalid(limits, event.getLimits().getOverride()) : wrong;
         if (wrong != null) {
-            refuseUnknown(key, envelope, reason, wrong);
+            rejectUnknown(key, envelope, reason, wrong);
             return null;
         }
         SessionState row = SessionRows.newRow(table.creation(), event, limits, outputs.nowMs());
@@ -102,27 +102,27 @@ final class SessionJudge {
         return row;
     }
 
-    /** Refuses an event of a session that is not there. */
-    void refuseUnknown(byte[] key, Envelope envelope, String reason, String detail) {
-        Outputs.tellRefusal(outputs.addAudit(key, (Gravestone) null, envelope, AuditKind.refusal), reason, detail);
+    /** Rejects an event of a session that is not there. */
+    void rejectUnknown(byte[] key, Envelope envelope, String reason, String detail) {
+        Outputs.addRejection(outputs.addAudit(key, (Tombstone) null, envelope, AuditKind.rejection), reason, detail);
         outputs.addRejected(reason, detail, envelope);
     }
 
-    /** Refuses an event of an archived session, unless it repeats one; returns whether the gravestone changed. */
-    boolean refuseArchived(byte[] key, Gravestone grave, Envelope envelope) {
+    /** Rejects an event of an archived session, unless it repeats one; returns whether the tombstone changed. */
+    boolean rejectArchived(byte[] key, Tombstone tombstone, Envelope envelope) {
         String detail = "the session is archived";
         if (EnvelopeChecks.findInvalid(envelope, null) == null) {
-            var check = SequenceLedger.take(grave.getProducers(), envelope.getProducerId(), envelope.getProducerSeq());
+            var check = SequenceLedger.take(tombstone.getProducers(), envelope.getProducerId(), envelope.getProducerSeq());
             if (check.isDuplicate()) {
                 return false;
             }
             if (check.gap() != null) {
-                grave.setAuditSeq(grave.getAuditSeq() + 1);
-                Outputs.tellGap(outputs.addAudit(key, grave, envelope, AuditKind.gap), check.gap());
+                tombstone.setAuditSeq(tombstone.getAuditSeq() + 1);
+                Outputs.addGap(outputs.addAudit(key, tombstone, envelope, AuditKind.gap), check.gap());
             }
         }
-        grave.setAuditSeq(grave.getAuditSeq() + 1);
-        Outputs.tellRefusal(outputs.addAudit(key, grave, envelope, AuditKind.refusal), "session_archived", detail);
+        tombstone.setAuditSeq(tombstone.getAuditSeq() + 1);
+        Outputs.addRejection(outputs.addAudit(key, tombstone, envelope, AuditKind.rejection), "session_archived", detail);
         outputs.addRejected("session_archived", detail, envelope);
         return true;
     }
@@ -244,25 +244,25 @@ final class SessionJudge {
         return null;
     }
 
-    private SessionState refuse(byte[] key, SessionState row, Envelope envelope, Guards.Objection objection) {
+    private SessionState reject(byte[] key, SessionState row, Envelope envelope, Guards.Objection objection) {
         if (envelope.getEventType().equals("heartbeat")) {
             outputs.addRejected(objection.reason(), objection.detail(), envelope);
             return null;
         }
         boolean isLate = objection.reason().equals("late");
         boolean isAudited = !isLate || row.getLateEpoch() != row.getEpoch();
-        var reason = RefusalReason.valueOf(objection.reason());
-        row.getRefusals().add(new Refusal(outputs.offset(), reason, envelope.getEventId()));
-        if (row.getRefusals().size() > REFUSALS_KEPT) {
-            row.getRefusals().remove(0);
+        var reason = RejectionReason.valueOf(objection.reason());
+        row.getRejections().add(new Rejection(outputs.offset(), reason, envelope.getEventId()));
+        if (row.getRejections().size() > REJECTIONS_KEPT) {
+            row.getRejections().remove(0);
         }
         if (isLate) {
             row.setLateEpoch(row.getEpoch());
         }
         if (isAudited) {
             SessionChanges.countAudit(row);
-            var record = outputs.addAudit(key, row, envelope, AuditKind.refusal);
-            Outputs.tellRefusal(record, objection.reason(), objection.detail());
+            var record = outputs.addAudit(key, row, envelope, AuditKind.rejection);
+            Outputs.addRejection(record, objection.reason(), objection.detail());
         }
         outputs.addRejected(objection.reason(), objection.detail(), envelope);
         return row;

@@ -9,7 +9,7 @@ import org.apache.kafka.streams.processor.api.Record;
 import org.apache.kafka.streams.state.KeyValueStore;
 import sessionary.common.Envelope;
 import sessionary.events.SessionCreated;
-import sessionary.records.Gravestone;
+import sessionary.records.Tombstone;
 import sessionary.records.SessionState;
 
 /**
@@ -64,7 +64,7 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
     @Override
     public void process(Record<byte[], byte[]> record) {
         if (clock.advanceTo(record.timestamp(), liveRows > 0)) {
-            var times = ByteBuffer.allocate(CLOCK_BYTES).putLong(clock.nowMs()).putLong(clock.quietUntilMs());
+            var times = ByteBuffer.allocate(CLOCK_BYTES).putLong(clock.nowMs()).putLong(clock.outageGraceUntilMs());
             rows.put(CLOCK_KEY, times.array());
         }
         outputs.begin(record, context.recordMetadata().orElseThrow(), clock.nowMs());
@@ -79,7 +79,7 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
     }
 
     private void fireDue() {
-        if (clock.isQuiet()) {
+        if (clock.isInOutageGrace()) {
             return;
         }
         for (var due = nextDue(); due != null; due = nextDue()) {
@@ -110,7 +110,7 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
         String named = envelope.getTenantId() + ":" + envelope.getSessionId();
         if (!named.equals(new String(record.key(), StandardCharsets.UTF_8))) {
             String detail = "session " + named + " under another key";
-            judge.refuseUnknown(record.key(), envelope, "key_mismatch", detail);
+            judge.rejectUnknown(record.key(), envelope, "key_mismatch", detail);
             return;
         }
         var row = load(key);
@@ -122,9 +122,9 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
                     timers.schedule(key, dueMs(session));
                 }
             }
-        } else if (row instanceof Gravestone grave) {
-            if (judge.refuseArchived(record.key(), grave, envelope)) {
-                keep(key, grave);
+        } else if (row instanceof Tombstone tombstone) {
+            if (judge.rejectArchived(record.key(), tombstone, envelope)) {
+                keep(key, tombstone);
             }
         } else {
             create(key, event, envelope);
@@ -134,7 +134,7 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
     private void create(Bytes key, SpecificRecordBase event, Envelope envelope) {
         int home = Utils.toPositive(Utils.murmur2(key.get())) % partitions;
         if (home != context.taskId().partition()) {
-            judge.refuseUnknown(key.get(), envelope, "wrong_partition", "this key belongs to partition " + home);
+            judge.rejectUnknown(key.get(), envelope, "wrong_partition", "this key belongs to partition " + home);
         } else if (event instanceof SessionCreated created) {
             var row = judge.create(key.get(), created);
             if (row != null) {
@@ -144,7 +144,7 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
             }
         } else {
             String detail = envelope.getEventType() + " before session_created";
-            judge.refuseUnknown(key.get(), envelope, "unknown_session", detail);
+            judge.rejectUnknown(key.get(), envelope, "unknown_session", detail);
         }
     }
 
@@ -169,6 +169,6 @@ final class SessionProcessor implements Processor<byte[], byte[], byte[], byte[]
         if (row instanceof SessionState session) {
             return changes.dueMs(session);
         }
-        return row instanceof Gravestone grave ? grave.getExpiresAt() : Timers.NEVER;
+        return row instanceof Tombstone tombstone ? tombstone.getExpiresAt() : Timers.NEVER;
     }
 }

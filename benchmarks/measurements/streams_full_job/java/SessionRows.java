@@ -37,7 +37,7 @@ final class SessionRows {
         row.setDataClasses(new ArrayList<>());
         addClasses(row, envelope.getDataClasses());
         row.setProducers(new ArrayList<>());
-        row.setRefusals(new ArrayList<>());
+        row.setRejections(new ArrayList<>());
         row.setCleanups(new ArrayList<>());
         row.setParentSessionId(event.getParentSessionId());
         row.setRestoredFromSnapshotId(event.getRestoredFromSnapshotId());

@@ -329,7 +329,7 @@ REACH_ALERTS = AlertGroup(
 # Alerts on what processors say of themselves; pure.
 
 
-_QUIET = "sessionary_processor_quiet_partitions > 0"
+_IN_GRACE = "sessionary_processor_outage_grace_partitions > 0"
 _DUE = "max by (instance, partition) (sessionary_processor_timers_due)"
 _FIRED = "sum by (instance) (increase(sessionary_processor_timers_fired_total[2m])) > 0"
 _UNKNOWN = 'sessionary_processor_tool_calls{state="unknown"}'
@@ -372,24 +372,24 @@ PROCESSOR_ALERTS = AlertGroup(
             "",
             Severity.PAGE,
             "{{ $labels.instance }} failed to judge events",
-            "The processor's own code failed at events; they are refused as internal_error. Events: "
+            "The processor's own code failed at events; they are rejected as internal_error. Events: "
             "{{ $value | humanize }}.",
         ),
         Alert(
-            "SessionarySecurityRefusals",
+            "SessionarySecurityRejections",
             risen_counter(
-                'sessionary_processor_refused_total{security="true"}', ["reason"], above="$security_refusals"
+                'sessionary_processor_rejected_total{security="true"}', ["reason"], above="$security_rejections"
             ),
             "",
             Severity.TICKET,
-            "events were refused for security: {{ $labels.reason }}",
-            "Within ${window_s} s, {{ $value | humanize }} events were refused with the reason {{ $labels.reason }}: "
+            "events were rejected for security: {{ $labels.reason }}",
+            "Within ${window_s} s, {{ $value | humanize }} events were rejected with the reason {{ $labels.reason }}: "
             "their sender reported what it may not.",
         ),
         Alert(
             "SessionaryTimersStuck",
             f"(\n  {_DUE} > $timers_due\n  or ({_DUE} > 0 unless on (instance) {_FIRED})\n)\n"
-            f"unless on (instance) {_QUIET}",
+            f"unless on (instance) {_IN_GRACE}",
             "page_for_s",
             Severity.PAGE,
             "{{ $value }} timeouts of partition {{ $labels.partition }} are due and do not fire",
@@ -408,11 +408,11 @@ PROCESSOR_ALERTS = AlertGroup(
         ),
         Alert(
             "SessionaryTimeoutGuard",
-            "max by (instance) (sessionary_processor_quiet_partitions) > 0",
+            "max by (instance) (sessionary_processor_outage_grace_partitions) > 0",
             "ticket_for_s",
             Severity.TICKET,
             "{{ $value }} partitions of {{ $labels.instance }} hold their timeouts back",
-            "The log has silences, so the processor {{ $labels.instance }} cannot tell a dead agent from a broken "
+            "The log has outages, so the processor {{ $labels.instance }} cannot tell a dead agent from a broken "
             "connection. No session of these partitions times out meanwhile.",
         ),
         Alert(

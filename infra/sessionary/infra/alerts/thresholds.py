@@ -28,7 +28,7 @@ class Thresholds(BaseModel):
     timers_due: int = Field(ge=0)
     timer_lateness_s: float = Field(gt=0)
     clock_ahead_s: float = Field(gt=0)
-    security_refusals: int = Field(ge=0)
+    security_rejections: int = Field(ge=0)
     spool_bytes: int = Field(ge=0)
     sessions_over_context_limit: int = Field(ge=0)
     deduplication_window_ratio: float = Field(gt=0)

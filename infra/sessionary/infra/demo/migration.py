@@ -34,7 +34,7 @@ epochs AS
     FROM audit FINAL {_OF_SESSION} AND audit_seq > 0 AND owner_service IS NOT NULL
     GROUP BY tenant_id, session_id, epoch
 ),
-refusals AS
+rejections AS
 (
     SELECT source_partition, source_offset, reason FROM rejected FINAL {_OF_SESSION}
 ),
@@ -43,9 +43,9 @@ moments AS
     SELECT
         h.appended_at AS time, h.source_offset AS place, 0 AS part, h.service_id AS service, h.agent_id AS agent,
         h.event_type AS event_type, h.payload_json AS payload, ifNull(h.actor, '') AS actor, h.epoch AS epoch,
-        r.reason AS refusal
+        r.reason AS rejection
     FROM (SELECT * FROM history FINAL {_OF_SESSION} AND event_type NOT IN ('heartbeat', 'tick')) AS h
-    LEFT JOIN refusals AS r ON r.source_partition = h.source_partition AND r.source_offset = h.source_offset
+    LEFT JOIN rejections AS r ON r.source_partition = h.source_partition AND r.source_offset = h.source_offset
     UNION ALL
     SELECT
         appended_at, source_offset, 1 + source_n, 'processor', '', event_type, toJSONString(map('reason', reason)), '',
@@ -54,7 +54,7 @@ moments AS
 )
 SELECT
     m.time AS time, m.service AS service, m.agent AS agent, m.event_type AS event_type, m.payload AS payload,
-    m.actor AS actor, m.epoch AS epoch, m.refusal AS refusal, a.owner AS owner, a.epoch AS owner_epoch,
+    m.actor AS actor, m.epoch AS epoch, m.rejection AS rejection, a.owner AS owner, a.epoch AS owner_epoch,
     b.epoch AS epoch_before
 FROM (SELECT *, {{session:String}} AS of FROM moments) AS m
 ASOF LEFT JOIN epochs AS a ON a.of = m.of AND m.place >= a.first
@@ -103,7 +103,7 @@ SELECT
     (SELECT uniqExact(source_offset) FROM audit {_OF_SESSION}
         AND (kind = 'release' OR transition = 'T13')) = 3 AS audit,
     (SELECT uniqExact(source_offset) FROM rejected {_OF_SESSION})
-        >= (SELECT uniqExact(source_offset) FROM audit {_OF_SESSION} AND kind = 'refusal') AS rejected,
+        >= (SELECT uniqExact(source_offset) FROM audit {_OF_SESSION} AND kind = 'rejection') AS rejected,
     (SELECT max(last_offset) FROM batches WHERE partition = partition_of) >= toInt64(last) AS batches"""
 
 
@@ -114,7 +114,7 @@ SELECT
 _OF_ANY_EPOCH: Final = ("resources_released",)
 
 
-_ANSWERS: Final = {True: "approved", False: "refused", None: "resumed"}
+_ANSWERS: Final = {True: "approved", False: "denied", None: "resumed"}
 
 
 def _joined(what: str, why: str | None) -> str:
@@ -155,7 +155,7 @@ def tell_trail(rows: Iterable[Row]) -> list[Row]:
             "actor": row["actor"],
             "event": row["event_type"],
             "what": describe(json.loads(row["payload"])) if describe else "",
-            "refusal": row["refusal"],
+            "rejection": row["rejection"],
             "owner": row["owner"],
             "owner_epoch": row["owner_epoch"],
         }
@@ -172,16 +172,16 @@ def describe_line(line: Row) -> str:
     """Return what a line of the trail says, for people: the event, and what became of it."""
     text = ": ".join(filter(None, (line["event"], line["what"])))
     by = f", by {line['actor']}" if line["actor"] else ""
-    return f"{text}{by}" + (f"; refused: {line['refusal']}" if line["refusal"] else "")
+    return f"{text}{by}" + (f"; rejected: {line['rejection']}" if line["rejection"] else "")
 
 
 def count_stale_events(rows: Iterable[Row], *, accepted: bool) -> int:
-    """Return how many events spoke for an epoch that was over, and were accepted, or were refused.
+    """Return how many events spoke for an epoch that was over, and were accepted, or were rejected.
 
     `rows` are those of `TRAIL`.
     """
     return sum(
-        row["epoch"] < row["epoch_before"] and accepted == (not row["refusal"])
+        row["epoch"] < row["epoch_before"] and accepted == (not row["rejection"])
         for row in rows
         if row["event_type"] not in _OF_ANY_EPOCH
     )
@@ -254,13 +254,13 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
         "owned_by": owners_in_turn(owners),
         "epochs": len(owners),
         "epochs_with_two_owners": shared[0]["epochs"],
-        "stale_events_refused": count_stale_events(moments, accepted=False),
+        "stale_events_rejected": count_stale_events(moments, accepted=False),
         "stale_events_accepted": count_stale_events(moments, accepted=True),
         "approvals": sum(row["answer"] == "approved" for row in waits),
         "migrations_completed": len(freezes),
         "freeze_ms": freezes[0] if freezes else None,
         "take_overs": sum(row["how"] == "taken_over" for row in owners),
-        "claims_refused": sum(row["refusal"] == "owner_alive" for row in moments),
+        "claims_rejected": sum(row["rejection"] == "owner_alive" for row in moments),
         "tasks_done": sum(row["times_done"] > 0 for row in tasks),
         "tasks_done_twice": sum(row["times_done"] > 1 for row in tasks),
         "handovers_made": len(handovers),

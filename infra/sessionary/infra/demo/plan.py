@@ -48,7 +48,7 @@ Verb = Literal[
     "illegal",
     "broken",
 ]
-Outcome = Literal[
+PlannedOutcome = Literal[
     "completed",
     "closed",
     "cancelled",
@@ -77,7 +77,7 @@ BROKEN: tuple[BrokenRecord, ...] = (
     "duplicate",
 )
 
-EXPECTED: dict[Outcome, tuple[str, ...]] = {
+EXPECTED: dict[PlannedOutcome, tuple[str, ...]] = {
     "completed": ("T01", "T02", "T13"),
     "closed": ("T01", "T02", "T13"),
     "cancelled": ("T01", "T02", "T13"),
@@ -89,10 +89,10 @@ EXPECTED: dict[Outcome, tuple[str, ...]] = {
     "never_started": ("T01", "T03"),
     "illegal": ("T01", "T02", "T13"),
 }
-SILENT: frozenset[Outcome] = frozenset({"silent", "never_started"})
+SILENT: frozenset[PlannedOutcome] = frozenset({"silent", "never_started"})
 # Even a demo of six sessions shows each of these kinds.
-_FIRST: tuple[Outcome, ...] = ("completed", "silent", "paused", "illegal", "recovered", "failed_start")
-_OUTCOME_MIX: tuple[Outcome, ...] = (
+_FIRST: tuple[PlannedOutcome, ...] = ("completed", "silent", "paused", "illegal", "recovered", "failed_start")
+_OUTCOME_MIX: tuple[PlannedOutcome, ...] = (
     *("completed",) * 8,
     *("closed",) * 2,
     *("paused",) * 2,
@@ -130,7 +130,7 @@ class PlannedSession(NamedTuple):
     user_id: str
     data_classes: tuple[DataClass, ...]
     run_name: str
-    outcome: Outcome
+    outcome: PlannedOutcome
     limits: Limits
     actions: tuple[Action, ...]
 
@@ -185,8 +185,8 @@ def limits_for(speed: float) -> Limits:
     )
 
 
-def _draw_outcomes(count: int, rng: random.Random) -> list[Outcome]:
-    outcomes: list[Outcome] = list(_FIRST)
+def _draw_outcomes(count: int, rng: random.Random) -> list[PlannedOutcome]:
+    outcomes: list[PlannedOutcome] = list(_FIRST)
     while len(outcomes) < count:
         outcome_mix = list(_OUTCOME_MIX)
         rng.shuffle(outcome_mix)
@@ -211,7 +211,7 @@ def _start_times(runs: Sequence[Run], speed: float, gap_s_max: float) -> list[fl
 class _ActionBuilder:
     """Builds the actions of one session in order of time."""
 
-    def __init__(self, run: Run, outcome: Outcome, start_s: float, speed: float, rng: random.Random) -> None:
+    def __init__(self, run: Run, outcome: PlannedOutcome, start_s: float, speed: float, rng: random.Random) -> None:
         self._run, self._outcome, self._speed, self._rng = run, outcome, speed, rng
         self._start_s = start_s
         self._shift_s = _START_DELAY_S

@@ -161,12 +161,12 @@ def _retry_verdict(verb: Callable[[], object]) -> None:
 # Records that a broken or hostile sender would send, made by a plain producer.
 #
 #     kind              what is wrong                      outcome
-#     wrong_bytes       bytes that are not Avro            refused: undecodable
-#     unknown_schema    a fingerprint of no schema         refused: unknown_schema
-#     bad_key           a key that names no session        refused: bad_key
-#     key_mismatch      another session in the envelope    refused: key_mismatch
-#     foreign_tenant    another tenant in the envelope     refused: foreign_tenant
-#     stale_epoch       an epoch below the session's       refused: stale_epoch
+#     wrong_bytes       bytes that are not Avro            rejected: undecodable
+#     unknown_schema    a fingerprint of no schema         rejected: unknown_schema
+#     bad_key           a key that names no session        rejected: bad_key
+#     key_mismatch      another session in the envelope    rejected: key_mismatch
+#     foreign_tenant    another tenant in the envelope     rejected: foreign_tenant
+#     stale_epoch       an epoch below the session's       rejected: stale_epoch
 #     duplicate         one valid event sent twice         one applied, one duplicate
 #
 # Each acknowledged record becomes a journal line, in the format of the client's journal. A record
@@ -485,7 +485,7 @@ class PlanRunner:
                 journal_path=self._journal_path(f"{session.tenant_id}-{session.service_id}"),
                 spool_dir=self._folder / "spool",
                 handle_sigterm=False,
-                poll_interval_s=0.0,  # time-outs and refusals are planned
+                poll_interval_s=0.0,  # time-outs and rejections are planned
             )
             client = SessionClient(
                 tenant_id=session.tenant_id,

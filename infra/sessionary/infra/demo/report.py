@@ -84,7 +84,7 @@ SELECT
     (SELECT sum(audited) FROM {_BATCHES}) -
         (SELECT count() FROM audit WHERE (source_partition, batch_number) IN
             (SELECT partition, number FROM {_BATCHES})) AS audit,
-    (SELECT sum(refused) FROM {_BATCHES}) -
+    (SELECT sum(rejected) FROM {_BATCHES}) -
         (SELECT count() FROM (SELECT * FROM rejected) AS r
             INNER JOIN (SELECT partition, min(first_offset) AS low, max(last_offset) AS high
                 FROM {_BATCHES} GROUP BY partition) AS w ON r.source_partition = w.partition

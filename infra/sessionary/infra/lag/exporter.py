@@ -31,7 +31,7 @@ class LagExporter(Collector):
         row_delays: Callable[[], tuple[RowDelay, ...] | None],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`row_delays` returns what ClickHouse told last. `clock_s` is monotonic."""
+        """`row_delays` returns what ClickHouse reported last. `clock_s` is monotonic."""
         self._row_delays = row_delays
         self._clock_s = clock_s
         self._report: LagReport | None = None

@@ -26,10 +26,10 @@ from sessionary.infra.lag.lag_tracker import (
     GroupOffsets,
     GroupState,
     LagTracker,
+    LogPartition,
     LogRange,
     PartitionLag,
-    Place,
-    UnreadPlace,
+    UnreadPosition,
     pipeline_groups,
 )
 from sessionary.schemas.errors import Unavailable
@@ -93,12 +93,14 @@ class ClusterSampler:
             for group, topic in read.items()
         )
         wanted = {topic: counts[topic] for group in groups for topic in group.topics if topic in counts}
-        logs = _ask_logs(admin, [Place(topic, n) for topic, count in wanted.items() for n in range(count)], timeout_s)
+        logs = _ask_logs(
+            admin, [LogPartition(topic, n) for topic, count in wanted.items() for n in range(count)], timeout_s
+        )
         return ClusterSample(time.time(), groups, wanted, logs, {})
 
 
 def _group_offsets(
-    group: str, topic: str, state: ConsumerGroupState, committed: Mapping[str, Mapping[Place, int] | None]
+    group: str, topic: str, state: ConsumerGroupState, committed: Mapping[str, Mapping[LogPartition, int] | None]
 ) -> GroupOffsets:
     """`committed` lacks groups that Kafka does not know: they have committed nothing."""
     offsets = committed.get(group, {})
@@ -111,21 +113,21 @@ def _group_offsets(
 
 def _ask_committed(
     admin: AdminClient, groups: Iterable[str], timeout_s: float
-) -> dict[str, Mapping[Place, int] | None]:
+) -> dict[str, Mapping[LogPartition, int] | None]:
     """Return each group's committed offsets; None if Kafka does not tell them."""
     asked: dict[str, Future[Any]] = {}
     for group in groups:  # a request takes one group
         request = [ConsumerGroupTopicPartitions(group)]
         asked.update(admin.list_consumer_group_offsets(request, request_timeout=timeout_s))
-    found: dict[str, Mapping[Place, int] | None] = dict.fromkeys(asked)
+    found: dict[str, Mapping[LogPartition, int] | None] = dict.fromkeys(asked)
     for group, answer in asked.items():
         with suppress(KafkaException, TimeoutError):
             places = take_answer(answer, timeout_s).topic_partitions
-            found[group] = {Place(one.topic, one.partition): one.offset for one in places if one.offset >= 0}
+            found[group] = {LogPartition(one.topic, one.partition): one.offset for one in places if one.offset >= 0}
     return found
 
 
-def _ask_logs(admin: AdminClient, places: Iterable[Place], timeout_s: float) -> dict[Place, LogRange]:
+def _ask_logs(admin: AdminClient, places: Iterable[LogPartition], timeout_s: float) -> dict[LogPartition, LogRange]:
     """Return the range of each log whose leader answers all three questions."""
     wanted = [TopicPartition(*place) for place in places]
     if not wanted:
@@ -137,11 +139,11 @@ def _ask_logs(admin: AdminClient, places: Iterable[Place], timeout_s: float) -> 
         )
         return asked
 
-    def take_answers(asked: dict[TopicPartition, Future[Any]], take: Callable[[Any], T]) -> dict[Place, T]:
-        found: dict[Place, T] = {}
+    def take_answers(asked: dict[TopicPartition, Future[Any]], take: Callable[[Any], T]) -> dict[LogPartition, T]:
+        found: dict[LogPartition, T] = {}
         for place, answer in asked.items():
             with suppress(KafkaException, TimeoutError):
-                found[Place(place.topic, place.partition)] = take(take_answer(answer, timeout_s))
+                found[LogPartition(place.topic, place.partition)] = take(take_answer(answer, timeout_s))
         return found
 
     specs: tuple[OffsetSpec, ...] = (
@@ -190,12 +192,12 @@ class FirstRecordReader:
         }
         self._idle = {getattr(settings.topics, topic): is_idle for topic, is_idle in IDLE_RECORDS.items()}
         self._consumer: Consumer | None = None
-        self._found: dict[UnreadPlace, FirstRecord] = {}
-        self._late: set[Place] = set()
+        self._found: dict[UnreadPosition, FirstRecord] = {}
+        self._late: set[LogPartition] = set()
 
     def read_first(
-        self, wanted: Collection[UnreadPlace], log_ends: Mapping[Place, int], timeout_s: float
-    ) -> dict[UnreadPlace, FirstRecord]:
+        self, wanted: Collection[UnreadPosition], log_ends: Mapping[LogPartition, int], timeout_s: float
+    ) -> dict[UnreadPosition, FirstRecord]:
         """Return the first record of each place that answers, or that there is none.
 
         `log_ends`: where the logs end now. Blocks for `timeout_s`, 50 ms more at most.
@@ -228,8 +230,8 @@ class FirstRecordReader:
             self._consumer.list_topics(timeout=timeout_s)
         return self._consumer
 
-    def _read_missing(self, consumer: Consumer, missing: list[UnreadPlace], deadline_s: float) -> None:
-        left: dict[Place, list[int]] = {}
+    def _read_missing(self, consumer: Consumer, missing: list[UnreadPosition], deadline_s: float) -> None:
+        left: dict[LogPartition, list[int]] = {}
         # Places that did not answer last time come last, so that they do not hold up the others.
         for place, offset in sorted(missing, key=lambda unread: (unread.place in self._late, unread)):
             left.setdefault(place, []).append(offset)
@@ -241,7 +243,7 @@ class FirstRecordReader:
         if not answered:  # it may have lost its last broker for ever (librdkafka issue 5301)
             self.close()
 
-    def _read_some(self, consumer: Consumer, left: dict[Place, list[int]], deadline_s: float) -> bool:
+    def _read_some(self, consumer: Consumer, left: dict[LogPartition, list[int]], deadline_s: float) -> bool:
         """Read at the lowest offset of some partitions; return whether anything arrived."""
         asked = {place: offsets[0] for place, offsets in islice(left.items(), _PARTITIONS_AT_ONCE)}
         consumer.assign([TopicPartition(*place, offset) for place, offset in asked.items()])
@@ -259,9 +261,15 @@ class FirstRecordReader:
             left[place] = left.pop(place)
         return answered
 
-    def _take_message(self, message: Message, asked: dict[Place, int], left: dict[Place, list[int]]) -> bool:
+    def _take_message(
+        self, message: Message, asked: dict[LogPartition, int], left: dict[LogPartition, list[int]]
+    ) -> bool:
         """Take a record, or the log's end, if its partition still waits for one."""
-        place, offset, error = Place(message.topic() or "", message.partition() or 0), message.offset(), message.error()
+        place, offset, error = (
+            LogPartition(message.topic() or "", message.partition() or 0),
+            message.offset(),
+            message.error(),
+        )
         if place not in asked or offset is None or offset < asked[place]:
             return False
         if error is None:
@@ -275,7 +283,7 @@ class FirstRecordReader:
             return False
         del asked[place]
         passed = [wanted for wanted in left[place] if wanted <= offset]
-        self._found.update((UnreadPlace(place, wanted), first) for wanted in passed)
+        self._found.update((UnreadPosition(place, wanted), first) for wanted in passed)
         left[place] = left[place][len(passed) :]
         if not left[place]:
             del left[place]
@@ -316,7 +324,7 @@ class LagMonitor:
         began_s = time.monotonic()
         sample = self._sampler.take_sample(_ASK_S)
         log_ends = {place: log.end for place, log in sample.logs.items()}
-        first_records = self._reader.read_first(sample.unread_places(), log_ends, read_s)
+        first_records = self._reader.read_first(sample.unread_positions(), log_ends, read_s)
         partitions = self._tracker.track_sample(sample._replace(first_records=first_records))
         return LagReport(sample.at_s, time.monotonic() - began_s, tuple(partitions))
 

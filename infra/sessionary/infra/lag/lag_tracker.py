@@ -10,17 +10,17 @@ from sessionary.schemas.topics import SINK_TOPICS, TopicNames
 # What Kafka says about groups, logs and unread records at one time; pure.
 
 
-class Place(NamedTuple):
+class LogPartition(NamedTuple):
     """A partition of a topic."""
 
     topic: str
     partition: int
 
 
-class UnreadPlace(NamedTuple):
+class UnreadPosition(NamedTuple):
     """Where a group goes on reading a partition."""
 
-    place: Place
+    place: LogPartition
     offset: int
 
 
@@ -72,9 +72,9 @@ class GroupOffsets(NamedTuple):
     group: str
     state: GroupState
     topics: frozenset[str]
-    committed: Mapping[Place, int] | None
+    committed: Mapping[LogPartition, int] | None
 
-    def position_in(self, place: Place, log: LogRange) -> int:
+    def position_in(self, place: LogPartition, log: LogRange) -> int:
         """Return the offset from which the group reads on; the log's start without a commit."""
         return max(log.start, (self.committed or {}).get(place, log.start))
 
@@ -89,18 +89,18 @@ class ClusterSample(NamedTuple):
     at_s: float
     groups: tuple[GroupOffsets, ...]
     partition_counts: Mapping[str, int]
-    logs: Mapping[Place, LogRange]
-    first_records: Mapping[UnreadPlace, FirstRecord]
+    logs: Mapping[LogPartition, LogRange]
+    first_records: Mapping[UnreadPosition, FirstRecord]
 
-    def unread_places(self) -> set[UnreadPlace]:
+    def unread_positions(self) -> set[UnreadPosition]:
         """Return where groups go on reading, if the log does not end there."""
         return {
-            UnreadPlace(place, position)
+            UnreadPosition(place, position)
             for group in self.groups
             if group.committed is not None
             for topic in group.topics
             for partition in range(self.partition_counts.get(topic, 0))
-            if (log := self.logs.get(place := Place(topic, partition))) is not None
+            if (log := self.logs.get(place := LogPartition(topic, partition))) is not None
             and (position := group.position_in(place, log)) < log.end
         }
 
@@ -275,7 +275,7 @@ class LagTracker:
         self._window_s = window_s
         self._idle_s = idle_s
         self._step_s = window_s / _OBSERVATIONS_PER_WINDOW
-        self._seen: dict[tuple[str, Place], list[Observation]] = {}
+        self._seen: dict[tuple[str, LogPartition], list[Observation]] = {}
 
     def track_sample(self, sample: ClusterSample) -> list[PartitionLag]:
         """Return the lag of each partition of each group, in order; samples come in their order."""
@@ -292,14 +292,14 @@ class LagTracker:
         sample: ClusterSample,
         group: GroupOffsets,
         topic: str,
-        former: dict[tuple[str, Place], list[Observation]],
+        former: dict[tuple[str, LogPartition], list[Observation]],
     ) -> Iterator[PartitionLag]:
         name, state = group.group, group.state
         if topic not in sample.partition_counts:
             yield PartitionLag(name, state, topic, None, PartitionState.NO_TOPIC)
             return
         for partition in range(sample.partition_counts[topic]):
-            place = Place(topic, partition)
+            place = LogPartition(topic, partition)
             log = sample.logs.get(place)
             if log is None or group.committed is None:
                 yield PartitionLag(name, state, topic, partition, PartitionState.UNKNOWN)
@@ -308,7 +308,7 @@ class LagTracker:
                 yield self._track_partition(sample, group, place, log, seen)
 
     def _track_partition(
-        self, sample: ClusterSample, group: GroupOffsets, place: Place, log: LogRange, seen: list[Observation]
+        self, sample: ClusterSample, group: GroupOffsets, place: LogPartition, log: LogRange, seen: list[Observation]
     ) -> PartitionLag:
         committed = (group.committed or {}).get(place)
         lag, lag_s = _measure_lag(sample, group, place, log)
@@ -355,19 +355,21 @@ class LagTracker:
         return seen
 
 
-def _measure_lag(sample: ClusterSample, group: GroupOffsets, place: Place, log: LogRange) -> tuple[int, float | None]:
+def _measure_lag(
+    sample: ClusterSample, group: GroupOffsets, place: LogPartition, log: LogRange
+) -> tuple[int, float | None]:
     """Return the lag in offsets and in seconds, None if the record's time is unknown."""
     position = group.position_in(place, log)
-    first = sample.first_records.get(UnreadPlace(place, position))
+    first = sample.first_records.get(UnreadPosition(place, position))
     if position >= log.end or (first is not None and first.timestamp_ms is None):
         return 0, 0.0
     committed = (group.committed or {}).get(place, log.start)
     return log.end - committed, None if first is None else _age_s(sample, first.timestamp_ms)
 
 
-def _lets_wait(sample: ClusterSample, group: GroupOffsets, place: Place, log: LogRange) -> bool:
+def _lets_wait(sample: ClusterSample, group: GroupOffsets, place: LogPartition, log: LogRange) -> bool:
     """Return whether the oldest unread record is one that the group's sink lets wait."""
-    first = sample.first_records.get(UnreadPlace(place, group.position_in(place, log)))
+    first = sample.first_records.get(UnreadPosition(place, group.position_in(place, log)))
     is_reading = is_sink_group(group.group, place.topic) and not group.state.is_memberless
     return is_reading and first is not None and first.is_idle
 

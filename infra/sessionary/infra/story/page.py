@@ -115,9 +115,9 @@ def _draw_lane(svg: Element, axis: _Axis, y: float, lane: str, moments: Iterable
 
 def _draw_moment(svg: Element, axis: _Axis, y: float, moment: Moment) -> None:
     x, title = axis.x_of(moment.at_us), f"{clock_text(moment.at_us)} {moment.name}: {describe_moment(moment)}"
-    if moment.refusal:
+    if moment.rejection:
         cross = f"M{x - 5} {y + 2} l10 10 m0 -10 l-10 10"
-        _add_mark(svg, "path", title, class_="refusal", d=cross)
+        _add_mark(svg, "path", title, class_="rejection", d=cross)
     elif moment.took_s is not None:
         width = axis.x_of(moment.at_us + round(moment.took_s * 1e6)) - x
         title = f"{title} ({format_duration(moment.took_s)})"
@@ -176,19 +176,19 @@ svg text { fill: var(--ink); } svg .tick { fill: var(--dim); text-anchor: middle
 svg .lane { font-weight: 600; } svg .total { text-anchor: end; } svg .state-name { fill: #fff; }
 .grid, .lane-line { stroke: var(--line); } .beat { stroke: var(--good); stroke-width: 1.5; }
 .bar.model { fill: var(--model); } .bar.tool { fill: var(--tool); } .event { fill: var(--dim); }
-.refusal { stroke: var(--warn); stroke-width: 3; fill: none; } .deadline { fill: var(--warn); }
+.rejection { stroke: var(--warn); stroke-width: 3; fill: none; } .deadline { fill: var(--warn); }
 .due { stroke: var(--warn); stroke-dasharray: 5 4; } .cost { stroke: var(--good); stroke-width: 2; fill: none; }
 .state { fill: #7a8699; } .Active { fill: #2e8540; } .Paused { fill: #5c6bc0; } .Error, .Timeout { fill: #c62828; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 th { text-align: left; color: var(--dim); } td, th { padding: .2rem .6rem .2rem 0; border-top: 1px solid var(--line);
   vertical-align: top; } td { overflow-wrap: anywhere; } td.short { white-space: nowrap; overflow-wrap: normal;
   max-width: 14rem; overflow: hidden; text-overflow: ellipsis; font-variant-numeric: tabular-nums; }
-.refused td { color: var(--warn); } .legend { color: var(--dim); font-size: .85rem; }
+.rejected td { color: var(--warn); } .legend { color: var(--dim); font-size: .85rem; }
 """
 _LEGEND: Final = (
     "Bars: blue a model call, orange other work; an activity lasts until the process's next event. "
     "Green strokes: heartbeats. "
-    "Red crosses: refused events. Red diamonds: deadlines that fired. Move the pointer over a mark to read it."
+    "Red crosses: rejected events. Red diamonds: deadlines that fired. Move the pointer over a mark to read it."
 )
 
 
@@ -221,7 +221,7 @@ def render_page(heading: Heading, chart: Chart) -> str:
     body = SubElement(html, "body")
     SubElement(body, "h1").text = f"{heading.tenant}: session {heading.session}"
     facts = SubElement(body, "dl")
-    for name, value in {**_told_facts(chart.moments), **heading.facts, "integrity": heading.integrity}.items():
+    for name, value in {**_reported_facts(chart.moments), **heading.facts, "integrity": heading.integrity}.items():
         fact = SubElement(facts, "div")
         SubElement(fact, "dt").text, SubElement(fact, "dd").text = name, value
     if heading.cut:
@@ -232,7 +232,7 @@ def render_page(heading: Heading, chart: Chart) -> str:
     return "<!doctype html>\n" + tostring(html, encoding="unicode", method="html") + "\n"
 
 
-def _told_facts(moments: Sequence[Moment]) -> dict[str, str]:
+def _reported_facts(moments: Sequence[Moment]) -> dict[str, str]:
     totals = add_totals(moments)
     span_s = (moments[-1].at_us - moments[0].at_us) / 1e6
     return {
@@ -241,7 +241,7 @@ def _told_facts(moments: Sequence[Moment]) -> dict[str, str]:
         "agents and processes": ", ".join(totals.lanes),
         "tokens": f"{totals.tokens_in:,} in, {totals.tokens_out:,} out",
         "cost": format_usd(totals.cost_usd_micros),
-        "refused": f"{totals.refusals:,}",
+        "rejected": f"{totals.rejections:,}",
     }
 
 
@@ -251,7 +251,7 @@ def _add_table(body: Element, moments: Sequence[Moment]) -> None:
     for title in ("time (UTC)", "agent", "event", "what", "took"):
         SubElement(head, "th").text = title
     for moment in moments:
-        row = SubElement(table, "tr", {"class": "refused"} if moment.refusal else {})
+        row = SubElement(table, "tr", {"class": "rejected"} if moment.rejection else {})
         for text in (clock_text(moment.at_us), moment.lane, moment.name):
             SubElement(row, "td", {"class": "short", "title": text}).text = text
         SubElement(row, "td").text = describe_moment(moment)

@@ -17,7 +17,7 @@ _CALL_ENDS: Final = frozenset({"tool_call_succeeded", "tool_call_failed", "step_
 
 
 class Usage(NamedTuple):
-    """Tokens and cost of one call that was not refused."""
+    """Tokens and cost of one call that was not rejected."""
 
     model: str
     tokens_in: int
@@ -40,7 +40,7 @@ class Moment(NamedTuple):
         took_s: Of an activity: time until the same process's next event. Of a tool call or a step:
             until its end; None if it has none.
         states: The session's state before and after, if it changed.
-        refusal: Why the processor refused the event; empty if it did not.
+        rejection: Why the processor rejected the event; empty if it did not.
         notes: What else the audit trail says of it, such as a gap.
         phases: The phases that the process went through before it.
         usage: Tokens and cost, if any.
@@ -56,7 +56,7 @@ class Moment(NamedTuple):
     producer_id: str = ""
     took_s: float | None = None
     states: tuple[str, str] | None = None
-    refusal: str = ""
+    rejection: str = ""
     notes: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
     usage: Usage | None = None
@@ -64,16 +64,16 @@ class Moment(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What a story adds up to; tokens and cost without refused events."""
+    """What a story adds up to; tokens and cost without rejected events."""
 
     tokens_in: int
     tokens_out: int
     cost_usd_micros: int
-    refusals: int
+    rejections: int
     lanes: tuple[str, ...]
 
 
-def tell_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
+def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
     """Return the moments of a session in the order of its log.
 
     Args:
@@ -102,7 +102,7 @@ def tell_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
             start = calls.pop(call)
             moments[start] = _ended_call(moments[start], row)
             continue
-        if row["event_type"] in _CALL_STARTS and not _refusal(judged):
+        if row["event_type"] in _CALL_STARTS and not _rejection(judged):
             calls[call] = len(moments)
         before = tuple(f"{_payload(one, {}).get('phase')}" for one in phases.pop(row["producer_id"], []))
         moments.append(_event_moment(row, judged, lanes.lane_of(row), before, busy_until.get(number)))
@@ -119,14 +119,14 @@ def add_totals(moments: Sequence[Moment]) -> Totals:
         sum(usage.tokens_in for usage in usages),
         sum(usage.tokens_out for usage in usages),
         sum(usage.cost_usd_micros for usage in usages),
-        sum(1 for moment in moments if moment.refusal),
+        sum(1 for moment in moments if moment.rejection),
         tuple(dict.fromkeys(moment.lane for moment in moments if moment.producer_id)),
     )
 
 
 def describe_moment(moment: Moment) -> str:
-    """Return a moment on one line: its state change, its text, its refusal and its notes."""
-    parts = [f"refused: {moment.refusal}"] if moment.refusal else []
+    """Return a moment on one line: its state change, its text, its rejection and its notes."""
+    parts = [f"rejected: {moment.rejection}"] if moment.rejection else []
     if moment.states:
         before = "" if moment.states[0] == _NO_STATE else f"{moment.states[0]} "
         parts.append(f"{before}→ {moment.states[1]}")
@@ -177,13 +177,13 @@ def _next_times(rows: Sequence[Row]) -> dict[int, int]:
     return found
 
 
-def _refusal(judged: Iterable[Row]) -> str:
-    return next((f"{row['reason_code']}" for row in judged if row["kind"] == "refusal"), "")
+def _rejection(judged: Iterable[Row]) -> str:
+    return next((f"{row['reason_code']}" for row in judged if row["kind"] == "rejection"), "")
 
 
 def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...], next_us: int | None) -> Moment:
     payload: Payload | None = _payload(row, None)
-    event_type, refusal = f"{row['event_type']}", _refusal(judged)
+    event_type, rejection = f"{row['event_type']}", _rejection(judged)
     is_busy = event_type == "session_activity" and next_us is not None
     return Moment(
         at_us=time_us(row["appended_at"]),
@@ -195,10 +195,10 @@ def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...
         producer_id=row["producer_id"],
         took_s=max(next_us - time_us(row["occurred_at"]), 0) / 1e6 if is_busy and next_us is not None else None,
         states=_states(judged),
-        refusal=refusal,
-        notes=tuple(one_line(f"{one['kind']}: {one['reason']}") for one in judged if one["kind"] not in _TOLD),
+        rejection=rejection,
+        notes=tuple(one_line(f"{one['kind']}: {one['reason']}") for one in judged if one["kind"] not in _REPORTED),
         phases=phases,
-        usage=_usage(payload) if event_type == "usage_recorded" and payload and not refusal else None,
+        usage=_usage(payload) if event_type == "usage_recorded" and payload and not rejection else None,
         payload=payload,
     )
 
@@ -220,16 +220,16 @@ def _ended_call(start: Moment, end: Row) -> Moment:
 
 def _lone_moment(row: Row) -> Moment:
     """Return the moment of an outcome without an event: of a deadline, or of other bytes."""
-    states, is_refusal = _states([row]), row["kind"] == "refusal"
+    states, is_rejection = _states([row]), row["kind"] == "rejection"
     return Moment(
         at_us=time_us(row["fired_at"] or row["appended_at"]),
         place=_place(row),
         event_type=row["event_type"],
         name=event_name(row["event_type"], {}) if states else f"{row['kind']}",
         text=one_line(f"{row['reason'] or row['reason_code']}"),
-        lane=_UNKNOWN_LANE if is_refusal else _PROCESSOR_LANE,
+        lane=_UNKNOWN_LANE if is_rejection else _PROCESSOR_LANE,
         states=states,
-        refusal=_refusal([row]),
+        rejection=_rejection([row]),
     )
 
 
@@ -244,4 +244,4 @@ def _usage(payload: Payload) -> Usage:
 
 
 _MICROSECOND: Final = datetime.resolution
-_TOLD: Final = frozenset({"transition", "refusal", "release"})  # by the moment's own fields
+_REPORTED: Final = frozenset({"transition", "rejection", "release"})  # by the moment's own fields

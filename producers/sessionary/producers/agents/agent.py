@@ -6,14 +6,14 @@
 from typing import Unpack
 
 from sessionary.producers.agents.work import AgentView, AgentWork
-from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.ports import Json
 
 
 class Agent:
     """One agent of a session. Made by `Session.agents.get`; thread-safe.
 
-    Its verbs wait for the processor, so that what one agent has told, the others see.
+    Its verbs wait for the processor, so that what one agent has reported, the others see.
     """
 
     def __init__(self, work: AgentWork) -> None:
@@ -39,7 +39,7 @@ class Agent:
         """The last snapshot of the agent's state, as far as this object knows it."""
         return self._work.snapshot_id
 
-    def begin(self, task: str, **marks: Unpack[Marks]) -> str:
+    def begin(self, task: str, **metadata: Unpack[EventMetadata]) -> str:
         """Begin a task; the agent's current one, if there is another, counts as completed.
 
         Beginning the current task again is no error: an agent that died does not know.
@@ -49,33 +49,33 @@ class Agent:
 
         Raises:
             TaskDone: The agent completed this task before.
-            Refused: The processor refuses it; `broken_chain`: another process changed the tasks of
+            Rejected: The processor rejects it; `broken_chain`: another process changed the tasks of
                 this agent meanwhile. This object knows the newest snapshot then.
             Unavailable: The broker or the processor has not answered within `verdict_timeout_s`.
 
         Otherwise raises as `Session.emit` does.
         """
-        return self._work.update(task, None, marks, completed=False)
+        return self._work.update(task, None, metadata, completed=False)
 
-    def share(self, result: Json, **marks: Unpack[Marks]) -> str:
+    def share(self, result: Json, **metadata: Unpack[EventMetadata]) -> str:
         """Share a result of the current task, which goes on; a later one takes its place.
 
         Returns and raises as `finish` does.
         """
-        return self._work.update(None, result, marks, completed=False)
+        return self._work.update(None, result, metadata, completed=False)
 
-    def finish(self, result: Json = None, *, task: str | None = None, **marks: Unpack[Marks]) -> str:
+    def finish(self, result: Json = None, *, task: str | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Complete a task, and share its result under the agent's id, `_` and the task.
 
         Args:
             result: What the others may see, a JSON value; None: nothing is shared. One of more than
                 16 Ki characters is stored as an artifact first.
             task: The task; by default the current one.
-            marks: As in `Session.emit`.
+            metadata: As in `Session.emit`.
 
         Returns and raises as `begin` does; `Invalid` also if the agent has no current task.
         """
-        return self._work.update(task, result, marks, completed=True)
+        return self._work.update(task, result, metadata, completed=True)
 
     def handoff(self, to: "str | Agent", *, context: Json = None, sync_type: str = "handoff") -> None:
         """Hand over to another agent: the taker's record refers to this agent's last snapshot.
@@ -85,7 +85,7 @@ class Agent:
             context: What is passed beside the shared results; it stays in the session's history.
             sync_type: Why, for programs.
 
-        Raises as `begin` does; `Refused` with `unknown_agent` if the taker is not registered.
+        Raises as `begin` does; `Rejected` with `unknown_agent` if the taker is not registered.
         """
         self._work.hand_over(to, context, sync_type)
 

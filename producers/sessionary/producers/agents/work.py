@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from sessionary.producers.context.marks import Marks
-from sessionary.producers.errors import Invalid, ProducerError, Refused, SettingsError
+from sessionary.producers.context.event_metadata import EventMetadata
+from sessionary.producers.errors import Invalid, ProducerError, Rejected, SettingsError
 from sessionary.producers.ports import AgentMember, Json
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
@@ -80,7 +80,9 @@ class StoredResult(NamedTuple):
     artifact_id: str | None = None
 
 
-def store_result(session: "Reporter", library: "ArtifactLibrary | None", result: Json, marks: Marks) -> StoredResult:
+def store_result(
+    session: "Reporter", library: "ArtifactLibrary | None", result: Json, metadata: EventMetadata
+) -> StoredResult:
     """Return what an event has of a result; a large one is saved first.
 
     Raises `Invalid` if it cannot be written as JSON, or is large and there is no library.
@@ -96,7 +98,7 @@ def store_result(session: "Reporter", library: "ArtifactLibrary | None", result:
             f"result has {len(text):,} characters, and agents share {RESULT_CHARACTERS_MAX:,}: set "
             "SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), so that larger ones become artifacts",
         )
-    artifact = library.save(session, text, RESULT_TYPE, **marks)
+    artifact = library.save(session, text, RESULT_TYPE, **metadata)
     summary = f"{len(text):,} characters: {text[:_SUMMARY_CHARACTERS]}"
     reference = any_json_text({"artifact_ref": f"{artifact.reference}", "summary": summary}, "result")
     return StoredResult(reference, artifact.artifact_id)
@@ -146,7 +148,7 @@ class AgentAccess(NamedTuple):
     """What an agent needs of its session.
 
     Attributes:
-        tell: Sends an event about agents, and waits until it is applied; raises `Refused`.
+        report: Sends an event about agents, and waits until it is applied; raises `Rejected`.
         find_snapshot: Returns the last snapshot of an agent, as far as the session knows; for one
             that it does not know, the second argument.
         read_view: Returns an agent and what it sees.
@@ -154,10 +156,10 @@ class AgentAccess(NamedTuple):
         library: Keeps results that are too large for events; None: such ones are refused.
     """
 
-    tell: Callable[[AgentEvent, Marks], None]
+    report: Callable[[AgentEvent, EventMetadata], None]
     find_snapshot: Callable[[str, str], str]
     read_view: Callable[[str], AgentViewRead]
-    store: Callable[[Json, Marks], StoredResult]
+    store: Callable[[Json, EventMetadata], StoredResult]
     library: "ArtifactLibrary | None"
 
 
@@ -191,7 +193,7 @@ class AgentWork:
     def hand_over(self, taker: str | KnownAgent, context: Json, sync_type: str) -> None:
         """Hand over to another agent."""
         event = handover_event(self, taker, context, sync_type)
-        self._access.tell(event, {})
+        self._access.report(event, {})
 
     @property
     def agent_id(self) -> str:
@@ -210,10 +212,10 @@ class AgentWork:
             read.agent_state, visible, read.dependencies, {each.key: each.agent_id for each in read.results}
         )
 
-    def update(self, task: str | None, result: Json, marks: Marks, *, completed: bool) -> str:
+    def update(self, task: str | None, result: Json, metadata: EventMetadata, *, completed: bool) -> str:
         """Tell of a task, by default the current one, and of its result; return its snapshot."""
         access = self._access
-        stored = access.store(result, marks)
+        stored = access.store(result, metadata)
         with self._lock:
             named = self._current_task() if task is None else task
             if not named:
@@ -228,8 +230,8 @@ class AgentWork:
                 artifact_id=stored.artifact_id,
             )
             try:
-                access.tell(update, marks)
-            except Refused as error:
+                access.report(update, metadata)
+            except Rejected as error:
                 if error.reason == "task_done":
                     raise TaskDone(self.agent_id, named) from None
                 raise

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Unpack
 
 from sessionary.producers.artifacts.stores import ArtifactStore, open_store
-from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
 
@@ -146,12 +146,12 @@ class ArtifactStream:
         artifact_type: str,
         artifact_id: str,
         chunks: Sequence[bytes],
-        marks: Marks,
+        metadata: EventMetadata,
         *,
         is_reported: bool = True,
     ) -> None:
         self.artifact_type, self.artifact_id = artifact_type, artifact_id
-        self._store, self._emit, self._marks = store, emit, marks
+        self._store, self._emit, self._metadata = store, emit, metadata
         self._chunks = list(chunks)
         self._bytes_written = sum(map(len, chunks))
         self._is_reported = is_reported
@@ -164,7 +164,7 @@ class ArtifactStream:
         artifact_type: str,
         artifact_id: str,
         bytes_written: int | None,
-        marks: Marks,
+        metadata: EventMetadata,
     ) -> "ArtifactStream":
         """Return a stream with its chunks up to `bytes_written`, or a complete one with all.
 
@@ -175,7 +175,7 @@ class ArtifactStream:
         names = store.names(stream_folder(artifact_id))
         if _COMPLETE in names:
             body = store.read(body_name(store.read(f"{stream_folder(artifact_id)}/{_COMPLETE}").decode()))
-            return cls(store, emit, artifact_type, artifact_id, (body,), marks)
+            return cls(store, emit, artifact_type, artifact_id, (body,), metadata)
         while _offset_name(offset) in names and (bytes_written is None or offset < bytes_written):
             chunks.append(store.read(f"{stream_folder(artifact_id)}/{_offset_name(offset)}"))
             offset += len(chunks[-1])
@@ -187,7 +187,7 @@ class ArtifactStream:
         for name in reversed(names):  # a chunk that stays would follow one of the same length
             if int(name) >= offset:
                 store.remove(f"{stream_folder(artifact_id)}/{name}")
-        return cls(store, emit, artifact_type, artifact_id, chunks, marks, is_reported=False)
+        return cls(store, emit, artifact_type, artifact_id, chunks, metadata, is_reported=False)
 
     @property
     def uri(self) -> str:
@@ -254,7 +254,7 @@ class ArtifactStream:
         self._is_reported = True
 
     def _send(self, payload: Any) -> None:
-        self._emit(payload, **self._marks)
+        self._emit(payload, **self._metadata)
 
 
 def _offset_name(offset: int) -> str:
@@ -264,7 +264,7 @@ def _offset_name(offset: int) -> str:
 def new_artifact_id() -> str:
     """Return a UUIDv7: ids of one process are in the order of their making, within one ms too.
 
-    Artifacts that the log has in the same ms are told in the order of their ids.
+    Artifacts that the log has in the same ms are reported in the order of their ids.
     """
     now_ms, rest_ns = divmod(time.time_ns(), 1_000_000)
     value = now_ms << 80 | 0x7 << 76 | (rest_ns << 12) // 1_000_000 << 64 | 0b10 << 62 | secrets.randbits(62)
@@ -274,7 +274,7 @@ def new_artifact_id() -> str:
 class Reporter(Protocol):
     """What artifacts need of a session."""
 
-    def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **marks: Unpack[Marks]) -> str:
+    def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Send an event; see `Session.emit`."""
         ...
 
@@ -297,7 +297,9 @@ class ArtifactLibrary:
         """
         self.store = open_store(place) if isinstance(place, str | Path) else place
 
-    def save(self, session: Reporter, body: str | bytes, artifact_type: str, **marks: Unpack[Marks]) -> Artifact:
+    def save(
+        self, session: Reporter, body: str | bytes, artifact_type: str, **metadata: Unpack[EventMetadata]
+    ) -> Artifact:
         """Store a body, then report it by `artifact_created` and `artifact_completed`.
 
         A text is stored in UTF-8. Raises `Invalid` for a type that fits into no reference, and
@@ -310,8 +312,8 @@ class ArtifactLibrary:
         artifact = Artifact(new_artifact_id(), checked_type(artifact_type), self.store.uri(name), sha256, len(content))
         if not self.store.has(name):
             self.store.write(name, content)
-        session.emit(ArtifactCreated(artifact.artifact_id, artifact_type, artifact.uri), **marks)
-        session.emit(ArtifactCompleted(artifact.artifact_id, artifact.size_bytes, sha256), **marks)
+        session.emit(ArtifactCreated(artifact.artifact_id, artifact_type, artifact.uri), **metadata)
+        session.emit(ArtifactCompleted(artifact.artifact_id, artifact.size_bytes, sha256), **metadata)
         return artifact
 
     def load(self, artifact: Artifact | ArtifactReference | str) -> bytes:
@@ -339,7 +341,7 @@ class ArtifactLibrary:
         *,
         artifact_id: str | None = None,
         bytes_written: int | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> ArtifactStream:
         """Begin an artifact that is written in chunks, or continue one.
 
@@ -349,14 +351,14 @@ class ArtifactLibrary:
             artifact_id: Of the stream to continue; None begins one, which sends `artifact_created`.
             bytes_written: As the last checkpoint has it: what lies behind it is cut off. None takes
                 all that was written.
-            marks: As in `Session.emit`.
+            metadata: As in `Session.emit`.
 
         Raises `Invalid` if `bytes_written` is not at the end of a chunk, `Unavailable`, or as
         `Session.emit` does.
         """
         checked_type(artifact_type)
         if artifact_id is not None:
-            return ArtifactStream.reopen(self.store, session.emit, artifact_type, artifact_id, bytes_written, marks)
-        stream = ArtifactStream(self.store, session.emit, artifact_type, new_artifact_id(), (), marks)
-        session.emit(ArtifactCreated(stream.artifact_id, artifact_type, stream.uri), **marks)
+            return ArtifactStream.reopen(self.store, session.emit, artifact_type, artifact_id, bytes_written, metadata)
+        stream = ArtifactStream(self.store, session.emit, artifact_type, new_artifact_id(), (), metadata)
+        session.emit(ArtifactCreated(stream.artifact_id, artifact_type, stream.uri), **metadata)
         return stream

@@ -28,8 +28,6 @@ from sessionary.producers.errors import (
     SettingsError,
 )
 from sessionary.producers.follower import SessionFollower
-from sessionary.producers.judgement.notices import Callbacks, Notices
-from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.migrations import HandOver, MigrationAcceptor
 from sessionary.producers.ports import (
     CleanupConsumer,
@@ -46,6 +44,8 @@ from sessionary.producers.session.core import SessionCore, SharedServices
 from sessionary.producers.session.heartbeat import Heartbeats, IsAlive
 from sessionary.producers.session.pending_verdict import VerdictFollower
 from sessionary.producers.session.polled import new_core
+from sessionary.producers.verdicts.notifications import Callbacks, Notifications
+from sessionary.producers.verdicts.session_watch import SessionWatch
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id
 from sessionary.schemas.types import DataClass
 
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
 
 
 REFUSED_TOKEN = "control_authentication"
-"""The reason by which a refused token is counted."""
+"""The reason by which a rejected token is counted."""
 _TIMEOUT_S = 8.0
 
 
 def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
-    """Ask in a daemon thread, which ends after 10 s at most. Reports a refused token only."""
+    """Ask in a daemon thread, which ends after 10 s at most. Reports a rejected token only."""
 
     def check_token() -> None:
         try:
@@ -223,7 +223,7 @@ class ClientCore:
             settings.verdict_timeout_s,
             self.on_error,
             self.watch,
-            {} if self._shared is None else self._shared.services.task_places,
+            {} if self._shared is None else self._shared.services.task_positions,
             self.ports.runs,
             self.ports.waits if self._shared is None else self._shared.services.waits,
             self.artifacts,
@@ -235,7 +235,7 @@ class ClientCore:
         self.gate = SendGate()
         self.sequences = SequenceRegistry(self.producer_id)
         self.errors, self.counts_lock = Counter[str](), threading.Lock()
-        self.notices = Notices(self._callbacks)
+        self.notifications = Notifications(self._callbacks)
         self.ports = self._given_ports or self._outside_ports()
         self.heartbeats = self.ports.heartbeats or Heartbeats(self.on_error, self.ports.place_of)
         if self.settings.disabled:
@@ -249,7 +249,7 @@ class ClientCore:
             raise ProducerError("these ports serve one tenant only; make a client for each tenant")
         self.gate = TenantGate(shared.gate)
         self.producer_id, self.sequences = shared.producer_id, shared.sequences
-        self.errors, self.counts_lock, self.notices = shared.errors, shared.counts_lock, shared.notices
+        self.errors, self.counts_lock, self.notifications = shared.errors, shared.counts_lock, shared.notifications
         self.ports = shared.ports.tenant_ports(self.tenant_id, self.settings)
         self.heartbeats = shared.heartbeats
 
@@ -262,7 +262,7 @@ class ClientCore:
     def _start_watch(self) -> None:
         """Begin to ask about sessions, which also checks the token; or check only that."""
         ports, interval_s = self.ports, self.settings.poll_interval_s
-        self.watch = SessionWatch(ports.polls, self.notices, interval_s, ports.poll_timer)
+        self.watch = SessionWatch(ports.polls, self.notifications, interval_s, ports.poll_timer)
         if ports.polls is not None and ports.poll_timer is None and not interval_s:
             start_token_check(ports.control, self._report_finding)
 
@@ -479,7 +479,7 @@ class ClientCore:
 
     def read_counters(self) -> Counters:
         """Return the transport's numbers with those of the client itself."""
-        counters = self.ports.transport.counters._replace(refused=self.watch.notices.refused)
+        counters = self.ports.transport.counters._replace(rejected=self.watch.notifications.rejected)
         if not self.errors:
             return counters
         return counters._replace(errors=MappingProxyType({**counters.errors, **self.errors}))

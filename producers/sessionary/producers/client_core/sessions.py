@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sessionary.producers.client_core.core import ClientCore
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.context.scope import inherit_in_threads
 from sessionary.producers.delivery.emitter import SenderIdentity
 from sessionary.producers.errors import Invalid
 from sessionary.producers.follower import SessionFollower
-from sessionary.producers.judgement.local_checks import check_limits, check_user
-from sessionary.producers.judgement.notices import Callbacks
 from sessionary.producers.ports import Json, Ports
 from sessionary.producers.run_ports import LogPosition, MessageView
 from sessionary.producers.session.conversation import Turns, check_last, load_contents
@@ -19,6 +17,8 @@ from sessionary.producers.session.core import SessionCore, run_session_flow
 from sessionary.producers.session.heartbeat import BeatsWith, lifeline_of
 from sessionary.producers.session.lifecycle import Lifecycle, Step
 from sessionary.producers.session.polled import attach_flow, new_core
+from sessionary.producers.verdicts.local_checks import check_limits, check_user
+from sessionary.producers.verdicts.notifications import Callbacks
 from sessionary.schemas.fast_replace import speed_up
 from sessionary.schemas.ids import SessionKey, checked_name, checked_session_id, new_session_id
 from sessionary.schemas.types import DataClass, Limits
@@ -94,7 +94,7 @@ class NewSession(NamedTuple):
     parent: "str | KnownSession | None"
     restored_from_snapshot_id: str | None
     beats_with: BeatsWith
-    marks: Marks
+    metadata: EventMetadata
 
 
 def create_core(client: ClientCore, new: NewSession) -> SessionCore:
@@ -105,7 +105,7 @@ def create_core(client: ClientCore, new: NewSession) -> SessionCore:
     else:
         session_id = checked_session_id(new.session_id)
     limits, is_alive, parent_id = check_limits(new.limits), lifeline_of(new.beats_with), _id_of(client, new.parent)
-    fields = envelope_fields(new.marks)
+    fields = envelope_fields(new.metadata)
     key = SessionKey(client.tenant_id, session_id)
     emitter = client.new_emitter(key, check_user(new.user_id), new.data_classes, new=new.session_id is None)
     try:
@@ -130,26 +130,38 @@ def start_core(
 ) -> SessionCore:
     """Create and start a session. Raises as `SessionClient.session` does."""
     core = create_core(client, new)
-    run_session_flow(core, Lifecycle(core).start(validate, connect, quota_wait_s, new.marks))
+    run_session_flow(core, Lifecycle(core).start(validate, connect, quota_wait_s, new.metadata))
     return core
 
 
 def attach_core(
-    client: ClientCore, session_id: str, user_id: str | None, *, take_over: bool, beats_with: BeatsWith, marks: Marks
+    client: ClientCore,
+    session_id: str,
+    user_id: str | None,
+    *,
+    take_over: bool,
+    beats_with: BeatsWith,
+    metadata: EventMetadata,
 ) -> SessionCore:
     """Continue a session that exists. Raises as `SessionClient.attach` does."""
     return run_session_flow(
-        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, marks=marks)
+        *begin_attach(client, session_id, user_id, take_over=take_over, beats_with=beats_with, metadata=metadata)
     )
 
 
 def begin_attach(
-    client: ClientCore, session_id: str, user_id: str | None, *, take_over: bool, beats_with: BeatsWith, marks: Marks
+    client: ClientCore,
+    session_id: str,
+    user_id: str | None,
+    *,
+    take_over: bool,
+    beats_with: BeatsWith,
+    metadata: EventMetadata,
 ) -> "tuple[SessionCore, Flow[SessionCore]]":
     """Return a session that exists, and the flow that reads it. Asks nothing yet."""
-    envelope_fields(marks)  # raises for an unknown name before anything is asked
+    envelope_fields(metadata)  # raises for an unknown name before anything is asked
     core = client.open_attached(session_id, user_id, lifeline_of(beats_with), may_beat=not take_over)
-    return core, attach_flow(core, take_over, marks)
+    return core, attach_flow(core, take_over, metadata)
 
 
 def follow_session(client: ClientCore, session: "str | KnownSession", timeout_s: float | None) -> SessionFollower:

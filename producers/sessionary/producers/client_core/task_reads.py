@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 
-# What a client is told of a task, as documents; pure.
+# What a client is notified of a task, as documents; pure.
 
 
 NOT_FOUND: Final = "task not found"
@@ -97,7 +97,7 @@ class TaskReads:
 
     def find(self, task_id: str) -> TaskView | None:
         """Return all that is known of a task, its error too; None if it is unknown."""
-        return self._ask_task(task_id, TaskQuestion(after=self._core.services.task_places.get(task_id)))
+        return self._ask_task(task_id, TaskQuestion(after=self._core.services.task_positions.get(task_id)))
 
     def watch(self, task_id: str) -> Iterator[TaskView]:
         """Yield a task as it is now, and again after each change, until it has finished."""

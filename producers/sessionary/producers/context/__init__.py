@@ -3,7 +3,7 @@
 Knows sessions and clients by what they need only; `session` and the clients are above it:
 
     scope                 what the current code runs in; threads inherit it
-    marks                 envelope fields that verbs take, and those that a block adds
+    event_metadata        envelope fields that verbs take, and those that a block adds
     reported_block        a block that is reported to its session, and the events of calls
     model_call            `session.llm`: one call of a model
     run_beats             heartbeats of an attached run while it is silent

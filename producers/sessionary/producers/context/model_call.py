@@ -96,14 +96,14 @@ class ModelCall(ReportedBlock):
 
     def _take_share(self) -> None:
         scope = current_scope()
-        marks = scope.marks.get(self._reporter.session_id)
-        if scope.place is not None and marks is not None and scope.place.run_id == marks.run_id:
+        metadata = scope.metadata.get(self._reporter.session_id)
+        if scope.place is not None and metadata is not None and scope.place.run_id == metadata.run_id:
             self._share = scope.place.share
         if self._share is not None:
             self._began_s = self._share.now_s()
 
     def _find_late(self, error: BaseException | None) -> ModelTimeout | None:
-        """Return what a call that has an answer is told if it took longer than its share."""
+        """Return what is said of a call that has an answer, if it took longer than its share."""
         share = self._share
         if error is not None or share is None or (share.now_s() - self._began_s) * 1_000 <= share.limit_ms:
             return None
@@ -115,14 +115,14 @@ class ModelCall(ReportedBlock):
     def _report_start(self) -> None:
         self._call.send_start()
 
-    def _inner_marks(self) -> EnvelopeFields:
-        return self._call.inner_marks
+    def _inner_metadata(self) -> EnvelopeFields:
+        return self._call.inner_metadata
 
     def _report_end(self, error: BaseException | None) -> None:
         self._call.send_end(error)
         is_retry, retry_of = self._find_retried()
         if self._share is not None and isinstance(error, ModelTimeout):
-            self._share.over[self._model] = self._call.inner_marks.step_id or ""
+            self._share.over[self._model] = self._call.inner_metadata.step_id or ""
         if error is None or self.tokens_in or self.tokens_out or self.model_cost_usd_micros:
             usage = UsageRecorded(
                 self._model, self.tokens_in, self.tokens_out, self.model_cost_usd_micros, 0, is_retry, retry_of

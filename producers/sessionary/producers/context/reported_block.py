@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.context.scope import CallReporter, added_marks
+from sessionary.producers.context.scope import CallReporter, added_metadata
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.schemas.events import (
     Payload,
@@ -83,8 +83,8 @@ class ReportedCall:
         return self._fields._replace(causation_id=self._start_id)
 
     @property
-    def inner_marks(self) -> EnvelopeFields:
-        """The marks of what happens during the call."""
+    def inner_metadata(self) -> EnvelopeFields:
+        """The metadata of what happens during the call."""
         return EnvelopeFields(step_id=self._fields.step_id, causation_id=self._start_id)
 
     def send_start(self) -> None:
@@ -111,14 +111,14 @@ class ReportedCall:
 class ReportedBlock(ABC):
     """Base of what a block reports. Use an instance once; `async with` never blocks the loop.
 
-    The events that the session sends in the block have `_inner_marks()`.
+    The events that the session sends in the block have `_inner_metadata()`.
     """
 
-    __slots__ = ("_marks", "_reporter")
+    __slots__ = ("_metadata", "_reporter")
 
     def __init__(self, reporter: CallReporter) -> None:
         self._reporter = reporter
-        self._marks: AbstractContextManager[None] | None = None
+        self._metadata: AbstractContextManager[None] | None = None
 
     @abstractmethod
     def _report_start(self) -> None:
@@ -129,40 +129,40 @@ class ReportedBlock(ABC):
         """Send the end; `error` is what the block raised. Raises as `Session.emit` does."""
 
     @abstractmethod
-    def _inner_marks(self) -> EnvelopeFields:
-        """Return the marks of the block, once its start was sent."""
+    def _inner_metadata(self) -> EnvelopeFields:
+        """Return the metadata of the block, once its start was sent."""
 
     def __enter__(self) -> Self:
         self._report_start()
-        self._enter_marks()
+        self._enter_metadata()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        self._leave_marks()
+        self._leave_metadata()
         self._end_quietly(error)
         return False
 
     async def __aenter__(self) -> Self:
         await start_off_loop(self._reporter, self._report_start, self._end_quietly)
-        self._enter_marks()
+        self._enter_metadata()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        self._leave_marks()
+        self._leave_metadata()
         await send_off_loop(self._reporter, lambda: self._end_quietly(error))
         return False
 
-    def _enter_marks(self) -> None:
-        self._marks = added_marks(self._reporter.session_id, self._inner_marks())
-        self._marks.__enter__()
+    def _enter_metadata(self) -> None:
+        self._metadata = added_metadata(self._reporter.session_id, self._inner_metadata())
+        self._metadata.__enter__()
 
-    def _leave_marks(self) -> None:
-        if self._marks is not None:
-            self._marks.__exit__(None, None, None)
+    def _leave_metadata(self) -> None:
+        if self._metadata is not None:
+            self._metadata.__exit__(None, None, None)
 
     def _end_quietly(self, error: BaseException | None) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The current session and its marks: one context variable, which tasks inherit.
+"""The current session and its metadata: one context variable, which tasks inherit.
 
 A block that was left stays left in every context that inherited it: a task or a thread that lives
 longer than the `with` block of its session no longer sees that session. Sessions are held weakly.
@@ -100,7 +100,7 @@ class ModelShare(NamedTuple):
     over: dict[str, str]
 
 
-class WorkPlace(NamedTuple):
+class WorkContext(NamedTuple):
     """Where recorded work stands: its run, and its step if it is in one.
 
     `recorder` records work in the run's session. `known_calls` is what is known of the run's tool
@@ -118,11 +118,11 @@ class WorkPlace(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What a context inherits: the innermost block, marks by session id, place of work."""
+    """What a context inherits: the innermost block, metadata by session id, place of work."""
 
     block: SessionBlock | None = None
-    marks: Mapping[str, EnvelopeFields] = MappingProxyType({})
-    place: WorkPlace | None = None
+    metadata: Mapping[str, EnvelopeFields] = MappingProxyType({})
+    place: WorkContext | None = None
 
 
 NO_SCOPE = Scope()
@@ -161,15 +161,17 @@ def leave_block(block: SessionBlock) -> None:
 
 
 @contextmanager
-def added_marks(session_id: str, marks: EnvelopeFields, place: WorkPlace | None = None) -> Iterator[None]:
-    """Let the events that the session sends in this context carry `marks`, unless they have own.
+def added_metadata(session_id: str, metadata: EnvelopeFields, place: WorkContext | None = None) -> Iterator[None]:
+    """Let the events that the session sends in this context carry `metadata`, unless they have own.
 
     `place`: where the work in this context stands, if it is another place than outside.
     """
     scope = _scope.get()
-    outer = scope.marks.get(session_id)
-    joined = marks if outer is None else join_fields(marks, outer)
-    token = _scope.set(Scope(scope.block, MappingProxyType({**scope.marks, session_id: joined}), place or scope.place))
+    outer = scope.metadata.get(session_id)
+    joined = metadata if outer is None else join_fields(metadata, outer)
+    token = _scope.set(
+        Scope(scope.block, MappingProxyType({**scope.metadata, session_id: joined}), place or scope.place)
+    )
     try:
         yield
     finally:
@@ -183,7 +185,9 @@ def join_fields(own: EnvelopeFields, inherited: EnvelopeFields) -> EnvelopeField
 
 
 def bind_function(session: AnySession, function: Callable[P, T]) -> Callable[P, T]:
-    """Return `function` with `session` as the current one, and with the marks of this context."""
+    """Return `function` with `session` as the current one, and with the metadata of this
+    context.
+    """
     block = SessionBlock(session, None)
     return bind_scope(_scope.get()._replace(block=block), function)
 

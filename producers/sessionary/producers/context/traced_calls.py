@@ -12,7 +12,7 @@ from sessionary.producers.context.reported_block import (
     step_events,
     tool_events,
 )
-from sessionary.producers.context.scope import CallReporter, active_session, added_marks
+from sessionary.producers.context.scope import CallReporter, active_session, added_metadata
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,7 +80,7 @@ class _QuietCall:
 
     def inside(self) -> AbstractContextManager[None]:
         """Return a block whose events are marked as caused by the call."""
-        return added_marks(self._reporter.session_id, self._call.inner_marks)
+        return added_metadata(self._reporter.session_id, self._call.inner_metadata)
 
     def _send_quietly(self, send: Callable[[], None]) -> None:
         try:
@@ -118,7 +118,7 @@ def _function_wrapper(function: _Function, new_call: _NewCall) -> _Function:
 def _generator_wrapper(function: _Function, new_call: _NewCall) -> _Function:
     def call_traced(*args: Any, **kwargs: Any) -> Any:
         call = new_call()
-        # Without marks: what a generator sets in its context, its consumer would see.
+        # Without metadata: what a generator sets in its context, its consumer would see.
         with nullcontext() if call is None else _reported(call):
             return (yield from function(*args, **kwargs))
 

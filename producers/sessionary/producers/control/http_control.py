@@ -11,7 +11,7 @@ from http.client import HTTPException
 from types import MappingProxyType
 from typing import Any, TypeVar, get_args
 
-from sessionary.producers.control.kept_connections import Answer, KeptConnections, OpenAnswer, Request
+from sessionary.producers.control.kept_connections import HttpResponse, KeptConnections, OpenResponse, Request
 from sessionary.producers.errors import AuthenticationFailed, Invalid, RunGone, SessionLost, SettingsError, Unavailable
 from sessionary.producers.ports import (
     AgentMember,
@@ -27,7 +27,7 @@ from sessionary.producers.run_ports import MigrationView
 from sessionary.producers.settings import ProducerSettings
 from sessionary.schemas import types
 from sessionary.schemas.tls import context_for
-from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Refusal
+from sessionary.schemas.types import DataClass, ErrorInfo, Limits, Rejection
 
 _WAIT_MS_MAX = 10_000
 _RETRY_S_MAX = 1.0
@@ -194,7 +194,7 @@ class HttpControl:
         """Return the parameter that names the client's tenant, if it is known."""
         return {} if self._tenant_id is None else {"tenant": self._tenant_id}
 
-    def open_stream(self, path: str, headers: Mapping[str, str], timeout_s: float) -> OpenAnswer:
+    def open_stream(self, path: str, headers: Mapping[str, str], timeout_s: float) -> OpenResponse:
         """Return an answer whose body is still to be read.
 
         `timeout_s` bounds each wait for the network. Raises `Unavailable`, `SettingsError`.
@@ -206,7 +206,7 @@ class HttpControl:
         except (OSError, HTTPException) as error:
             raise Unavailable(f"control API at {self.url}: {error}", 0.5) from None
 
-    def error_from(self, about: str, answer: Answer) -> Exception:
+    def error_from(self, about: str, answer: HttpResponse) -> Exception:
         """Return the error that an answer other than 200 means; `about` names what was asked."""
         return _error_from(about, answer)
 
@@ -237,7 +237,7 @@ def _known_document(known: KnownSession) -> dict[str, Any]:
     return {**known._asdict(), "after": after}
 
 
-def _error_from(about: str, answer: Answer) -> Exception:
+def _error_from(about: str, answer: HttpResponse) -> Exception:
     """Return the error that an answer with an RFC 9457 problem means."""
     detail, reason = answer.reason, None
     try:
@@ -285,7 +285,7 @@ def parse_session(body: dict[str, Any]) -> SessionView:
         data_classes=_known_classes(body.get("data_classes") or ()),
         agent_id=body.get("agent_id"),
         holder=body.get("holder"),
-        refusals=_parse_refusals(body.get("refusals") or ()),
+        rejections=_parse_rejections(body.get("rejections") or ()),
         reason_code=body.get("reason_code"),
         quotas=body.get("quotas"),
         holder_epoch=body.get("holder_epoch"),
@@ -310,7 +310,7 @@ def parse_changes(body: dict[str, Any]) -> SessionChanges:
             each["epoch"],
             each["holder"],
             each["reason_code"],
-            _parse_refusals(each["refusals"]),
+            _parse_rejections(each["rejections"]),
             parse_verdict(each["verdict"]),
             each.get("producer_seq", 0),
             each.get("holder_epoch"),
@@ -345,8 +345,8 @@ def parse_task(body: dict[str, Any]) -> TaskView:
     )
 
 
-def _parse_refusals(documents: Sequence[dict[str, Any]]) -> tuple[Refusal, ...]:
-    return tuple(Refusal(int(each["offset"]), each["reason"], each["event_id"]) for each in documents)
+def _parse_rejections(documents: Sequence[dict[str, Any]]) -> tuple[Rejection, ...]:
+    return tuple(Rejection(int(each["offset"]), each["reason"], each["event_id"]) for each in documents)
 
 
 def _parse_migration(body: dict[str, Any] | None) -> MigrationView | None:

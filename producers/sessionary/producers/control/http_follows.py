@@ -19,7 +19,7 @@ from http.client import HTTPException
 from typing import Any, Final, NamedTuple
 
 from sessionary.producers.control.http_control import HttpControl, parse_session
-from sessionary.producers.control.kept_connections import Answer, OpenAnswer
+from sessionary.producers.control.kept_connections import HttpResponse, OpenResponse
 from sessionary.producers.errors import SessionLost, Unavailable
 from sessionary.producers.run_ports import FollowedState, StateStream
 
@@ -114,7 +114,7 @@ _LEAVE_S: Final = 1.0
 class HttpStream:
     """`StateStream` over one connection."""
 
-    def __init__(self, control: HttpControl, answered: OpenAnswer) -> None:
+    def __init__(self, control: HttpControl, answered: OpenResponse) -> None:
         self._control = control
         self._answered = answered
         self._socket = answered.socket
@@ -128,7 +128,9 @@ class HttpStream:
         self._first = self._read_ahead()
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
-        """Return what is told next, in order; nothing after `timeout_s`. Raises `Unavailable`."""
+        """Return what is reported next, in order; nothing after `timeout_s`. Raises
+        `Unavailable`.
+        """
         deadline = time.monotonic() + timeout_s
         with self._reading:
             return self._read_states(deadline)
@@ -253,10 +255,10 @@ class HttpFollows:
             raise Unavailable(f"control API at {self._control.url}: {error}", _AGAIN_S) from None
         finally:
             answered.close()
-        told = {name.lower(): text for name, text in answer.headers.items()}
-        return self._refuse_or_end(session_id, Answer(answer.status, answer.reason, told, body))
+        reported = {name.lower(): text for name, text in answer.headers.items()}
+        return self._refuse_or_end(session_id, HttpResponse(answer.status, answer.reason, reported, body))
 
-    def _refuse_or_end(self, session_id: str, answer: Answer) -> StateStream:
+    def _refuse_or_end(self, session_id: str, answer: HttpResponse) -> StateStream:
         reason = _reason_of(answer.body)
         if reason == "session_archived":
             return ArchivedStream()

@@ -31,7 +31,7 @@ class Request(NamedTuple):
     """If there is one, the method is POST, otherwise GET."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """What a server answered."""
 
     status: int
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class OpenAnswer(NamedTuple):
+class OpenResponse(NamedTuple):
     """An answer whose body is still to be read from its socket."""
 
     connection: HTTPConnection
@@ -88,7 +88,7 @@ class KeptConnections:
         self._owner_pid = os.getpid()
         weakref.finalize(self, _close_all, self._idle)
 
-    def send(self, request: Request, timeout_s: float) -> Answer:
+    def send(self, request: Request, timeout_s: float) -> HttpResponse:
         """Send a request; return the answer, also one of an error.
 
         The server may close a connection just when it is used again: then the request is sent once
@@ -103,7 +103,7 @@ class KeptConnections:
                 pass
         return self._send_on(self._open(timeout_s), request, timeout_s)
 
-    def open_stream(self, request: Request, timeout_s: float) -> OpenAnswer:
+    def open_stream(self, request: Request, timeout_s: float) -> OpenResponse:
         """Send a request on a connection of its own; return the answer, whose body is not read yet.
 
         The caller closes it. `timeout_s` bounds each wait for the network. Raises `OSError`,
@@ -114,7 +114,7 @@ class KeptConnections:
             connection.connect()
             # `http.client` forgets the socket if the server says that it will close the connection.
             used: socket.socket = connection.sock
-            return OpenAnswer(connection, self._ask(connection, request), used)
+            return OpenResponse(connection, self._ask(connection, request), used)
         except BaseException:
             connection.close()
             raise
@@ -123,14 +123,14 @@ class KeptConnections:
         """Close the idle connections; a later request opens one."""
         _close_all(self._idle)
 
-    def _send_on(self, connection: HTTPConnection, request: Request, timeout_s: float) -> Answer:
+    def _send_on(self, connection: HTTPConnection, request: Request, timeout_s: float) -> HttpResponse:
         connection.timeout = timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(timeout_s)
         try:
             found = self._ask(connection, request)
             body = found.read(self._answer_bytes_max)
-            told = {name.lower(): value for name, value in found.headers.items()}
+            reported = {name.lower(): value for name, value in found.headers.items()}
             is_reusable = found.isclosed() and connection.sock is not None
         except BaseException:
             connection.close()
@@ -139,7 +139,7 @@ class KeptConnections:
             self._idle.append(_Idle(connection, time.monotonic()))
         else:
             connection.close()
-        return Answer(found.status, found.reason, told, body)
+        return HttpResponse(found.status, found.reason, reported, body)
 
     def _ask(self, connection: HTTPConnection, request: Request) -> HTTPResponse:
         method = "GET" if request.body is None else "POST"

@@ -1,6 +1,6 @@
 """Reads the requests for clean-ups, tasks or migrations of one service from Kafka.
 
-The offset of a request is committed once its answer has its place in the log. A record that this
+The offset of a request is committed once its answer has its position in the log. A record that this
 version cannot read may be a request: it stops its partition, and is left to a newer client.
 
 A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log

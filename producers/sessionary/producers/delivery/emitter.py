@@ -1,6 +1,6 @@
 """Builds records from payloads: identity, sequence number, epoch, bytes. Knows no session state.
 
-Sequence numbers count per session and producer, from 1, without holes. Only an event that the
+Sequence numbers count per session and producer, from 1, without gaps. Only an event that the
 transport took uses one. A dropped event counts as taken, so that its loss shows as a gap.
 """
 

@@ -35,7 +35,7 @@ class EventIds:
 
     A copy of a running process, as of a virtual machine, has the unused ones too, and maybe the
     generator's state. So the first 32 bits are the moment at which an id is given out: what the two
-    processes send can be told apart. Thread-safe, and safe to use in a forked child.
+    processes send can be distinguished. Thread-safe, and safe to use in a forked child.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The sequence numbers of a client's events: one count per session and producer, without holes."""
+"""The sequence numbers of a client's events: one count per session and producer, without gaps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ class ProducerSequence:
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:
         """Wait until all events sent so far are delivered or lost.
 
-        Returns partition and offset of the last one whose place in the log is known, or None.
+        Returns partition and offset of the last one whose position in the log is known, or None.
         Raises `Unavailable`.
         """
         last = self.last

@@ -75,7 +75,7 @@ class TracingTransport:
             return
         try:
             self._transport.send(_with_context(record, format_traceparent(context)), _end_with(span, on_receipt))
-        except Exception as error:  # of any kind: the caller is told
+        except Exception as error:  # of any kind: the caller is notified
             _end_failed(span, type(error).__name__)
             raise
 

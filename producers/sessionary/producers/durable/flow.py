@@ -36,8 +36,8 @@ class Wait(NamedTuple):
     seconds: float
 
 
-Effect = Do | Send | Call | Wait
-Flow = Generator[Effect, Any, T]
+FlowStep = Do | Send | Call | Wait
+Flow = Generator[FlowStep, Any, T]
 Pause = Callable[[float], None]
 SendAsync = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Does what `Send` has for a coroutine."""
@@ -59,7 +59,7 @@ def run_flow(flow: Flow[T], pause: Pause | None) -> T:
         return result
 
 
-def _perform(effect: Effect, pause: Pause | None) -> Any:
+def _perform(effect: FlowStep, pause: Pause | None) -> Any:
     if isinstance(effect, Do | Send):
         return effect.work()
     if isinstance(effect, Call):
@@ -93,7 +93,7 @@ async def run_flow_async(flow: Flow[T], pause: Pause | None, send: SendAsync | N
         return result
 
 
-async def _perform_async(effect: Effect, pause: Pause | None, send: SendAsync | None) -> Any:
+async def _perform_async(effect: FlowStep, pause: Pause | None, send: SendAsync | None) -> Any:
     import asyncio  # loaded already, as this runs
 
     if isinstance(effect, Send) and send is not None:

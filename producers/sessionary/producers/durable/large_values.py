@@ -53,7 +53,7 @@ class _Sender:
     def __init__(self, recorder: Recorder, fields: EnvelopeFields) -> None:
         self._recorder, self._fields = recorder, fields
 
-    def emit(self, payload: Payload, **marks: Any) -> str:
+    def emit(self, payload: Payload, **metadata: Any) -> str:
         return self._recorder.send(payload, self._fields).event_id
 
 

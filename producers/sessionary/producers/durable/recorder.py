@@ -11,7 +11,7 @@ from sessionary.producers.ports import Control, OnError, Verdict
 from sessionary.producers.run_ports import CallView, LogPosition, RunReads, RunView, Waits
 from sessionary.schemas.events import Payload
 from sessionary.schemas.ids import SessionKey
-from sessionary.schemas.types import RefusalReason, SessionLimits
+from sessionary.schemas.types import RejectionReason, SessionLimits
 
 if TYPE_CHECKING:  # most clients have no library
     from sessionary.producers.artifacts.library import ArtifactLibrary
@@ -21,13 +21,13 @@ REAL_WAITS = Waits(time.monotonic, None, random.random)
 
 
 class SentEvent(Protocol):
-    """An event that was sent, and whose place in the log can be asked for."""
+    """An event that was sent, and whose position in the log can be asked for."""
 
     event_id: str
     event_type: str
 
     def wait_position(self, timeout_s: float) -> LogPosition | None:
-        """Return its place; None if the broker did not tell it. Raises `Unavailable`."""
+        """Return its log position; None if the broker did not tell it. Raises `Unavailable`."""
         ...
 
 
@@ -36,7 +36,7 @@ class Judged(NamedTuple):
 
     record: CallView | RunView | None
     event_id: str
-    refusal: RefusalReason | None  # None: it applied
+    rejection: RejectionReason | None  # None: it applied
 
 
 class Recorder(NamedTuple):
@@ -44,10 +44,10 @@ class Recorder(NamedTuple):
 
     Attributes:
         key: The session's.
-        send: Sends an event, and returns what its place in the log is asked of.
+        send: Sends an event, and returns what its position in the log is asked of.
         wait_sent: Waits until all events of the session are delivered, at most so many seconds, and
-            returns the last one's place in the log.
-        keep_refusal: Takes the id of an event whose refusal is not to be told.
+            returns the last one's position in the log.
+        keep_rejection: Takes the id of an event whose rejection is not to be reported.
         is_active: Tells whether the session is Active, as far as the client knows.
         control: Tells the session's verdicts.
         reads: Tells runs, steps and calls; None: nothing is recorded.
@@ -62,7 +62,7 @@ class Recorder(NamedTuple):
     key: SessionKey
     send: Callable[[Payload, EnvelopeFields], SentEvent]
     wait_sent: Callable[[float], LogPosition | None]
-    keep_refusal: Callable[[str, RefusalReason], None]
+    keep_rejection: Callable[[str, RejectionReason], None]
     is_active: Callable[[], bool]
     control: Control
     reads: RunReads | None
@@ -82,7 +82,7 @@ class Recorder(NamedTuple):
         return self.reads
 
     def send_acknowledged(self, payload: Payload, fields: EnvelopeFields) -> LogPosition | None:
-        """Send an event, wait until the broker has it, and return its place in the log.
+        """Send an event, wait until the broker has it, and return its position in the log.
 
         Raises as `Session.emit` does, and `Unavailable` if the broker does not acknowledge it.
         """
@@ -100,19 +100,21 @@ class Recorder(NamedTuple):
         Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
         """
         pending = self.send(payload, fields)
-        place = wait_recorded(pending, pending.event_type, self.timeout_s)
-        record = fetch(place)
-        verdict = self._verdict_of(pending, place, record)
+        log_position = wait_recorded(pending, pending.event_type, self.timeout_s)
+        record = fetch(log_position)
+        verdict = self._verdict_of(pending, log_position, record)
         if verdict.applied and record is None:  # nothing would stop a repetition
             raise Unavailable(f"the processor does not tell what {pending.event_type} led to", 1.0)
         return Judged(record, pending.event_id, None if verdict.applied else verdict.reason or "UNKNOWN")
 
-    def _verdict_of(self, pending: SentEvent, place: LogPosition | None, record: CallView | RunView | None) -> Verdict:
+    def _verdict_of(
+        self, pending: SentEvent, log_position: LogPosition | None, record: CallView | RunView | None
+    ) -> Verdict:
         if isinstance(record, CallView) and record.reservation == pending.event_id:
             return Verdict(applied=True, reason=None)
         verdict = None if record is None else record.verdict
-        if verdict is None and place is not None:
-            verdict = self.control.fetch_session(self.key.session_id, place, self.timeout_s).verdict
+        if verdict is None and log_position is not None:
+            verdict = self.control.fetch_session(self.key.session_id, log_position, self.timeout_s).verdict
         if verdict is None or not verdict.kept:
             raise Unavailable(f"the verdict on {pending.event_type} (event {pending.event_id}) is not known", 1.0)
         return verdict

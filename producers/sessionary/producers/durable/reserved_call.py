@@ -19,7 +19,7 @@ from sessionary.producers.durable.errors import (
 from sessionary.producers.durable.flow import Call, Do, Flow, Wait
 from sessionary.producers.durable.large_values import TOOL_RESULT, StoredText, load_value, lost_text, store_value
 from sessionary.producers.durable.recorder import Recorder
-from sessionary.producers.errors import Invalid, Refused, SessionaryError
+from sessionary.producers.errors import Invalid, Rejected, SessionaryError
 from sessionary.producers.ports import Json
 from sessionary.producers.run_ports import CallView
 from sessionary.schemas.events import ToolCallFailed as ToolCallFailedEvent
@@ -69,7 +69,7 @@ class CallRate:
 
 
 _POLL_S = 0.5
-# Refusals of a reservation that are answers: the call's record tells what to do.
+# Rejections of a reservation that are answers: the call's record tells what to do.
 _ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "not_retryable", "invalid_value"})
 
 
@@ -322,14 +322,16 @@ class ReservedCall:
         judged = recorder.ask(
             started,
             self._fields,
-            lambda place: reads.fetch_call(session_id, self._run_id, self._key, place, recorder.timeout_s),
+            lambda log_position: reads.fetch_call(
+                session_id, self._run_id, self._key, log_position, recorder.timeout_s
+            ),
         )
-        if judged.refusal is None:
+        if judged.rejection is None:
             self.reservation, self._granted_s = judged.event_id, time.monotonic()
             return None
-        if judged.refusal not in _ANSWERS or not isinstance(judged.record, CallView):
-            raise Refused("tool_call_started", judged.refusal)
-        recorder.keep_refusal(judged.event_id, judged.refusal)
+        if judged.rejection not in _ANSWERS or not isinstance(judged.record, CallView):
+            raise Rejected("tool_call_started", judged.rejection)
+        recorder.keep_rejection(judged.event_id, judged.rejection)
         return judged.record
 
     def _settle(self, known: CallView) -> Flow[_Stored | None]:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, overload
 from sessionary.producers.context.error_info import error_message, to_error_info
 from sessionary.producers.context.reported_block import ReportedBlock
 from sessionary.producers.context.run_beats import RunBeats
-from sessionary.producers.context.scope import CallReporter, P, T, added_marks
+from sessionary.producers.context.scope import CallReporter, P, T, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded, RunNotFound, RunOver, ToolCallUnresolved
 from sessionary.producers.durable.flow import Do, Flow, Wait, run_flow, run_flow_async
@@ -18,7 +18,7 @@ from sessionary.producers.durable.resume_plan import ResumePlan
 from sessionary.producers.durable.run_items import ListSteps, RunItems
 from sessionary.producers.durable.run_resume import KnownRun, read_run, resume_run
 from sessionary.producers.durable.run_steps import RunSteps
-from sessionary.producers.errors import Invalid, Refused, Unavailable
+from sessionary.producers.errors import Invalid, Rejected, Unavailable
 from sessionary.producers.ports import Json
 from sessionary.producers.process.safe_text import to_json_text
 from sessionary.producers.run_ports import FINISHED_STATES, LogPosition, RunView
@@ -53,20 +53,20 @@ def begin_admitted(
     Raises:
         QuotaExceeded: It was rejected, or waited for `wait_s`; then it is cancelled.
         RunOver: It was cancelled meanwhile, or failed.
-        Refused: The processor refuses its first event.
+        Rejected: The processor rejects its first event.
     """
     judged = yield Do(partial(_ask, recorder, run_id, started, fields))
-    if judged.refusal is not None:
-        if judged.refusal != _REASON:
-            raise Refused("run_started", judged.refusal)
-        recorder.keep_refusal(judged.event_id, judged.refusal)
+    if judged.rejection is not None:
+        if judged.rejection != _REASON:
+            raise Rejected("run_started", judged.rejection)
+        recorder.keep_rejection(judged.event_id, judged.rejection)
         raise QuotaExceeded(run_id, LIMIT, recorder.key.tenant_id)
     if judged.record is not None:
         yield from wait_admitted(recorder, run_id, fields, wait_s, judged.event_id)
 
 
 def _ask(recorder: Recorder, run_id: str, started: RunStarted, fields: EnvelopeFields) -> Judged:
-    """Begin a run, and return it as judged. No record and no refusal: there are no quotas yet."""
+    """Begin a run, and return it as judged. No record and no rejection: there are no quotas yet."""
     sent = recorder.send(started, fields)
     place = wait_recorded(sent, sent.event_type, recorder.timeout_s)
     run = _fetch_run(recorder, run_id, place)
@@ -90,7 +90,7 @@ def wait_admitted(
 ) -> Flow[None]:
     """Wait until a run that asked is admitted; cancel it if that is given up.
 
-    `event_id`: of the event that asked, the refusal of which is told here. Raises as
+    `event_id`: of the event that asked, the rejection of which is reported here. Raises as
     `begin_admitted`.
     """
     tenant_id = recorder.key.tenant_id
@@ -98,7 +98,7 @@ def wait_admitted(
         admitted = yield from _poll_admission(recorder, run_id, wait_s)
     except QuotaExceeded:
         if event_id is not None:
-            recorder.keep_refusal(event_id, _REASON)
+            recorder.keep_rejection(event_id, _REASON)
         raise
     except RunOver:
         raise
@@ -179,9 +179,9 @@ class Run(ReportedBlock):
     complete, the block sends nothing, `result` is the stored one, and steps return their outputs.
     A block that `ToolCallUnresolved` leaves keeps the run open: the processor holds it.
 
-    The verbs of a run take no marks. Their events have what `Session.marks` and the current span
-    give to all events of the block, and the run's id; `report_progress`, `record_plan` and
-    `checkpoint` also have the marks that `Session.run` was given.
+    The verbs of a run take no metadata. Their events have what `Session.metadata` and the current
+    span give to all events of the block, and the run's id; `report_progress`, `record_plan` and
+    `checkpoint` also have the metadata that `Session.run` was given.
 
     Attributes:
         result: What the run comes to, as JSON can hold it; it goes with the run's last event. If
@@ -394,14 +394,14 @@ class Run(ReportedBlock):
         self._has_plan = True
         return event_id
 
-    def _inner_marks(self) -> EnvelopeFields:
+    def _inner_metadata(self) -> EnvelopeFields:
         return EnvelopeFields(run_id=self.run_id, actor=self._start.fields.actor if self._start.may_resume else None)
 
     def __enter__(self) -> Self:
         if not self._start.may_resume and not self._recorder.quotas():
             return super().__enter__()
         run_flow(self._enter_judged(), self._recorder.waits.pause)
-        self._enter_marks()
+        self._enter_metadata()
         return self
 
     async def __aenter__(self) -> Self:
@@ -412,12 +412,12 @@ class Run(ReportedBlock):
         except BaseException:
             self._beats.stop()  # a thread may be about to begin: the run may be resumed, and does not beat
             raise
-        self._enter_marks()
+        self._enter_metadata()
         return self
 
-    def _enter_marks(self) -> None:
-        self._marks = added_marks(self._reporter.session_id, self._inner_marks(), self._steps.place())
-        self._marks.__enter__()
+    def _enter_metadata(self) -> None:
+        self._metadata = added_metadata(self._reporter.session_id, self._inner_metadata(), self._steps.place())
+        self._metadata.__enter__()
 
     def _enter_judged(self) -> Flow[None]:
         """Let the run go on if it has begun before, else begin it; both are judged first."""

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _BORDER = re.compile(r"(?:before|after) call (.+?): (.+)", re.DOTALL)
 
 
-class ListPlace(NamedTuple):
+class ListPosition(NamedTuple):
     """How far a list was worked through."""
 
     name: str
@@ -38,19 +38,19 @@ class RunProgress:
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.last: Checkpoint | None = None  # as the run was resumed
-        self.current: ListPlace | None = None  # the list that is worked through
+        self.current: ListPosition | None = None  # the list that is worked through
         self.open_list: _OpenList | None = None
         self.recorder = recorder
         self._fields = EnvelopeFields(run_id=run_id)
 
-    def place_of(self, name: str) -> ListPlace:
+    def place_of(self, name: str) -> ListPosition:
         """Return how far a list was worked through before the run was resumed."""
         last = self.last
         if last is None or last.operation != name or last.processed_count is None:
-            return ListPlace(name)
-        return ListPlace(name, last.processed_count, last.last_item_id)
+            return ListPosition(name)
+        return ListPosition(name, last.processed_count, last.last_item_id)
 
-    def save_place(self, place: ListPlace) -> None:
+    def save_position(self, place: ListPosition) -> None:
         """Save how far a list got; returns once the broker has it. Raises as `Session.emit`."""
         saved = CheckpointSaved(str(uuid.uuid4()), place.name, processed_count=place.done, last_item_id=place.item_id)
         self.recorder.send_acknowledged(saved, self._fields)
@@ -111,7 +111,7 @@ class RunItems(Generic[T]):
         self._every = every
         self._item_id = item_id
         self._fields = EnvelopeFields()
-        self._place = ListPlace(name)
+        self._place = ListPosition(name)
         self._before = progress.place_of(name)  # of an earlier process
         self._saved = 0
         self._loop: weakref.ref[Any] | None = None
@@ -205,15 +205,15 @@ class RunItems(Generic[T]):
 
     def _save(self) -> Flow[None]:
         place = self._place
-        yield Do(lambda: self._progress.save_place(place))
+        yield Do(lambda: self._progress.save_position(place))
         self._saved = place.done
 
-    def _after(self, item: T) -> ListPlace:
+    def _after(self, item: T) -> ListPosition:
         if self._item_id is not None:
             item_id: str | None = self._item_id(item)
         else:
             item_id = f"{item}" if isinstance(item, str | int) else None
-        return ListPlace(self._place.name, self._place.done + 1, _short_id(item_id))
+        return ListPosition(self._place.name, self._place.done + 1, _short_id(item_id))
 
 
 def _short_id(item_id: str | None) -> str | None:

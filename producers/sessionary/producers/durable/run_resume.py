@@ -16,7 +16,7 @@ from sessionary.producers.durable.resume_plan import (
 )
 from sessionary.producers.durable.run_items import border_call
 from sessionary.producers.durable.tool import policy_of
-from sessionary.producers.errors import Refused
+from sessionary.producers.errors import Rejected
 from sessionary.producers.run_ports import FINISHED_STATES, CallView, RunView, StepView
 from sessionary.schemas.events import RunFailed, RunResumed
 
@@ -57,7 +57,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
     Raises:
         RunOver: It has failed for good, or was cancelled.
         ToolCallUnresolved: One of its tool calls may have taken effect.
-        Refused: The processor does not let it go on.
+        Rejected: The processor does not let it go on.
     """
     run, plan = known.run, known.plan
     if run.state == "completed":
@@ -114,12 +114,12 @@ def _send_resumed(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -
     judged = recorder.ask(
         RunResumed(plan.next, describe_resumption(plan, by_person=fields.actor is not None)),
         fields,
-        lambda place: reads.fetch_run(recorder.key.session_id, run_id, place, recorder.timeout_s),
+        lambda log_position: reads.fetch_run(recorder.key.session_id, run_id, log_position, recorder.timeout_s),
     )
-    if judged.refusal is None:
+    if judged.rejection is None:
         return
-    recorder.keep_refusal(judged.event_id, judged.refusal)
+    recorder.keep_rejection(judged.event_id, judged.rejection)
     open_call = next(filter(is_unresolved, known.calls), None)
-    if judged.refusal == "call_unresolved" and open_call is not None:
+    if judged.rejection == "call_unresolved" and open_call is not None:
         raise ToolCallUnresolved(open_call.tool_name, open_call.idem_key)
-    raise Refused("run_resumed", judged.refusal)
+    raise Rejected("run_resumed", judged.rejection)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sessionary.producers.context.error_info import to_error_info
-from sessionary.producers.context.scope import ModelShare, WorkPlace, added_marks
+from sessionary.producers.context.scope import ModelShare, WorkContext, added_metadata
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.errors import RunOver
 from sessionary.producers.durable.flow import Call, Do, Flow
@@ -39,9 +39,9 @@ class RunSteps:
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
-    def place(self, step_name: str | None = None) -> WorkPlace:
+    def place(self, step_name: str | None = None) -> WorkContext:
         """Return where the work of the run stands, or of one of its steps."""
-        return WorkPlace(self._recorder, self._run_id, step_name, self.known_calls, self.progress.save_border)
+        return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, self.progress.save_border)
 
     def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
         """Begin a list as a step; None if it was worked through. Raises as `Run.items` does."""
@@ -83,7 +83,7 @@ class RunSteps:
         now_s = self._recorder.waits.now_s
         began_s, place = now_s(), self.place(name)._replace(share=self._share_of(name, known))
         try:
-            with added_marks(self._recorder.key.session_id, fields, place):
+            with added_metadata(self._recorder.key.session_id, fields, place):
                 output = yield Call(function, late)
             if late is not None and (now_s() - began_s) * 1_000 > late.limit_ms:
                 raise late
@@ -92,7 +92,7 @@ class RunSteps:
         except BaseException as error:
             # Who interrupts a step says nothing against its work.
             info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
-            # By its limit the processor fails the attempt: then it would refuse what is said of it.
+            # By its limit the processor fails the attempt: then it would reject what is said of it.
             is_judged = late is not None and (error is late or (now_s() - began_s) * 1_000 > late.limit_ms)
             yield Do(lambda: self._fail(name, attempt, info, None if is_judged else fields))
             raise

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from sessionary.producers.context.scope import active_session, added_marks, current_scope
+from sessionary.producers.context.scope import active_session, added_metadata, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.call_keys import checked_key, idempotency_key
 from sessionary.producers.durable.errors import ResultTooLarge
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import inspect
 
 F = TypeVar("F", bound=Callable[..., Any])
-Effect = Literal["read", "write", "unknown"]
+ToolEffect = Literal["read", "write", "unknown"]
 _DEFAULT_RETRY = Retry()
 _policies: dict[str, ToolPolicy] = {}  # of this process's tools, by name: a resumed run asks them
 _key: ContextVar[str | None] = ContextVar("sessionary_tool_key", default=None)
@@ -31,7 +31,7 @@ def tool(
     *,
     name: str | None = None,
     key: Callable[..., str] | None = None,
-    effect: Effect = "unknown",
+    effect: ToolEffect = "unknown",
     queryable: bool = False,
     query: Query | None = None,
     deadline: float | None = None,
@@ -77,7 +77,7 @@ def tool(
         ToolCallUnresolved: It may have taken effect before; a person must decide.
         ToolCallFailed: It has failed for good before.
         Unavailable: Broker or processor do not answer in time. Call again later.
-        Refused: The processor refuses the call, for example as its run is paused.
+        Rejected: The processor rejects the call, for example as its run is paused.
         Invalid: JSON cannot hold an argument or the result, or the key is no short text.
         ResultTooLarge: The result fits into no event, and the client has no library. The error has
             the result. The call is recorded, and is repeated only if it has no effect.
@@ -158,8 +158,8 @@ class _ToolCaller:
         """Return the flow of one call. Raises `Invalid`, and `TypeError` for wrong arguments."""
         session_id, name = recorder.key.session_id, self._policy.name
         scope = current_scope()
-        marks = scope.marks.get(session_id, NO_FIELDS)
-        place = scope.place if scope.place is not None and scope.place.run_id == marks.run_id else None
+        metadata = scope.metadata.get(session_id, NO_FIELDS)
+        place = scope.place if scope.place is not None and scope.place.run_id == metadata.run_id else None
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
@@ -167,17 +167,17 @@ class _ToolCaller:
             key = checked_key(self._key(*args, **kwargs), name)
         else:
             step_name = None if place is None else place.step_name
-            key = idempotency_key(recorder.key.tenant_id, marks.run_id, step_name, name, arguments)
+            key = idempotency_key(recorder.key.tenant_id, metadata.run_id, step_name, name, arguments)
 
         def inside(reservation: str) -> AbstractContextManager[None]:
-            return _InsideCall(added_marks(session_id, EnvelopeFields(causation_id=reservation)), key)
+            return _InsideCall(added_metadata(session_id, EnvelopeFields(causation_id=reservation)), key)
 
         # Under a key of the business the arguments are for people only.
         text_of = functools.partial(_arguments_text, recorder, name, dict(arguments), self._key is None)
         known = None if place is None else place.known_calls.pop(key, None)
-        plan = CallPlan(marks.run_id, marks.step_id, key, text_of, call, inside, known)
+        plan = CallPlan(metadata.run_id, metadata.step_id, key, text_of, call, inside, known)
         if place is not None:
-            fields = EnvelopeFields(run_id=marks.run_id, step_id=marks.step_id)
+            fields = EnvelopeFields(run_id=metadata.run_id, step_id=metadata.step_id)
             plan = plan._replace(save_border=lambda side: place.save_border(name, side, key, fields))
         return recorded_call(self._policy, recorder, plan)
 
@@ -185,19 +185,19 @@ class _ToolCaller:
 class _InsideCall:
     """A block in which `current_tool_key` tells a key, and events are caused by the reservation."""
 
-    def __init__(self, marks: AbstractContextManager[None], key: str) -> None:
-        self._marks = marks
+    def __init__(self, metadata: AbstractContextManager[None], key: str) -> None:
+        self._metadata = metadata
         self._new_key = key
         self._outer_key: str | None = None
 
     def __enter__(self) -> None:
-        self._marks.__enter__()
+        self._metadata.__enter__()
         self._outer_key = _key.get()
         _key.set(self._new_key)
 
     def __exit__(self, *error: Any) -> None:
         _key.set(self._outer_key)
-        self._marks.__exit__(None, None, None)
+        self._metadata.__exit__(None, None, None)
 
 
 def _arguments_text(

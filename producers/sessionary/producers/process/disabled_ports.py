@@ -39,7 +39,7 @@ _RAISES_EPOCH = frozenset({"session_resumed", "session_recovered", "session_take
 _HAS_SNAPSHOT = frozenset({"session_created", "session_paused", "snapshot_created"})
 _ENDS = frozenset({"session_start_failed", "session_terminated"})
 _FOLLOWED = frozenset(_STATES) | _RAISES_EPOCH | _HAS_SNAPSHOT | _ENDS | {"state_updated"}
-_RECEIPT = Receipt(0, 0)  # a place in the log, as verbs that wait ask for it
+_RECEIPT = Receipt(0, 0)  # a position in the log, as verbs that wait ask for it
 
 
 class _LocalSession:
@@ -147,7 +147,7 @@ class _LocalStream:
 
     def __init__(self, outside: DisabledTransport, session_id: str) -> None:
         self._outside, self._session_id = outside, session_id
-        self._told: SessionView | None = None
+        self._reported: SessionView | None = None
         self._closed = threading.Event()
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
@@ -157,8 +157,8 @@ class _LocalStream:
                 view = self._outside.fetch_session(self._session_id, None, 0.0)
             except SessionLost:
                 return (FollowedState(None),)
-            if view != self._told:
-                self._told = view
+            if view != self._reported:
+                self._reported = view
                 return (FollowedState(view),)
             left_s = deadline - time.monotonic()
             if left_s <= 0 or self._closed.wait(min(left_s, _LOOK_S)):

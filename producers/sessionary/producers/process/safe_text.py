@@ -11,7 +11,7 @@ from typing import Any
 
 from sessionary.producers.errors import Invalid
 from sessionary.schemas.topics import VALUE_BYTES_MAX
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 
 def replace_surrogates(text: str) -> str:
@@ -58,7 +58,7 @@ _ONLY_TEXT = frozenset({str})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
-def to_json_text(value: Any, name: str, too_large: RefusalReason = "invalid_value") -> str:
+def to_json_text(value: Any, name: str, too_large: RejectionReason = "invalid_value") -> str:
     """Return `value` as JSON with sorted keys and without spaces; `name` is for errors.
 
     Raises `Invalid` if a key is not a text (JSON would change it), if JSON cannot hold the value,

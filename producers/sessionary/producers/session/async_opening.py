@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, ParamSpec, Self, TypeVar
 
-from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.context.scope import SessionBlock, enter_block, leave_block
 from sessionary.producers.durable.flow import Flow, run_flow_async
 from sessionary.producers.process.off_loop import open_or_leave, run_anyway, run_unless_left
@@ -36,7 +36,7 @@ class Opening(NamedTuple):
     validate: AsyncStep | None
     connect: AsyncStep | None
     quota_wait_s: float | None
-    marks: Marks  # of the events of the start
+    metadata: EventMetadata  # of the events of the start
 
 
 class OpenedLater:
@@ -84,7 +84,7 @@ class OpenedLater:
         core.beats.bind(is_alive)
         self._session, life = Session(core), Lifecycle(core)
         try:
-            start = life.start(opening.validate, opening.connect, opening.quota_wait_s, opening.marks)
+            start = life.start(opening.validate, opening.connect, opening.quota_wait_s, opening.metadata)
             await run_session_flow_async(core, start)
         except BaseException as error:
             life.leave(error)  # nothing else ends it: the block is not entered

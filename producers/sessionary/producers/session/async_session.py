@@ -12,9 +12,21 @@ from datetime import datetime, timedelta
 from typing import Self, Unpack
 
 from sessionary.producers.agents.async_agent import AsyncAgent
-from sessionary.producers.context.marks import NO_FIELDS, BlockMarks, Marks, block_fields, envelope_fields, epoch_us
+from sessionary.producers.context.event_metadata import (
+    NO_FIELDS,
+    BlockMetadata,
+    EventMetadata,
+    block_fields,
+    envelope_fields,
+    epoch_us,
+)
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.scope import P, T, added_marks, bind_function
+from sessionary.producers.context.scope import (
+    P,
+    T,
+    added_metadata,
+    bind_function,
+)
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
@@ -44,7 +56,9 @@ class AsyncSessionLifecycle:
     def __init__(self, core: SessionCore) -> None:
         self.core = core
 
-    async def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    async def fail_start(
+        self, reason: StartFailureReason, message: str | None = None, **metadata: Unpack[EventMetadata]
+    ) -> None:
         """End a session that was created and could not be started.
 
         Raises as `AsyncSession.emit` does.
@@ -52,31 +66,31 @@ class AsyncSessionLifecycle:
         Args:
             reason: `invalid_config` or `connection_failed`.
             message: Details, for people.
-            marks: As in `AsyncSession.emit`.
+            metadata: As in `AsyncSession.emit`.
         """
-        await end_anyway(self.core, Lifecycle(self.core).fail_start, reason, message, marks)
+        await end_anyway(self.core, Lifecycle(self.core).fail_start, reason, message, metadata)
 
-    async def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
+    async def enter_phase(self, phase: Phase, **metadata: Unpack[EventMetadata]) -> None:
         """Set the session's phase, an attribute beside its state.
 
         The other verbs send the phases that they need themselves. Only the owning service may
-        change the phase; the processor refuses a phase that is out of order. Raises as
+        change the phase; the processor rejects a phase that is out of order. Raises as
         `AsyncSession.emit` does.
         """
-        await hand_over(self.core, Lifecycle(self.core).enter_phase, phase, marks)
+        await hand_over(self.core, Lifecycle(self.core).enter_phase, phase, metadata)
 
-    async def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    async def cancel(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session because its work was called off. Raises as `AsyncSession.emit` does."""
-        await end_anyway(self.core, Lifecycle(self.core).cancel, message, marks)
+        await end_anyway(self.core, Lifecycle(self.core).cancel, message, metadata)
 
-    async def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    async def force_close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
         `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Like
         `AsyncSession.close`, it works while a verdict is awaited. Raises as `AsyncSession.emit`
         does.
         """
-        await end_anyway(self.core, Lifecycle(self.core).force_close, message, marks)
+        await end_anyway(self.core, Lifecycle(self.core).force_close, message, metadata)
 
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
@@ -98,8 +112,8 @@ class AsyncSessionConversation:
     async def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
         """Return the last turns of the conversation in order, whichever process sent them.
 
-        Waits as `sync` does until the processor has judged what this client sent; refused turns are
-        not among them.
+        Waits as `sync` does until the processor has judged what this client sent; rejected turns
+        are not among them.
 
         Args:
             last: How many turns, from 0 to 200.
@@ -115,13 +129,13 @@ class AsyncSessionConversation:
         """
         return await asyncio.to_thread(Turns(self.core).read, last, load_artifacts)
 
-    async def add_result(self, tool_name: str, result: Json, **marks: Unpack[Marks]) -> str:
+    async def add_result(self, tool_name: str, result: Json, **metadata: Unpack[EventMetadata]) -> str:
         """Append a tool's result to the conversation, as a turn of the role `tool`.
 
         A text is the turn's content as it is, any other value its JSON. The call itself is recorded
         by `@tool`. Returns and raises as `AsyncSession.message` does.
         """
-        return await run_session_flow_async(self.core, Turns(self.core).append_result(tool_name, result, marks))
+        return await run_session_flow_async(self.core, Turns(self.core).append_result(tool_name, result, metadata))
 
 
 class AsyncSessionAgents:
@@ -133,7 +147,12 @@ class AsyncSessionAgents:
         self.core = core
 
     async def get(
-        self, agent_id: str, role: str | None = None, *, service_id: str | None = None, **marks: Unpack[Marks]
+        self,
+        agent_id: str,
+        role: str | None = None,
+        *,
+        service_id: str | None = None,
+        **metadata: Unpack[EventMetadata],
     ) -> AsyncAgent:
         """Return an agent of the session, registered if it is not yet.
 
@@ -149,17 +168,17 @@ class AsyncSessionAgents:
             role: What the agent does: `researcher`, `analyzer`, `writer` or any other; see
                 `Agent.view`. None: the agent is registered already.
             service_id: The agent's service; by default this client's.
-            marks: As in `AsyncSession.emit`.
+            metadata: As in `AsyncSession.emit`.
 
         Raises:
             Invalid: The agent is not registered and no role is given, or it is registered with
                 another role or service.
-            Refused: The processor refuses it: `not_member` to another service than the owning one,
+            Rejected: The processor rejects it: `not_member` to another service than the owning one,
                 `too_many_agents`.
 
         Otherwise raises as `AsyncSession.sync` and `AsyncSession.emit` do.
         """
-        return AsyncAgent(await asyncio.to_thread(AgentGroup(self.core).get, agent_id, role, service_id, marks))
+        return AsyncAgent(await asyncio.to_thread(AgentGroup(self.core).get, agent_id, role, service_id, metadata))
 
     async def list(self) -> Sequence[AgentRecord]:
         """Return the session's agents in the order of their registration, without results.
@@ -175,7 +194,7 @@ class AsyncSessionAgents:
         from_agent: str | AsyncAgent,
         context: Json = None,
         sync_type: str = "handoff",
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> None:
         """Hand over from an agent to another: the taker's record refers to the giver's snapshot.
 
@@ -184,11 +203,11 @@ class AsyncSessionAgents:
             from_agent: The giver, or its id.
             context: What is passed beside the shared results; it stays in the session's history.
             sync_type: Why, for programs.
-            marks: As in `AsyncSession.emit`.
+            metadata: As in `AsyncSession.emit`.
 
-        Raises as `Agent.begin` does; `Refused` with `unknown_agent` if one is not registered.
+        Raises as `Agent.begin` does; `Rejected` with `unknown_agent` if one is not registered.
         """
-        await asyncio.to_thread(AgentGroup(self.core).hand_over, from_agent, to, context, sync_type, marks)
+        await asyncio.to_thread(AgentGroup(self.core).hand_over, from_agent, to, context, sync_type, metadata)
 
 
 class AsyncSessionMigration:
@@ -200,12 +219,12 @@ class AsyncSessionMigration:
         self.core = core
 
     async def move(
-        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
+        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **metadata: Unpack[EventMetadata]
     ) -> MigrationResult:
         """Move the session to another service, and wait until it is there.
 
         A client of that service takes it by `accept_migrations`. The session goes on here until the
-        target has loaded it; then the processor holds it, and refuses what this object sends, until
+        target has loaded it; then the processor holds it, and rejects what this object sends, until
         the target has accepted the same state. Then this object has left the session: it beats no
         more, and its verbs raise `SessionFenced`. This service is asked to clean up, with the
         reason `migrated`.
@@ -214,16 +233,16 @@ class AsyncSessionMigration:
             to: The service that is to own the session.
             ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
             reason: Why, for people.
-            marks: As in `AsyncSession.emit`.
+            metadata: As in `AsyncSession.emit`.
 
         Returns:
             What was completed.
 
         Raises:
             MigrationAborted: The session stays, and goes on here; `reason_code` says why.
-            Refused: The offer was refused, for example with `migration_open` or `not_owner`.
-            Unavailable: It is not told how it ended, or whether it began. `AsyncSession.sync` tells
-                it later.
+            Rejected: The offer was rejected, for example with `migration_open` or `not_owner`.
+            Unavailable: It is not known how it ended, or whether it began. `AsyncSession.sync`
+                tells it later.
             SessionLost: The session was archived meanwhile.
             Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
             AuthenticationFailed: Kafka or the control API rejects our credentials.
@@ -231,7 +250,7 @@ class AsyncSessionMigration:
 
         Otherwise raises as `AsyncSession.emit` does.
         """
-        return await run_session_flow_async(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
+        return await run_session_flow_async(self.core, Migration(self.core).move(to, ttl_s, reason, metadata))
 
 
 class AsyncSessionRecords:
@@ -266,7 +285,7 @@ class AsyncSessionRecords:
 
         Raises:
             StateMismatch: They differ: another process updated the state, or an update of this
-                object was refused or lost.
+                object was rejected or lost.
 
         Otherwise raises as `AsyncSession.sync` does.
         """
@@ -346,11 +365,12 @@ class AsyncSession(OpenedLater):
 
     @property
     def lost(self) -> bool:
-        """True if the processor refuses what this object sends, as far as this object knows.
+        """True if the processor rejects what this object sends, as far as this object knows.
 
-        It was timed out for good, ended or taken over by others, or its creation was refused. Verbs
-        go on as before: what they send is kept on the rejected topic. If the setting `control_url`
-        is set, this is known within some seconds (`poll_interval_s`), else after a `sync`.
+        It was timed out for good, ended or taken over by others, or its creation was rejected.
+        Verbs go on as before: what they send is kept on the rejected topic. If the setting
+        `control_url` is set, this is known within some seconds (`poll_interval_s`), else after a
+        `sync`.
         """
         return self.core.view.lost
 
@@ -395,7 +415,7 @@ class AsyncSession(OpenedLater):
         payload: Payload,
         *,
         occurred_at: datetime | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> str:
         """Send an event of any class in `sessionary.schemas.events`.
 
@@ -404,7 +424,7 @@ class AsyncSession(OpenedLater):
         Args:
             payload: The event.
             occurred_at: When it happened; must have a timezone. None means now.
-            marks: What else the envelope says, as in `Marks`; every verb takes them.
+            metadata: What else the envelope says, as in `EventMetadata`; every verb takes them.
 
         Returns:
             The event's id, a UUID.
@@ -425,19 +445,22 @@ class AsyncSession(OpenedLater):
             self.core,
             self.core.send_event,
             payload,
-            envelope_fields(marks, None if occurred_at is None else epoch_us(occurred_at)),
+            envelope_fields(metadata, None if occurred_at is None else epoch_us(occurred_at)),
         )
 
-    async def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
+    async def activity(self, kind: str, text: str | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
 
         Returns the event's id. Raises as `emit` does.
         """
         return await hand_over(
-            self.core, self.core.send_event, SessionActivity(kind, text), envelope_fields(marks) if marks else NO_FIELDS
+            self.core,
+            self.core.send_event,
+            SessionActivity(kind, text),
+            envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
-    async def info(self, text: str, **marks: Unpack[Marks]) -> str:
+    async def info(self, text: str, **metadata: Unpack[EventMetadata]) -> str:
         """Report a text for people, as an activity of kind `info`.
 
         Returns the event's id. Raises as `emit` does.
@@ -446,11 +469,11 @@ class AsyncSession(OpenedLater):
             self.core,
             self.core.send_event,
             SessionActivity("info", text),
-            envelope_fields(marks) if marks else NO_FIELDS,
+            envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
     async def progress(
-        self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
+        self, progress: float, total: float | None = None, message: str | None = None, **metadata: Unpack[EventMetadata]
     ) -> str:
         """Report progress of the current work: `progress` out of `total`, in any unit.
 
@@ -460,7 +483,7 @@ class AsyncSession(OpenedLater):
             self.core,
             self.core.send_event,
             ProgressReported(float(progress), total, message),
-            envelope_fields(marks) if marks else NO_FIELDS,
+            envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
     async def usage(
@@ -473,7 +496,7 @@ class AsyncSession(OpenedLater):
         tool_cost_usd_micros: int = 0,
         is_timeout_retry: bool = False,
         retry_of: str | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
@@ -485,7 +508,7 @@ class AsyncSession(OpenedLater):
             tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
             is_timeout_retry: True if the call repeats one that timed out.
             retry_of: Id of the usage event that this call repeats.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The event's id. Raises as `emit` does.
@@ -496,10 +519,12 @@ class AsyncSession(OpenedLater):
             UsageRecorded(
                 model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
             ),
-            envelope_fields(marks) if marks else NO_FIELDS,
+            envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
-    async def message(self, role: str, content: str, *, name: str | None = None, **marks: Unpack[Marks]) -> str:
+    async def message(
+        self, role: str, content: str, *, name: str | None = None, **metadata: Unpack[EventMetadata]
+    ) -> str:
         """Append a turn to the conversation. The processor numbers the turns as it accepts them.
 
             await session.message("user", "What was our revenue in May?")
@@ -511,7 +536,7 @@ class AsyncSession(OpenedLater):
             role: Who speaks, in the agent's own words: `user`, `assistant` …
             content: The text.
             name: Name of the person or agent that speaks, if there are several.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The event's id.
@@ -523,12 +548,14 @@ class AsyncSession(OpenedLater):
 
         Otherwise raises as `emit` does.
         """
-        return await run_session_flow_async(self.core, Turns(self.core).append(role, content, name, marks))
+        return await run_session_flow_async(self.core, Turns(self.core).append(role, content, name, metadata))
 
-    async def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+    async def update_state(
+        self, state: Mapping[str, Json], *, wait: bool = True, **metadata: Unpack[EventMetadata]
+    ) -> int:
         """Replace the session's content, and wait until Kafka has the update.
 
-        The processor refuses an update that is based on a version which is no longer the last one.
+        The processor rejects an update that is based on a version which is no longer the last one.
         Without agents the verb does not wait for that; `sync` shows what the processor has. In a
         session with agents, as far as this object knows, it waits for the verdict, whatever `wait`
         says, so that no agent's update is lost unnoticed.
@@ -537,7 +564,7 @@ class AsyncSession(OpenedLater):
             state: The new content, a JSON object of at most about 1 MiB.
             wait: Return once the broker has acknowledged the update, so that an answer that is
                 given after it cannot be ahead of the recorded content. False: as `emit`, at once.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The version of the new content; the old one if the session is not Active.
@@ -545,7 +572,7 @@ class AsyncSession(OpenedLater):
         Raises:
             VersionConflict: In a session with agents: another one updated the content first. The
                 error has it, and `state` has it too: make the change there, and update again.
-            Refused: In a session with agents: the processor refused it for another reason.
+            Rejected: In a session with agents: the processor rejected it for another reason.
             Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
                 or is too large.
             Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
@@ -554,16 +581,16 @@ class AsyncSession(OpenedLater):
 
         Otherwise raises as `emit` does.
         """
-        return await run_session_flow_async(self.core, Updates(self.core).update(state, wait, marks))
+        return await run_session_flow_async(self.core, Updates(self.core).update(state, wait, metadata))
 
-    async def snapshot(self, **marks: Unpack[Marks]) -> str:
+    async def snapshot(self, **metadata: Unpack[EventMetadata]) -> str:
         """Record a snapshot of the content.
 
         Returns the snapshot's id. Raises as `emit` does.
         """
-        return await hand_over(self.core, Updates(self.core).snapshot, marks)
+        return await hand_over(self.core, Updates(self.core).snapshot, metadata)
 
-    def llm(self, model: str, **marks: Unpack[Marks]) -> ModelCall:
+    def llm(self, model: str, **metadata: Unpack[EventMetadata]) -> ModelCall:
         """Return a call of a model, for use in `async with`: it reports duration, usage and error.
 
             async with session.llm("large") as call:
@@ -576,9 +603,9 @@ class AsyncSession(OpenedLater):
 
         Args:
             model: Name of the model.
-            marks: As in `emit`.
+            metadata: As in `emit`.
         """
-        return ModelCall(self.core.call_reporter(), model, envelope_fields(marks))
+        return ModelCall(self.core.call_reporter(), model, envelope_fields(metadata))
 
     def run(
         self,
@@ -590,7 +617,7 @@ class AsyncSession(OpenedLater):
         plan: Json = None,
         resume: bool = False,
         quota_wait_s: float | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> Run:
         """Return a run of a task, to be used in `async with`: events in the block belong to it.
 
@@ -613,11 +640,11 @@ class AsyncSession(OpenedLater):
             plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
             resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
-            marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
+            metadata: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
-        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, marks)
+        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, metadata)
 
-    def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
+    def resume_run(self, run_id: str, /, **metadata: Unpack[EventMetadata]) -> Run:
         """Return a run of this session that has begun before, for use in `async with`: it goes on.
 
             async with session.resume_run("report-7") as run:
@@ -628,19 +655,19 @@ class AsyncSession(OpenedLater):
 
         Args:
             run_id: The run's id.
-            marks: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+            metadata: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
                 although it has failed for good.
 
         Entering the block raises:
             RunNotFound: There is no such run.
             RunOver: It has failed for good, or was cancelled.
             ToolCallUnresolved: A tool call may have taken effect; a person must decide.
-            Refused: The processor does not let it go on; else as `sync` and `emit`.
+            Rejected: The processor does not let it go on; else as `sync` and `emit`.
         """
-        return Runs(self.core).resume_run(run_id, marks)
+        return Runs(self.core).resume_run(run_id, metadata)
 
     async def start_task(
-        self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]
+        self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **metadata: Unpack[EventMetadata]
     ) -> str:
         """Ask the workers of this session's service to carry out a task; return the task's id.
 
@@ -654,15 +681,19 @@ class AsyncSession(OpenedLater):
             task_type: Name of the function, as the workers know it.
             input: What it is given, as JSON can hold it.
             timeout_s: How long Kafka may take to acknowledge the request.
-            marks: As in `emit`, but for `run_id`.
+            metadata: As in `emit`, but for `run_id`.
 
         Raises:
             Unavailable: Kafka has not acknowledged the request. It stays queued as other events do.
             DeliveryFailed: The request is lost.
         """
-        return await run_session_flow_async(self.core, Runs(self.core).start_task(task_type, input, timeout_s, marks))
+        return await run_session_flow_async(
+            self.core, Runs(self.core).start_task(task_type, input, timeout_s, metadata)
+        )
 
-    async def ask(self, question: str, deadline: timedelta | float | None = None, **marks: Unpack[Marks]) -> Answer:
+    async def ask(
+        self, question: str, deadline: timedelta | float | None = None, **metadata: Unpack[EventMetadata]
+    ) -> Answer:
         """Pause the session with a question to a person, and wait for the answer.
 
             answer = await session.ask("Send the invoice?", deadline=timedelta(hours=4))
@@ -670,7 +701,7 @@ class AsyncSession(OpenedLater):
                 send_invoice()
 
         An operator answers by `sessionary question approve` or `deny`, or by the control API. If
-        none does in time, the question expires, which is a refusal. The session is Active again
+        none does in time, the question expires, which is a denial. The session is Active again
         whichever it is, in the next epoch; it sends no heartbeats meanwhile. If a process ends
         while it waits, another one may `attach` to the session and ask the same question: it takes
         the session over, and waits for the answer to the open one.
@@ -679,14 +710,14 @@ class AsyncSession(OpenedLater):
             question: What is asked, for people.
             deadline: For so long it may be answered, in seconds or as a `timedelta`. It takes the
                 place of the limit `hold_ms`, which is the default.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
-            The answer: `approved`, `reason_code` (`approved`, `refused` or `expired`), `by` whom,
+            The answer: `approved`, `reason_code` (`approved`, `denied` or `expired`), `by` whom,
             and the `text` that he gave.
 
         Raises:
-            Refused: The processor refused the pause, for example because others hold the session.
+            Rejected: The processor rejected the pause, for example because others hold the session.
             NotAllowed: The session waits for the answer to another question.
             SessionEnded: The session ended, for example because an operator called it off.
             SessionFenced: Another process took the session over meanwhile.
@@ -694,23 +725,25 @@ class AsyncSession(OpenedLater):
 
         Otherwise raises as `emit` and `sync` do.
         """
-        return await run_session_flow_async(self.core, Questions(self.core).ask(question, deadline, marks))
+        return await run_session_flow_async(self.core, Questions(self.core).ask(question, deadline, metadata))
 
-    def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
-        """Return a block in which this session's events carry marks, unless a verb is given others.
+    def metadata(self, **metadata: Unpack[BlockMetadata]) -> AbstractContextManager[None]:
+        """Return a block in which this session's events carry metadata, unless a verb is given
+        others.
 
-            with session.marks(run_id="run-7"):
+            with session.metadata(run_id="run-7"):
                 await session.activity("llm")
 
         Tasks and threads that begin in the block inherit them.
 
         Args:
-            marks: The marks, as in `BlockMarks`.
+            metadata: The metadata, as in `BlockMetadata`.
         """
-        return added_marks(self.session_id, block_fields(marks))
+        return added_metadata(self.session_id, block_fields(metadata))
 
     def bind(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return `function` with this session as the current one, and with the marks of this call.
+        """Return `function` with this session as the current one, and with the metadata of this
+        call.
 
         For a plain function that other code will call, in a context that inherits nothing: a
         callback, or a thread pool that is none of `concurrent.futures`.
@@ -725,7 +758,7 @@ class AsyncSession(OpenedLater):
         validate: AsyncStep | None = None,
         connect: AsyncStep | None = None,
         quota_wait_s: float | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> Self:
         """Start a created session: validate, connect, become Active.
 
@@ -737,7 +770,7 @@ class AsyncSession(OpenedLater):
             connect: Awaited in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
-            marks: As in `emit`; of all events of the start.
+            metadata: As in `emit`; of all events of the start.
 
         Returns:
             This session.
@@ -748,10 +781,12 @@ class AsyncSession(OpenedLater):
 
         Otherwise raises as `emit` and, with quotas, `sync` do.
         """
-        await run_session_flow_async(self.core, Lifecycle(self.core).start(validate, connect, quota_wait_s, marks))
+        await run_session_flow_async(self.core, Lifecycle(self.core).start(validate, connect, quota_wait_s, metadata))
         return self
 
-    async def pause(self, reason: str | None = None, kind: PauseKind = "manual", **marks: Unpack[Marks]) -> str:
+    async def pause(
+        self, reason: str | None = None, kind: PauseKind = "manual", **metadata: Unpack[EventMetadata]
+    ) -> str:
         """Pause an Active session, with a snapshot of its content. `resume` continues it.
 
         A pause may last as long as the limit `hold_ms`; then the processor ends the session.
@@ -759,14 +794,14 @@ class AsyncSession(OpenedLater):
         Args:
             reason: Why, for people.
             kind: `manual`, `review` or `migration`.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The snapshot's id. Raises as `emit` does.
         """
-        return await hand_over(self.core, Lifecycle(self.core).pause, reason, kind, marks)
+        return await hand_over(self.core, Lifecycle(self.core).pause, reason, kind, metadata)
 
-    async def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
+    async def resume(self, resume_plan: str | None = None, **metadata: Unpack[EventMetadata]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Waits until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
@@ -779,7 +814,7 @@ class AsyncSession(OpenedLater):
             The session's content: that of the snapshot after a pause.
 
         Raises:
-            Refused: The processor refused; the session is unchanged.
+            Rejected: The processor rejected; the session is unchanged.
             Unavailable: There is no verdict yet.
             DeliveryFailed: The event could not be delivered.
             SessionLost: The session does not exist, or is archived.
@@ -788,10 +823,10 @@ class AsyncSession(OpenedLater):
 
         Otherwise raises as `emit` does.
         """
-        return await run_session_flow_async(self.core, Lifecycle(self.core).resume(resume_plan, marks))
+        return await run_session_flow_async(self.core, Lifecycle(self.core).resume(resume_plan, metadata))
 
     async def error(
-        self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]
+        self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **metadata: Unpack[EventMetadata]
     ) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
 
@@ -801,11 +836,11 @@ class AsyncSession(OpenedLater):
             error: The exception, or an `ErrorInfo`.
             retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
                 Has no effect on an `ErrorInfo`.
-            marks: As in `emit`.
+            metadata: As in `emit`.
         """
-        await hand_over(self.core, Lifecycle(self.core).error, error, retryable, marks)
+        await hand_over(self.core, Lifecycle(self.core).error, error, retryable, metadata)
 
-    async def recover(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
+    async def recover(self, resume_plan: str | None = None, **metadata: Unpack[EventMetadata]) -> dict[str, Json]:
         """Return from state Error to Active. Waits until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
@@ -817,7 +852,7 @@ class AsyncSession(OpenedLater):
         Returns:
             The session's content. Raises as `resume` does.
         """
-        return await run_session_flow_async(self.core, Lifecycle(self.core).recover(resume_plan, marks))
+        return await run_session_flow_async(self.core, Lifecycle(self.core).recover(resume_plan, metadata))
 
     async def sync(self) -> SessionView:
         """Read the session from the processor, and adopt its state, epoch, version and content.
@@ -839,15 +874,15 @@ class AsyncSession(OpenedLater):
         """
         return await asyncio.to_thread(self.core.sync, self.core.view.departures)
 
-    async def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    async def complete(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
-        await end_anyway(self.core, Lifecycle(self.core).complete, message, marks)
+        await end_anyway(self.core, Lifecycle(self.core).complete, message, metadata)
 
-    async def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    async def close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session with the event that is legal in its state.
 
         Does nothing if the session has ended, or if the processor has timed it out. Works also
         while a verdict is awaited. Until that is known the session beats, and if it is granted,
         another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
         """
-        await end_anyway(self.core, Lifecycle(self.core).close, message, marks)
+        await end_anyway(self.core, Lifecycle(self.core).close, message, metadata)

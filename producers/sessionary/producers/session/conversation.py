@@ -10,10 +10,10 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import EnvelopeFields
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
-from sessionary.producers.errors import Invalid, NotAllowed, Refused, SessionEnded, SettingsError, Unavailable
+from sessionary.producers.errors import Invalid, NotAllowed, Rejected, SessionEnded, SettingsError, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.process.safe_text import any_json_text
 from sessionary.producers.run_ports import MessageView
@@ -41,21 +41,21 @@ class Turns:
     def __init__(self, core: SessionCore) -> None:
         self._core = core
 
-    def append(self, role: str, content: str, name: str | None, marks: Marks) -> Flow[str]:
+    def append(self, role: str, content: str, name: str | None, metadata: EventMetadata) -> Flow[str]:
         """Append a turn; return its event's id. A large text is stored first."""
         if not isinstance(content, str):
             raise Invalid("invalid_value", f"content is a {type(content).__name__}, not a text")
         if len(content) > MESSAGE_CHARACTERS_MAX:
-            turn = yield Do(partial(self._store_turn, role, content, name, marks))
+            turn = yield Do(partial(self._store_turn, role, content, name, metadata))
         else:
             turn = MessageAppended(role, content, name=name)
-        event_id: str = yield Send(partial(self._core.send_event, turn, envelope_fields(marks)))
+        event_id: str = yield Send(partial(self._core.send_event, turn, envelope_fields(metadata)))
         return event_id
 
-    def append_result(self, tool_name: str, result: Json, marks: Marks) -> Flow[str]:
+    def append_result(self, tool_name: str, result: Json, metadata: EventMetadata) -> Flow[str]:
         """Append a tool's result, as a turn of the role `tool`."""
         text = result if isinstance(result, str) else any_json_text(result, "result")
-        return self.append("tool", text, tool_name, marks)
+        return self.append("tool", text, tool_name, metadata)
 
     def read(self, last: int, load_artifacts: bool) -> Sequence[MessageView]:
         """Return the last turns in order, whichever process sent them."""
@@ -66,7 +66,7 @@ class Turns:
         )
         return load_contents(messages, self._core.services.artifacts) if load_artifacts else messages
 
-    def _store_turn(self, role: str, content: str, name: str | None, marks: Marks) -> MessageAppended:
+    def _store_turn(self, role: str, content: str, name: str | None, metadata: EventMetadata) -> MessageAppended:
         """Store a text that is too large for a turn; return the turn, which is not sent yet."""
         library = self._core.services.artifacts
         if library is None:
@@ -75,7 +75,7 @@ class Turns:
                 f"content has {len(content):,} characters, and a turn takes {MESSAGE_CHARACTERS_MAX:,}: set "
                 "SESSIONARY_ARTIFACTS_URL, or SessionClient(artifacts=...), so that larger ones become artifacts",
             )
-        artifact = library.save(self._core, content, _MESSAGE_TYPE, **marks)
+        artifact = library.save(self._core, content, _MESSAGE_TYPE, **metadata)
         summary = f"{len(content):,} characters: {content[:_SUMMARY_CHARACTERS]}"
         reference = any_json_text({"artifact_ref": f"{artifact.reference}", "summary": summary}, "content")
         return MessageAppended(role, reference, artifact.artifact_id, name)
@@ -140,11 +140,11 @@ class Questions:
         self._core = core
         self._verdicts = Verdicts(core)
 
-    def ask(self, question: str, deadline: timedelta | float | None, marks: Marks) -> Flow[Answer]:
+    def ask(self, question: str, deadline: timedelta | float | None, metadata: EventMetadata) -> Flow[Answer]:
         """Ask, and wait for the answer."""
         answer_ms = _deadline_ms(deadline)
-        fields = envelope_fields(marks)
-        asked: _Asked = yield Do(partial(self.open, question, answer_ms, marks, fields))
+        fields = envelope_fields(metadata)
+        asked: _Asked = yield Do(partial(self.open, question, answer_ms, metadata, fields))
         core = self._core
         waits, pause_s = core.waits, _PAUSE_S
         limit_ms = with_defaults(core.view.limits).hold_ms if answer_ms is None else answer_ms
@@ -161,13 +161,13 @@ class Questions:
             yield Wait(pause_s)
             pause_s = min(1.5 * pause_s, _PAUSE_S_MAX)
 
-    def open(self, question: str, answer_ms: int | None, marks: Marks, fields: EnvelopeFields) -> _Asked:
+    def open(self, question: str, answer_ms: int | None, metadata: EventMetadata, fields: EnvelopeFields) -> _Asked:
         """Pause with a question, or find it open: then this process takes the session over."""
         core, view = self._core, self._core.view
         core.services.control.check_configured()
         if view.local_state == "Paused" and (found := self._find_open(question)) is not None:
             if not view.is_holder:
-                self._verdicts.wait_take_over(self._verdicts.ask_take_over(marks))
+                self._verdicts.wait_take_over(self._verdicts.ask_take_over(metadata))
             return _Asked(found, None)
         with core.lock:
             snapshot = view.new_snapshot()
@@ -194,21 +194,21 @@ class Questions:
         view = core.fetch_view(place)
         if view.question is not None and view.question.question_id == asked.question_id:
             return None
-        answer, refusal = view.answer, _refusal_of(view)
+        answer, rejection = view.answer, _rejection_of(view)
         is_answered = answer is not None and answer.question_id == asked.question_id
-        with core.lock_then_tell():
+        with core.lock_then_notify():
             core.adopt_view(view)  # raises SessionFenced
         if is_answered:
             return answer
-        if refusal is not None and asked.sent is not None:
-            core.keep_refusal(asked.question_id, refusal)
-            raise Refused(_PAUSED, refusal)
+        if rejection is not None and asked.sent is not None:
+            core.keep_rejection(asked.question_id, rejection)
+            raise Rejected(_PAUSED, rejection)
         if view.state in ("Terminated", "Archived"):
             raise SessionEnded(f"session {core.session_id} ended ({view.reason_code}) before its question was answered")
         raise SessionEnded(f"the question of session {core.session_id} is no longer open: another process asked since")
 
 
-def _refusal_of(view: SessionView) -> Any:
+def _rejection_of(view: SessionView) -> Any:
     return None if view.verdict is None else view.verdict.reason
 
 

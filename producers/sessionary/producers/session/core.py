@@ -12,7 +12,13 @@ from datetime import datetime
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, Unpack
 
-from sessionary.producers.context.marks import OPENTELEMETRY, Marks, complete_fields, envelope_fields, epoch_us
+from sessionary.producers.context.event_metadata import (
+    OPENTELEMETRY,
+    EventMetadata,
+    complete_fields,
+    envelope_fields,
+    epoch_us,
+)
 from sessionary.producers.context.scope import NO_SCOPE, CallReporter, current_scope
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.flow import Flow, run_flow
@@ -20,25 +26,25 @@ from sessionary.producers.durable.recorder import REAL_WAITS, Recorder
 from sessionary.producers.errors import (
     AuthenticationFailed,
     DeliveryFailed,
-    EventRefused,
+    EventRejected,
     Invalid,
     ProducerConflict,
     ProducerError,
     SessionFenced,
     SessionLost,
-    SessionTimedOut,
+    SessionTimeout,
     SettingsError,
 )
-from sessionary.producers.judgement.local_checks import is_clock_reason
-from sessionary.producers.judgement.session_watch import SessionWatch
 from sessionary.producers.ports import Control, HeartbeatTimer, OnError, OnReceipt, SessionView
 from sessionary.producers.run_ports import LogPosition, RunReads, Waits
 from sessionary.producers.session.heartbeat import IsAlive, heartbeat_interval_s
 from sessionary.producers.session.pending_verdict import PendingVerdict, VerdictFollower
 from sessionary.producers.session.view import LocalView
+from sessionary.producers.verdicts.local_checks import is_clock_reason
+from sessionary.producers.verdicts.session_watch import SessionWatch
 from sessionary.schemas.events import EVENT_TYPES, Payload, RunQueued, RunStarted, SessionPhaseChanged
 from sessionary.schemas.limits import with_defaults
-from sessionary.schemas.types import Phase, RefusalReason
+from sessionary.schemas.types import Phase, RejectionReason
 
 if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
@@ -52,8 +58,8 @@ class SessionBeats:
 
     While a verb waits for its verdict, the session may be Active in the log: the processor may be
     late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
-    verb is refused, these heartbeats are refused too, and keep no session alive. A session that was
-    left before its verdict beats on until it can be ended: else a clock might end it first.
+    verb is rejected, these heartbeats are rejected too, and keep no session alive. A session that
+    was left before its verdict beats on until it can be ended: else a clock might end it first.
 
     Hold the session's lock for what starts and stops heartbeats.
     """
@@ -173,7 +179,7 @@ class SharedServices(NamedTuple):
     verdict_timeout_s: float
     on_error: OnError
     watch: SessionWatch
-    task_places: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
+    task_positions: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
     artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
@@ -193,7 +199,7 @@ class SessionCore:
         update_lock: With agents, one update waits for the verdict on the other.
     """
 
-    __slots__ = ("__weakref__", "_untold", "beats", "emitter", "lock", "services", "update_lock", "view")
+    __slots__ = ("__weakref__", "_pending_findings", "beats", "emitter", "lock", "services", "update_lock", "view")
 
     def __init__(self, view: LocalView, services: SharedServices, is_alive: IsAlive | None = None) -> None:
         """`is_alive`: of the thread or task that the heartbeats end with, if there is one."""
@@ -202,7 +208,7 @@ class SessionCore:
         self.services = services
         self.beats = SessionBeats(view, services.heartbeats, services.watch, services.heartbeat_interval_s, is_alive)
         self.update_lock = Lock()
-        self._untold: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
+        self._pending_findings: list[tuple[ProducerError, bool]] = []  # findings, and whether a verb raises them
 
     @property
     def session_id(self) -> str:
@@ -219,7 +225,7 @@ class SessionCore:
     def send_event(
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
-        """Send an event unless it is certain to be refused; return its id. Raises as `emit`."""
+        """Send an event unless it is certain to be rejected; return its id. Raises as `emit`."""
         # An agent emits rarely, and a function that was not called lately costs 2 µs: so this calls
         # those only that have something to do.
         emitter, view = self.emitter, self.view
@@ -238,13 +244,13 @@ class SessionCore:
             sent.add_event(event_id, EVENT_TYPES[type(payload)])
         return event_id
 
-    def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **marks: Unpack[Marks]) -> str:
+    def emit(self, payload: Payload, *, occurred_at: datetime | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Send an event as `Session.emit` does."""
         at_us = None if occurred_at is None else epoch_us(occurred_at)
-        return self.send_event(payload, envelope_fields(marks, at_us))
+        return self.send_event(payload, envelope_fields(metadata, at_us))
 
     def send_awaited(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS) -> PendingVerdict:
-        """Send an event whose place in the log will be asked for; other verbs need not wait."""
+        """Send an event whose position in the log will be asked for; other verbs need not wait."""
         pending = PendingVerdict("emit", EVENT_TYPES[type(payload)], self.view.local_state)
         pending.event_id = self.send_event(payload, fields, pending.on_receipt)
         return pending
@@ -255,13 +261,13 @@ class SessionCore:
             self.send_event(SessionPhaseChanged(phase), fields)
             self.view.phase = phase
 
-    def keep_refusal(self, event_id: str, reason: RefusalReason) -> None:
-        """Do not tell `on_refused` of an event: the caller acts on its refusal."""
+    def keep_rejection(self, event_id: str, reason: RejectionReason) -> None:
+        """Do not notify `on_rejected` of an event: the caller acts on its rejection."""
         if self.view.sent_events is not None:
-            self.view.sent_events.take_refused(event_id, reason)
+            self.view.sent_events.take_rejected(event_id, reason)
 
     def set_state(self, state: str, *, committed: bool = False) -> None:
-        """Enter a state, which the processor has told if it is `committed`. Hold the lock."""
+        """Enter a state, which the processor has reported if it is `committed`. Hold the lock."""
         view = self.view
         view.local_state = state
         view.is_held = view.is_held and state == "Paused"
@@ -322,13 +328,15 @@ class SessionCore:
         except SessionLost:
             self.view.lost = True
             raise
-        with self.lock_then_tell():
+        with self.lock_then_notify():
             if self.view.departures == departures:
                 self.adopt_view(view)
         return view
 
     def adopt_view(self, view: SessionView) -> None:
-        """Take over what the processor knows. In `lock_then_tell` only. Raises `SessionFenced`."""
+        """Take over what the processor knows. In `lock_then_notify` only. Raises
+        `SessionFenced`.
+        """
         known, emitter = self.view, self.emitter
         if view.verdict is not None and view.verdict.reason == "producer_conflict":
             self.note_finding(self.renew_producer(), raised=False)  # another process was found to use our id
@@ -355,10 +363,10 @@ class SessionCore:
         self.set_state(state, committed=not view.is_held)
 
     def renew_producer(self) -> ProducerConflict:
-        """Go on with a producer id of our own; return what is to be told. Hold the lock."""
+        """Go on with a producer id of our own; return what is to be reported. Hold the lock."""
         shared = self.emitter.producer_id
         self.emitter.renew_producer()
-        self.view.is_holder = False  # which of the two holds the session cannot be told
+        self.view.is_holder = False  # which of the two holds the session cannot be reported
         return ProducerConflict(self.session_id, shared)
 
     def lose(self) -> None:
@@ -371,7 +379,7 @@ class SessionCore:
     # Findings
 
     @contextmanager
-    def lock_then_tell(self) -> Iterator[None]:
+    def lock_then_notify(self) -> Iterator[None]:
         """Hold the lock; call the callbacks of what was found meanwhile once it is released.
 
         A callback may wait for another thread, and that thread for this session.
@@ -380,29 +388,31 @@ class SessionCore:
             with self.lock:
                 yield
         finally:
-            self.tell_untold()
+            self.notify_pending()
 
-    def tell_untold(self) -> None:
+    def notify_pending(self) -> None:
         """Call the callbacks of what was found; do not hold the lock."""
         with self.lock:
-            untold, self._untold = self._untold, []
-        for finding, raised in untold:
-            self.services.watch.notices.tell(finding, raised=raised)
+            pending, self._pending_findings = self._pending_findings, []
+        for finding, raised in pending:
+            self.services.watch.notifications.notify(finding, raised=raised)
 
     def note_finding(self, finding: ProducerError, *, raised: bool) -> None:
-        """Let `lock_then_tell` tell a finding. If it is `raised` by a verb, not to `on_error`."""
-        self._untold.append((finding, raised))
+        """Let `lock_then_notify` tell a finding. If it is `raised` by a verb, not to `on_error`."""
+        self._pending_findings.append((finding, raised))
 
-    def tell_refused(self, event_id: str, event_type: str, reason: RefusalReason) -> None:
-        """Tell `on_refused` of an event whose verdict a verb waited for, unless that was done."""
-        refused: EventRefused | None = EventRefused(self.session_id, event_id, event_type, reason)
+    def notify_rejected(self, event_id: str, event_type: str, reason: RejectionReason) -> None:
+        """Notify `on_rejected` of an event whose verdict a verb waited for, unless that was
+        done.
+        """
+        rejected: EventRejected | None = EventRejected(self.session_id, event_id, event_type, reason)
         if self.view.sent_events is not None:
-            refused = self.view.sent_events.take_refused(event_id, reason)
-        if refused is not None:
-            self.services.watch.notices.tell(refused, raised=True)
+            rejected = self.view.sent_events.take_rejected(event_id, reason)
+        if rejected is not None:
+            self.services.watch.notifications.notify(rejected, raised=True)
 
     def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
-        """Let `on_fenced` be told, unless that was done; return what a verb is to raise."""
+        """Let `on_fenced` be notified, unless that was done; return what a verb is to raise."""
         fenced = SessionFenced(self.session_id, holder, epoch)
         if not self.view.lost:
             self.note_finding(fenced, raised=True)
@@ -410,20 +420,22 @@ class SessionCore:
         return fenced
 
     def _note_view(self, view: SessionView) -> None:
-        """Let the callbacks be told what is new in an answer to a verb, before it is adopted."""
+        """Let the callbacks be notified what is new in an answer to a verb, before it is
+        adopted.
+        """
         known = self.view
         before = known.local_state
         if known.sent_events is not None:
-            for refused in known.sent_events.match_refusals(view.refusals):
-                self.note_finding(refused, raised=True)
+            for rejected in known.sent_events.match_rejections(view.rejections):
+                self.note_finding(rejected, raised=True)
         is_over = view.state in ("Terminated", "Archived")
         is_clocks = view.state == "Terminated" and is_clock_reason(view.reason_code or "UNKNOWN")
-        is_news = view.state != before and before in ("Active", "Paused", "Error", "Timeout")
-        if is_news and (view.state == "Timeout" or is_clocks):
-            timed_out = SessionTimedOut(self.session_id, view.state, view.reason_code or "UNKNOWN")
+        is_new = view.state != before and before in ("Active", "Paused", "Error", "Timeout")
+        if is_new and (view.state == "Timeout" or is_clocks):
+            timed_out = SessionTimeout(self.session_id, view.state, view.reason_code or "UNKNOWN")
             self.note_finding(timed_out, raised=True)
         known.lost = is_over and (before != "Terminated" or known.lost)
-        known.told_lost = False
+        known.notified_lost = False
 
     # For `context` and `durable`
 
@@ -440,7 +452,7 @@ class SessionCore:
             self.emitter.key,
             self.send_awaited,
             self.emitter.wait_position,
-            self.keep_refusal,
+            self.keep_rejection,
             self.is_active,
             services.control,
             services.runs,

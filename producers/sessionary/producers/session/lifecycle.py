@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from sessionary.producers.context.error_info import error_message, to_error_info
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.durable.errors import QuotaExceeded
 from sessionary.producers.durable.flow import Call, Do, Flow, Send, Wait
@@ -63,82 +63,82 @@ class Lifecycle:
             view.is_holder = True
 
     def start(
-        self, validate: Step | None, connect: Step | None, quota_wait_s: float | None, marks: Marks
+        self, validate: Step | None, connect: Step | None, quota_wait_s: float | None, metadata: EventMetadata
     ) -> Flow[None]:
         """Wait for the quota, validate, connect, become Active."""
         yield from self._wait_admitted(quota_wait_s)
-        yield from self._take_start_step("validating", "invalid_config", validate, marks)
-        yield from self._take_start_step("connecting", "connection_failed", connect, marks)
-        yield Send(partial(self.mark_started, marks))
+        yield from self._take_start_step("validating", "invalid_config", validate, metadata)
+        yield from self._take_start_step("connecting", "connection_failed", connect, metadata)
+        yield Send(partial(self.mark_started, metadata))
 
-    def mark_started(self, marks: Marks) -> None:
+    def mark_started(self, metadata: EventMetadata) -> None:
         """Become Active: the last part of `start`."""
         with self._core.lock:
-            self._core.send_event(SessionStarted(), envelope_fields(marks))
+            self._core.send_event(SessionStarted(), envelope_fields(metadata))
             self._core.set_state("Active")
 
-    def fail_start(self, reason: StartFailureReason, message: str | None, marks: Marks) -> None:
+    def fail_start(self, reason: StartFailureReason, message: str | None, metadata: EventMetadata) -> None:
         """End a session that was created and could not be started."""
         with self._core.lock:
-            self._core.send_event(SessionStartFailed(reason, message), envelope_fields(marks))
+            self._core.send_event(SessionStartFailed(reason, message), envelope_fields(metadata))
             self._core.set_state("Terminated")
 
-    def enter_phase(self, phase: Phase, marks: Marks) -> None:
+    def enter_phase(self, phase: Phase, metadata: EventMetadata) -> None:
         """Set the session's phase."""
-        self._core.send_phases(phase, fields=envelope_fields(marks))
+        self._core.send_phases(phase, fields=envelope_fields(metadata))
 
     # States
 
-    def pause(self, reason: str | None, kind: PauseKind, marks: Marks) -> str:
+    def pause(self, reason: str | None, kind: PauseKind, metadata: EventMetadata) -> str:
         """Pause the session; return the snapshot's id."""
         core, view = self._core, self._core.view
         with core.lock:
             snapshot = view.new_snapshot()
-            core.send_event(SessionPaused(kind, reason, snapshot), envelope_fields(marks))
+            core.send_event(SessionPaused(kind, reason, snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Paused")
             return snapshot.snapshot_id
 
-    def resume(self, resume_plan: str | None, marks: Marks) -> Flow[dict[str, Json]]:
+    def resume(self, resume_plan: str | None, metadata: EventMetadata) -> Flow[dict[str, Json]]:
         """Make the session Active again; return its content."""
         # Sent before anything is waited for. With asyncio, under policy `block`, a thread sends it,
         # which a cancelled call does not stop; once the session has ended it raises there.
-        pending: PendingVerdict = yield Send(partial(self._ask_resume, resume_plan, marks))
+        pending: PendingVerdict = yield Send(partial(self._ask_resume, resume_plan, metadata))
         content: dict[str, Json] = yield Do(partial(self._wait_content, pending))
         return content
 
-    def error(self, error: BaseException | ErrorInfo, retryable: bool | None, marks: Marks) -> None:
+    def error(self, error: BaseException | ErrorInfo, retryable: bool | None, metadata: EventMetadata) -> None:
         """Report an error; the session enters state Error."""
         with self._core.lock:
             payload = SessionErrored(to_error_info(error, retryable=retryable))
-            self._core.send_event(payload, envelope_fields(marks))
+            self._core.send_event(payload, envelope_fields(metadata))
             self._core.set_state("Error")
 
-    def recover(self, resume_plan: str | None, marks: Marks) -> Flow[dict[str, Json]]:
+    def recover(self, resume_plan: str | None, metadata: EventMetadata) -> Flow[dict[str, Json]]:
         """Return from state Error to Active; return the session's content."""
-        pending: PendingVerdict = yield Send(partial(self._ask_recovery, resume_plan, marks))
+        pending: PendingVerdict = yield Send(partial(self._ask_recovery, resume_plan, metadata))
         content: dict[str, Json] = yield Do(partial(self._wait_content, pending))
         return content
 
     # The end
 
-    def complete(self, message: str | None, marks: Marks) -> None:
+    def complete(self, message: str | None, metadata: EventMetadata) -> None:
         """End the session because its work is done."""
-        self._send_terminated("completed", message, marks)
+        self._send_terminated("completed", message, metadata)
 
-    def cancel(self, message: str | None, marks: Marks) -> None:
+    def cancel(self, message: str | None, metadata: EventMetadata) -> None:
         """End the session because its work was called off."""
-        self._send_terminated("forced" if self._core.view.local_state == "Error" else "cancelled", message, marks)
+        self._send_terminated("forced" if self._core.view.local_state == "Error" else "cancelled", message, metadata)
 
-    def force_close(self, message: str | None, marks: Marks) -> None:
+    def force_close(self, message: str | None, metadata: EventMetadata) -> None:
         """End the session at once, with the most severe reason that is legal in its state."""
         with self._core.lock:
-            self._verdicts.end_despite(lambda: self._send_forced(message, marks))
+            self._verdicts.end_despite(lambda: self._send_forced(message, metadata))
 
-    def close(self, message: str | None, marks: Marks) -> None:
+    def close(self, message: str | None, metadata: EventMetadata) -> None:
         """End the session with the event that is legal in its state."""
         with self._core.lock:
-            self._verdicts.end_despite(lambda: self._send_closed(message, marks))
+            self._verdicts.end_despite(lambda: self._send_closed(message, metadata))
 
     def leave(self, error: BaseException | None) -> None:
         """End the session as leaving a `with` block by `error` does.
@@ -163,24 +163,24 @@ class Lifecycle:
     # Inside
 
     def _take_start_step(
-        self, phase: Phase, failure: StartFailureReason, step: Step | None, marks: Marks
+        self, phase: Phase, failure: StartFailureReason, step: Step | None, metadata: EventMetadata
     ) -> Flow[None]:
-        yield Send(partial(self.enter_phase, phase, marks))
+        yield Send(partial(self.enter_phase, phase, metadata))
         if step is None:
             return
         try:
             yield Call(step)
         except BaseException as error:
-            self.fail_start(failure, error_message(error), marks)  # in place: a cancelled task must still send it
+            self.fail_start(failure, error_message(error), metadata)  # in place: a cancelled task must still send it
             raise
 
-    def _ask_resume(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
+    def _ask_resume(self, resume_plan: str | None, metadata: EventMetadata) -> PendingVerdict:
         payload = SessionResumed(self._core.view.snapshot_id, resume_plan)
-        return self._verdicts.ask("resume", [payload], envelope_fields(marks))
+        return self._verdicts.ask("resume", [payload], envelope_fields(metadata))
 
-    def _ask_recovery(self, resume_plan: str | None, marks: Marks) -> PendingVerdict:
+    def _ask_recovery(self, resume_plan: str | None, metadata: EventMetadata) -> PendingVerdict:
         payloads: list[Payload] = [SessionPhaseChanged("recovery"), SessionRecovered(resume_plan)]
-        return self._verdicts.ask("recover", payloads, envelope_fields(marks))
+        return self._verdicts.ask("recover", payloads, envelope_fields(metadata))
 
     def _wait_content(self, pending: PendingVerdict) -> dict[str, Json]:
         self._verdicts.wait(pending)
@@ -201,24 +201,24 @@ class Lifecycle:
         else:
             self._send_forced(type(error).__name__, {})
 
-    def _send_closed(self, message: str | None, marks: Marks) -> None:
+    def _send_closed(self, message: str | None, metadata: EventMetadata) -> None:
         state = self._core.view.local_state
         if state == "Idle":
-            self.fail_start("connection_failed", message or "closed before it was started", marks)
+            self.fail_start("connection_failed", message or "closed before it was started", metadata)
         elif state in _END_BY_STATE:
-            self._send_terminated(_END_BY_STATE[state], message, marks)
+            self._send_terminated(_END_BY_STATE[state], message, metadata)
         else:
             self._core.detach()  # Timeout: only the processor ends it; Terminated: it has ended
 
-    def _send_forced(self, message: str | None, marks: Marks) -> None:
+    def _send_forced(self, message: str | None, metadata: EventMetadata) -> None:
         reason = _FORCED_BY_STATE.get(self._core.view.local_state, "abnormal_termination")
-        self._send_terminated(reason, message, marks)
+        self._send_terminated(reason, message, metadata)
 
-    def _send_terminated(self, reason: TerminationReason, message: str | None, marks: Marks) -> None:
+    def _send_terminated(self, reason: TerminationReason, message: str | None, metadata: EventMetadata) -> None:
         core, view = self._core, self._core.view
         with core.lock:
             snapshot = view.new_snapshot()
-            core.send_event(SessionTerminated(reason, message, snapshot), envelope_fields(marks))
+            core.send_event(SessionTerminated(reason, message, snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             core.set_state("Terminated")
 
@@ -253,17 +253,17 @@ class Lifecycle:
         waits, pause_s = core.waits, _PAUSE_S
         timeout_s, fetch = core.services.verdict_timeout_s, core.services.control.fetch_session
         deadline_s = waits.now_s() + wait_s
-        place: tuple[int, int] | None = None  # of the event that created it
+        log_position: tuple[int, int] | None = None  # of the event that created it
         while True:
             try:
-                if place is None:
-                    place = yield Do(partial(core.emitter.wait_position, timeout_s))
-                view: SessionView = yield Do(partial(fetch, core.session_id, place, timeout_s))
+                if log_position is None:
+                    log_position = yield Do(partial(core.emitter.wait_position, timeout_s))
+                view: SessionView = yield Do(partial(fetch, core.session_id, log_position, timeout_s))
             except Unavailable:
                 if waits.now_s() >= deadline_s:
                     raise
             except SessionLost:  # if the broker did not tell the place, the creation may not be judged yet
-                if place is not None or waits.now_s() >= deadline_s:
+                if log_position is not None or waits.now_s() >= deadline_s:
                     raise
             else:
                 if view.state in ("Terminated", "Archived"):
@@ -284,7 +284,7 @@ class Lifecycle:
             core.set_state("Terminated")
             if view.reason_code != _QUOTA_REASON:
                 raise SessionEnded(f"session {core.session_id} has ended before it started: {view.reason_code}")
-            core.keep_refusal(core.view.created_id, _QUOTA_REASON)
+            core.keep_rejection(core.view.created_id, _QUOTA_REASON)
         raise QuotaExceeded(None, LIMIT, core.emitter.key.tenant_id, session_id=core.session_id)
 
     def _beat_in_queue(self, *, on: bool) -> None:

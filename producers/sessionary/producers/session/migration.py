@@ -3,10 +3,10 @@
 from functools import partial
 from typing import NamedTuple
 
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS
 from sessionary.producers.durable.flow import Do, Flow, Send, Wait
-from sessionary.producers.errors import Invalid, ProducerError, Refused, Unavailable
+from sessionary.producers.errors import Invalid, ProducerError, Rejected, Unavailable
 from sessionary.producers.run_ports import SessionView
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
@@ -46,7 +46,7 @@ class MigrationAborted(ProducerError):
 
 TTL_S_DEFAULT = MIGRATION_TTL_MS_DEFAULT / 1_000
 _TTL_S_MIN, _TTL_S_MAX = MIGRATION_TTL_MS_MIN / 1_000, MIGRATION_TTL_MS_MAX / 1_000
-_MARGIN_S = 10.0  # until a migration whose time is over is told as aborted
+_MARGIN_S = 10.0  # until a migration whose time is over is reported as aborted
 _LOOK_S, _LOOK_S_MAX = 0.05, 0.5
 
 
@@ -81,12 +81,12 @@ class Migration:
 
     # The source
 
-    def move(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> Flow[MigrationResult]:
+    def move(self, to: str, ttl_s: float, reason: str | None, metadata: EventMetadata) -> Flow[MigrationResult]:
         """Move the session to another service, and wait until it is there."""
-        offered: OfferedMigration = yield Send(partial(self.offer, to, ttl_s, reason, marks))
+        offered: OfferedMigration = yield Send(partial(self.offer, to, ttl_s, reason, metadata))
         return (yield from self.follow(offered))
 
-    def offer(self, to: str, ttl_s: float, reason: str | None, marks: Marks) -> OfferedMigration:
+    def offer(self, to: str, ttl_s: float, reason: str | None, metadata: EventMetadata) -> OfferedMigration:
         """Offer the session. Raises as `Session.migration.move` does before it waits."""
         core, view = self._core, self._core.view
         target = checked_name("target service", to)
@@ -98,7 +98,7 @@ class Migration:
         migration_id = new_session_id()
         payload = SessionMigrationOffered(migration_id, target, round(ttl_s * 1_000), reason)
         with core.lock:
-            sent = core.send_awaited(payload, envelope_fields(marks))
+            sent = core.send_awaited(payload, envelope_fields(metadata))
             return OfferedMigration(migration_id, target, ttl_s, sent, core.emitter.epoch, view.departures)
 
     def follow(self, offered: OfferedMigration) -> Flow[MigrationResult]:
@@ -132,17 +132,17 @@ class Migration:
                     known.offered = None
 
     def _await_offer(self, offered: OfferedMigration) -> SessionView:
-        """Return the session once the offer is judged. Raises `Refused`, `MigrationAborted`."""
+        """Return the session once the offer is judged. Raises `Rejected`, `MigrationAborted`."""
         sent = offered.sent
         wait_acknowledged(sent, "the offer of the session", self._core.services.verdict_timeout_s)
-        place = sent.wait_position(0.0)
-        view = self._core.fetch_view(place)
-        if view.verdict is None and place is not None:  # the client is turned off: nothing is judged
+        log_position = sent.wait_position(0.0)
+        view = self._core.fetch_view(log_position)
+        if view.verdict is None and log_position is not None:  # the client is turned off: nothing is judged
             raise self._abort_error(offered, "target_silent")
         if view.verdict is not None and view.verdict.kept and not view.verdict.applied:
             reason = view.verdict.reason or "UNKNOWN"
-            self._core.tell_refused(sent.event_id, sent.event_type, reason)
-            raise Refused(sent.event_type, reason)
+            self._core.notify_rejected(sent.event_id, sent.event_type, reason)
+            raise Rejected(sent.event_type, reason)
         return view
 
     def _end_migration(self, offered: OfferedMigration, view: SessionView) -> MigrationResult | None:
@@ -157,12 +157,12 @@ class Migration:
             return None
         has_left = view.epoch > offered.epoch and view.owner_service != self._core.emitter.service_id
         if not is_ours and not has_left:
-            return None  # the offer's place is unknown, and it is not judged yet
+            return None  # the offer's log_position is unknown, and it is not judged yet
         if last.step == "completed" if is_ours else view.owner_service == offered.target_service:
             self._leave_migrated(offered, view)
             names = self._core.emitter.service_id, offered.target_service
             return MigrationResult(offered.migration_id, *names, view.epoch)
-        with self._core.lock_then_tell():
+        with self._core.lock_then_notify():
             if self._core.view.departures == offered.departures:
                 self._core.adopt_view(view)
         raise self._abort_error(offered, (is_ours and last.reason_code) or "UNKNOWN")
@@ -171,23 +171,23 @@ class Migration:
         return MigrationAborted(self._core.session_id, offered.migration_id, offered.target_service, reason_code)
 
     def _leave_migrated(self, offered: OfferedMigration, view: SessionView) -> None:
-        """Leave a session that is another service's now; tell what was refused in the meantime."""
+        """Leave a session that is another service's now; tell what was rejected in the meantime."""
         core, known = self._core, self._core.view
-        with core.lock_then_tell():
+        with core.lock_then_notify():
             if known.sent_events is not None:
-                for refused in known.sent_events.match_refusals(view.refusals):
-                    core.note_finding(refused, raised=False)
+                for rejected in known.sent_events.match_rejections(view.rejections):
+                    core.note_finding(rejected, raised=False)
             known.fenced_by = view.holder or offered.target_service, view.epoch
             known.departures += 1
             core.lose()
 
     # The target
 
-    def tell_loaded(self, migration_id: str) -> SessionView:
+    def report_loaded(self, migration_id: str) -> SessionView:
         """Say that the session is loaded; return it once that is judged."""
         with self._core.lock:
             sent = self._core.send_awaited(SessionMigrationLoaded(migration_id), NO_FIELDS)
-            self._core.keep_refusal(sent.event_id, "UNKNOWN")  # the caller looks again
+            self._core.keep_rejection(sent.event_id, "UNKNOWN")  # the caller looks again
         wait_acknowledged(sent, "the loading of the session", self._core.services.verdict_timeout_s)
         return self._core.fetch_view(sent.wait_position(0.0))
 
@@ -199,7 +199,7 @@ class Migration:
         digest = content_hash(view.state_json)
         accepted = SessionMigrationAccepted(self._core.emitter.service_id, migration_id, view.version, digest)
         pending = self._verdicts.ask("accept", [accepted])
-        self._core.keep_refusal(pending.event_id, "UNKNOWN")  # the caller looks again
+        self._core.keep_rejection(pending.event_id, "UNKNOWN")  # the caller looks again
         self._verdicts.wait(pending)
         self.hold()
 

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from sessionary.producers.context.marks import Marks
+from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.delivery.emitter import Emitter
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.errors import (
@@ -14,16 +14,16 @@ from sessionary.producers.errors import (
     SessionFenced,
     SessionHeld,
     SessionLost,
-    SessionTimedOut,
+    SessionTimeout,
     Unavailable,
 )
-from sessionary.producers.judgement.local_checks import NO_BARS, is_clock_reason
-from sessionary.producers.judgement.notices import SessionGoesOn
 from sessionary.producers.ports import ChangedSession, Json, SessionView
 from sessionary.producers.session.core import FINAL_ERRORS, SessionCore, SharedServices
 from sessionary.producers.session.heartbeat import IsAlive
 from sessionary.producers.session.verdicts import Verdicts
 from sessionary.producers.session.view import LocalView, canonical_json
+from sessionary.producers.verdicts.local_checks import NO_BARS, is_clock_reason
+from sessionary.producers.verdicts.notifications import SessionGoesOn
 from sessionary.schemas.types import Limits
 
 _PATIENCE_S = 0.05
@@ -34,7 +34,7 @@ _HELD_FROM = ("Active", "Error")
 class PolledSession:
     """Adopts what polls find of one session. Its methods take the lock, and never wait for it long.
 
-    They return what is to be told, if it is news.
+    They return what is to be reported, if it is new.
     """
 
     __slots__ = ("_core", "_view")
@@ -44,7 +44,7 @@ class PolledSession:
 
     @property
     def lost(self) -> bool:
-        """Whether the processor refuses what the session sends."""
+        """Whether the processor rejects what the session sends."""
         return self._view.lost
 
     def beat_interval_s(self) -> float | None:
@@ -79,15 +79,15 @@ class PolledSession:
         holds whatever was sent since.
         """
         view, emitter = self._view, self._core.emitter
-        if change.refusals:  # not told again, so that it must count although a verb runs
-            view.bars = NO_BARS  # what was refused may be what led to the known state
+        if change.rejections:  # not reported again, so that it must count although a verb runs
+            view.bars = NO_BARS  # what was rejected may be what led to the known state
         is_raised = change.epoch is not None and change.epoch > emitter.epoch
         if not self._core.lock.acquire_within(_PATIENCE_S if is_raised else 0):
             return None  # a verb holds it, or the next poll finds it again
         if change.agents > view.agent_count:  # what was sent meanwhile may have been overtaken
             view.agent_count, view.is_update_open = change.agents, True
         try:
-            is_own_end = view.local_state == "Terminated" and not view.told_lost
+            is_own_end = view.local_state == "Terminated" and not view.notified_lost
             if view.pending is not None or view.offered is not None or view.lost or is_own_end:
                 return None  # a verb that waits tells it
             known, own_id = emitter.epoch, emitter.producer_id
@@ -99,7 +99,7 @@ class PolledSession:
                 # That of a migration is short: the session is another's, or ours again, at once.
                 return None if change.reason_code == _MIGRATION else self._adopt_pause(change)
             is_over = change.state in ("Terminated", "Archived")
-            return self._adopt_told_state(change) if epoch == known or is_over else None
+            return self._adopt_reported_state(change) if epoch == known or is_over else None
         finally:
             self._core.lock.release()
 
@@ -124,7 +124,7 @@ class PolledSession:
             core.adopt_view(view)
         finally:
             core.lock.release()
-        core.tell_untold()
+        core.notify_pending()
         return SessionGoesOn(core.session_id, view.epoch, view.reason_code or "UNKNOWN")
 
     def _may_go_on(self, state: str | None, epoch: int | None, holder: str | None, holder_epoch: int | None) -> bool:
@@ -151,26 +151,26 @@ class PolledSession:
         self._core.set_state("Paused")
         return SessionHeld(view.session_id, change.reason_code or "UNKNOWN")
 
-    def _adopt_told_state(self, change: ChangedSession) -> ProducerError | None:
+    def _adopt_reported_state(self, change: ChangedSession) -> ProducerError | None:
         core, view, session_id = self._core, self._view, self._view.session_id
         reason_code = change.reason_code or "UNKNOWN"
         if change.state is None:
             view.lost = True  # still beating: the control API may be another pipeline's
-            return SessionLost(f"session {session_id} does not exist: its creation was refused or lost")
+            return SessionLost(f"session {session_id} does not exist: its creation was rejected or lost")
         if change.state == "Timeout" and view.local_state != "Timeout":
             core.set_state("Timeout")
             view.bars = NO_BARS
-            return SessionTimedOut(session_id, "Timeout", reason_code)
+            return SessionTimeout(session_id, "Timeout", reason_code)
         if change.state not in ("Terminated", "Archived"):
             return None
         core.lose()
-        view.told_lost = True
+        view.notified_lost = True
         core.set_state("Terminated")
         view.bars = NO_BARS
         if change.state == "Terminated" and is_clock_reason(reason_code):
-            return SessionTimedOut(session_id, change.state, reason_code)
+            return SessionTimeout(session_id, change.state, reason_code)
         how = "is archived" if change.state == "Archived" else f"was ended ({reason_code})"
-        return SessionEnded(f"session {session_id} {how}: what is sent in it is refused")
+        return SessionEnded(f"session {session_id} {how}: what is sent in it is rejected")
 
 
 def watch_core(core: SessionCore) -> None:
@@ -204,13 +204,13 @@ def new_core(
     return core
 
 
-def attach_flow(core: SessionCore, take_over: bool, marks: Marks) -> Flow[SessionCore]:
+def attach_flow(core: SessionCore, take_over: bool, metadata: EventMetadata) -> Flow[SessionCore]:
     """Read a session that exists, and take it over if asked. Raises as `SessionClient.attach`."""
     verdicts = Verdicts(core)
     try:
         view: SessionView = yield Do(partial(core.sync, core.view.departures))
         if take_over:
-            pending = yield Send(partial(verdicts.ask_take_over, marks))
+            pending = yield Send(partial(verdicts.ask_take_over, metadata))
             yield Do(partial(verdicts.wait_take_over, pending))
         elif view.owner_service != core.emitter.service_id:
             core.detach()

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from functools import partial
 
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.context.run_beats import RunBeats
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.run_block import Run, RunStart, check_expected
@@ -19,7 +19,7 @@ from sessionary.schemas.ids import content_hash, new_task_id
 from sessionary.schemas.limits import with_defaults
 from sessionary.schemas.types import RunMode
 
-_TASKS_MAX = 1_000  # places of tasks that a client remembers
+_TASKS_MAX = 1_000  # positions of tasks that a client remembers
 
 
 class Runs:
@@ -39,41 +39,47 @@ class Runs:
         plan: Json,
         resume: bool,
         quota_wait_s: float | None,
-        marks: Marks,
+        metadata: EventMetadata,
     ) -> Run:
         """Return a run, which begins with its block."""
-        if resume and not marks.get("run_id"):
+        if resume and not metadata.get("run_id"):
             raise Invalid("invalid_value", "resume=True needs the run_id of the run")
         check_expected(mode, expected_ms, with_defaults(self._core.view.limits))
-        run_id = marks.get("run_id") or str(uuid.uuid4())
+        run_id = metadata.get("run_id") or str(uuid.uuid4())
         input_json = None if given is None else to_json_text(given, "input")
         plan_json = None if plan is None else to_json_text(plan, "plan")
         started = RunStarted(mode, task_type, input_json, plan_json)
-        return self._new_run(run_id, started, marks, resume=resume, wait_s=quota_wait_s)
+        return self._new_run(run_id, started, metadata, resume=resume, wait_s=quota_wait_s)
 
-    def resume_run(self, run_id: str, marks: Marks) -> Run:
+    def resume_run(self, run_id: str, metadata: EventMetadata) -> Run:
         """Return a run that has begun before."""
-        return self._new_run(run_id, None, marks, resume=True)
+        return self._new_run(run_id, None, metadata, resume=True)
 
-    def start_task(self, task_type: str, given: Json, timeout_s: float, marks: Marks) -> Flow[str]:
+    def start_task(self, task_type: str, given: Json, timeout_s: float, metadata: EventMetadata) -> Flow[str]:
         """Ask the workers for a task; return its id once Kafka has the request."""
-        task_id, asked = yield Send(partial(self._ask_task, task_type, given, marks))
+        task_id, asked = yield Send(partial(self._ask_task, task_type, given, metadata))
         yield Do(partial(self._wait_task, task_id, asked, timeout_s))
         return str(task_id)
 
-    def note_task(self, task_id: str, place: tuple[int, int] | None) -> None:
+    def note_task(self, task_id: str, log_position: tuple[int, int] | None) -> None:
         """Remember where a task was asked for: questions about it wait until that is judged."""
-        places = self._core.services.task_places
-        if place is not None:
-            places[task_id] = place
-        while len(places) > _TASKS_MAX:
-            places.pop(next(iter(places)), None)
+        positions = self._core.services.task_positions
+        if log_position is not None:
+            positions[task_id] = log_position
+        while len(positions) > _TASKS_MAX:
+            positions.pop(next(iter(positions)), None)
 
     def _new_run(
-        self, run_id: str, started: RunStarted | None, marks: Marks, *, resume: bool, wait_s: float | None = None
+        self,
+        run_id: str,
+        started: RunStarted | None,
+        metadata: EventMetadata,
+        *,
+        resume: bool,
+        wait_s: float | None = None,
     ) -> Run:
         core = self._core
-        fields = envelope_fields(marks)._replace(run_id=run_id)
+        fields = envelope_fields(metadata)._replace(run_id=run_id)
         recorder = core.recorder()
         beats = RunBeats(
             core.services.heartbeats, core.beats.send_run_beat, lambda: core.emitter.last_seq, recorder.waits.now_s
@@ -81,21 +87,23 @@ class Runs:
         wait_s = core.services.quota_wait_s if wait_s is None else wait_s
         return Run(core.call_reporter(), recorder, RunStart(run_id, started, fields, resume, wait_s), beats)
 
-    def _ask_task(self, task_type: str, given: Json, marks: Marks) -> tuple[str, PendingVerdict]:
-        """Send the request for a task; return the task's id, and what its place is asked of."""
+    def _ask_task(self, task_type: str, given: Json, metadata: EventMetadata) -> tuple[str, PendingVerdict]:
+        """Send the request for a task; return the task's id, and what its log position is asked
+        of.
+        """
         core = self._core
         task_id = new_task_id(core.emitter.key)
         input_json = None if given is None else to_json_text(given, "input")
-        fields = envelope_fields({**marks, "run_id": task_id})
+        fields = envelope_fields({**metadata, "run_id": task_id})
         return task_id, core.send_awaited(RunQueued("detached", task_type, input_json), fields)
 
     def _wait_task(self, task_id: str, asked: PendingVerdict, timeout_s: float) -> None:
         """Wait until Kafka has the request for a task."""
         try:
-            place = asked.wait_position(timeout_s)
+            log_position = asked.wait_position(timeout_s)
         except Unavailable as error:
             raise Unavailable(f"task {task_id}: {error}", error.retry_after_s) from None
-        self.note_task(task_id, place)
+        self.note_task(task_id, log_position)
 
 
 # What a session reads of the processor without adopting it: execution, artifacts, its state.

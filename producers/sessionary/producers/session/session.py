@@ -12,9 +12,24 @@ from types import TracebackType
 from typing import Literal, Self, Unpack
 
 from sessionary.producers.agents.agent import Agent
-from sessionary.producers.context.marks import NO_FIELDS, BlockMarks, Marks, block_fields, envelope_fields, epoch_us
+from sessionary.producers.context.event_metadata import (
+    NO_FIELDS,
+    BlockMetadata,
+    EventMetadata,
+    block_fields,
+    envelope_fields,
+    epoch_us,
+)
 from sessionary.producers.context.model_call import ModelCall
-from sessionary.producers.context.scope import P, SessionBlock, T, added_marks, bind_function, enter_block, leave_block
+from sessionary.producers.context.scope import (
+    P,
+    SessionBlock,
+    T,
+    added_metadata,
+    bind_function,
+    enter_block,
+    leave_block,
+)
 from sessionary.producers.durable.run_block import Run
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, ArtifactView, ExecutionView, MessageView
@@ -37,7 +52,9 @@ class SessionLifecycle:
     def __init__(self, core: SessionCore) -> None:
         self.core = core
 
-    def fail_start(self, reason: StartFailureReason, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    def fail_start(
+        self, reason: StartFailureReason, message: str | None = None, **metadata: Unpack[EventMetadata]
+    ) -> None:
         """End a session that was created and could not be started.
 
         Raises as `Session.emit` does.
@@ -45,30 +62,30 @@ class SessionLifecycle:
         Args:
             reason: `invalid_config` or `connection_failed`.
             message: Details, for people.
-            marks: As in `Session.emit`.
+            metadata: As in `Session.emit`.
         """
-        Lifecycle(self.core).fail_start(reason, message, marks)
+        Lifecycle(self.core).fail_start(reason, message, metadata)
 
-    def enter_phase(self, phase: Phase, **marks: Unpack[Marks]) -> None:
+    def enter_phase(self, phase: Phase, **metadata: Unpack[EventMetadata]) -> None:
         """Set the session's phase, an attribute beside its state.
 
         The other verbs send the phases that they need themselves. Only the owning service may
-        change the phase; the processor refuses a phase that is out of order. Raises as
+        change the phase; the processor rejects a phase that is out of order. Raises as
         `Session.emit` does.
         """
-        Lifecycle(self.core).enter_phase(phase, marks)
+        Lifecycle(self.core).enter_phase(phase, metadata)
 
-    def cancel(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    def cancel(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session because its work was called off. Raises as `Session.emit` does."""
-        Lifecycle(self.core).cancel(message, marks)
+        Lifecycle(self.core).cancel(message, metadata)
 
-    def force_close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    def force_close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session at once, with the most severe reason that is legal in its state.
 
         `forced` from Error, `cancelled` from Paused, else `abnormal_termination`. Like
         `Session.close`, it works while a verdict is awaited. Raises as `Session.emit` does.
         """
-        Lifecycle(self.core).force_close(message, marks)
+        Lifecycle(self.core).force_close(message, metadata)
 
     def detach(self) -> None:
         """Stop the heartbeats without ending the session, as if the agent had died.
@@ -90,8 +107,8 @@ class SessionConversation:
     def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
         """Return the last turns of the conversation in order, whichever process sent them.
 
-        Waits as `sync` does until the processor has judged what this client sent; refused turns are
-        not among them.
+        Waits as `sync` does until the processor has judged what this client sent; rejected turns
+        are not among them.
 
         Args:
             last: How many turns, from 0 to 200.
@@ -107,13 +124,13 @@ class SessionConversation:
         """
         return Turns(self.core).read(last, load_artifacts)
 
-    def add_result(self, tool_name: str, result: Json, **marks: Unpack[Marks]) -> str:
+    def add_result(self, tool_name: str, result: Json, **metadata: Unpack[EventMetadata]) -> str:
         """Append a tool's result to the conversation, as a turn of the role `tool`.
 
         A text is the turn's content as it is, any other value its JSON. The call itself is recorded
         by `@tool`. Returns and raises as `Session.message` does.
         """
-        return run_session_flow(self.core, Turns(self.core).append_result(tool_name, result, marks))
+        return run_session_flow(self.core, Turns(self.core).append_result(tool_name, result, metadata))
 
 
 class SessionAgents:
@@ -125,7 +142,12 @@ class SessionAgents:
         self.core = core
 
     def get(
-        self, agent_id: str, role: str | None = None, *, service_id: str | None = None, **marks: Unpack[Marks]
+        self,
+        agent_id: str,
+        role: str | None = None,
+        *,
+        service_id: str | None = None,
+        **metadata: Unpack[EventMetadata],
     ) -> Agent:
         """Return an agent of the session, registered if it is not yet.
 
@@ -141,17 +163,17 @@ class SessionAgents:
             role: What the agent does: `researcher`, `analyzer`, `writer` or any other; see
                 `Agent.view`. None: the agent is registered already.
             service_id: The agent's service; by default this client's.
-            marks: As in `Session.emit`.
+            metadata: As in `Session.emit`.
 
         Raises:
             Invalid: The agent is not registered and no role is given, or it is registered with
                 another role or service.
-            Refused: The processor refuses it: `not_member` to another service than the owning one,
+            Rejected: The processor rejects it: `not_member` to another service than the owning one,
                 `too_many_agents`.
 
         Otherwise raises as `Session.sync` and `Session.emit` do.
         """
-        return Agent(AgentGroup(self.core).get(agent_id, role, service_id, marks))
+        return Agent(AgentGroup(self.core).get(agent_id, role, service_id, metadata))
 
     def list(self) -> Sequence[AgentRecord]:
         """Return the session's agents in the order of their registration, without results.
@@ -167,7 +189,7 @@ class SessionAgents:
         from_agent: str | Agent,
         context: Json = None,
         sync_type: str = "handoff",
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> None:
         """Hand over from an agent to another: the taker's record refers to the giver's snapshot.
 
@@ -176,11 +198,11 @@ class SessionAgents:
             from_agent: The giver, or its id.
             context: What is passed beside the shared results; it stays in the session's history.
             sync_type: Why, for programs.
-            marks: As in `Session.emit`.
+            metadata: As in `Session.emit`.
 
-        Raises as `Agent.begin` does; `Refused` with `unknown_agent` if one is not registered.
+        Raises as `Agent.begin` does; `Rejected` with `unknown_agent` if one is not registered.
         """
-        AgentGroup(self.core).hand_over(from_agent, to, context, sync_type, marks)
+        AgentGroup(self.core).hand_over(from_agent, to, context, sync_type, metadata)
 
 
 class SessionMigration:
@@ -192,12 +214,12 @@ class SessionMigration:
         self.core = core
 
     def move(
-        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **marks: Unpack[Marks]
+        self, *, to: str, ttl_s: float = TTL_S_DEFAULT, reason: str | None = None, **metadata: Unpack[EventMetadata]
     ) -> MigrationResult:
         """Move the session to another service, and wait until it is there.
 
         A client of that service takes it by `accept_migrations`. The session goes on here until the
-        target has loaded it; then the processor holds it, and refuses what this object sends, until
+        target has loaded it; then the processor holds it, and rejects what this object sends, until
         the target has accepted the same state. Then this object has left the session: it beats no
         more, and its verbs raise `SessionFenced`. This service is asked to clean up, with the
         reason `migrated`.
@@ -206,15 +228,15 @@ class SessionMigration:
             to: The service that is to own the session.
             ttl_s: After so many seconds the migration is aborted; from 1 s to a day.
             reason: Why, for people.
-            marks: As in `Session.emit`.
+            metadata: As in `Session.emit`.
 
         Returns:
             What was completed.
 
         Raises:
             MigrationAborted: The session stays, and goes on here; `reason_code` says why.
-            Refused: The offer was refused, for example with `migration_open` or `not_owner`.
-            Unavailable: It is not told how it ended, or whether it began. `Session.sync` tells it
+            Rejected: The offer was rejected, for example with `migration_open` or `not_owner`.
+            Unavailable: It is not known how it ended, or whether it began. `Session.sync` tells it
                 later.
             SessionLost: The session was archived meanwhile.
             Invalid: `to` is no name, or our own service; or `ttl_s` is out of bounds.
@@ -223,7 +245,7 @@ class SessionMigration:
 
         Otherwise raises as `Session.emit` does.
         """
-        return run_session_flow(self.core, Migration(self.core).move(to, ttl_s, reason, marks))
+        return run_session_flow(self.core, Migration(self.core).move(to, ttl_s, reason, metadata))
 
 
 class SessionRecords:
@@ -257,7 +279,7 @@ class SessionRecords:
 
         Raises:
             StateMismatch: They differ: another process updated the state, or an update of this
-                object was refused or lost.
+                object was rejected or lost.
 
         Otherwise raises as `Session.sync` does.
         """
@@ -336,11 +358,12 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        """True if the processor refuses what this object sends, as far as this object knows.
+        """True if the processor rejects what this object sends, as far as this object knows.
 
-        It was timed out for good, ended or taken over by others, or its creation was refused. Verbs
-        go on as before: what they send is kept on the rejected topic. If the setting `control_url`
-        is set, this is known within some seconds (`poll_interval_s`), else after a `sync`.
+        It was timed out for good, ended or taken over by others, or its creation was rejected.
+        Verbs go on as before: what they send is kept on the rejected topic. If the setting
+        `control_url` is set, this is known within some seconds (`poll_interval_s`), else after a
+        `sync`.
         """
         return self.core.view.lost
 
@@ -385,7 +408,7 @@ class Session:
         payload: Payload,
         *,
         occurred_at: datetime | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> str:
         """Send an event of any class in `sessionary.schemas.events`.
 
@@ -394,7 +417,7 @@ class Session:
         Args:
             payload: The event.
             occurred_at: When it happened; must have a timezone. None means now.
-            marks: What else the envelope says, as in `Marks`; every verb takes them.
+            metadata: What else the envelope says, as in `EventMetadata`; every verb takes them.
 
         Returns:
             The event's id, a UUID.
@@ -412,32 +435,32 @@ class Session:
             ClientClosed: The client is closed.
         """
         return self.core.send_event(
-            payload, envelope_fields(marks, None if occurred_at is None else epoch_us(occurred_at))
+            payload, envelope_fields(metadata, None if occurred_at is None else epoch_us(occurred_at))
         )
 
-    def activity(self, kind: str, text: str | None = None, **marks: Unpack[Marks]) -> str:
+    def activity(self, kind: str, text: str | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Report work of some kind (`llm`, `tool`, `user` …). It counts as a sign of life.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self.core.send_event(SessionActivity(kind, text), envelope_fields(marks) if marks else NO_FIELDS)
+        return self.core.send_event(SessionActivity(kind, text), envelope_fields(metadata) if metadata else NO_FIELDS)
 
-    def info(self, text: str, **marks: Unpack[Marks]) -> str:
+    def info(self, text: str, **metadata: Unpack[EventMetadata]) -> str:
         """Report a text for people, as an activity of kind `info`.
 
         Returns the event's id. Raises as `emit` does.
         """
-        return self.core.send_event(SessionActivity("info", text), envelope_fields(marks) if marks else NO_FIELDS)
+        return self.core.send_event(SessionActivity("info", text), envelope_fields(metadata) if metadata else NO_FIELDS)
 
     def progress(
-        self, progress: float, total: float | None = None, message: str | None = None, **marks: Unpack[Marks]
+        self, progress: float, total: float | None = None, message: str | None = None, **metadata: Unpack[EventMetadata]
     ) -> str:
         """Report progress of the current work: `progress` out of `total`, in any unit.
 
         Returns the event's id. Raises as `emit` does.
         """
         return self.core.send_event(
-            ProgressReported(float(progress), total, message), envelope_fields(marks) if marks else NO_FIELDS
+            ProgressReported(float(progress), total, message), envelope_fields(metadata) if metadata else NO_FIELDS
         )
 
     def usage(
@@ -450,7 +473,7 @@ class Session:
         tool_cost_usd_micros: int = 0,
         is_timeout_retry: bool = False,
         retry_of: str | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> str:
         """Report tokens and cost of one call of a model or a tool.
 
@@ -462,7 +485,7 @@ class Session:
             tool_cost_usd_micros: Cost of the tool, in millionths of a US dollar.
             is_timeout_retry: True if the call repeats one that timed out.
             retry_of: Id of the usage event that this call repeats.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The event's id. Raises as `emit` does.
@@ -471,10 +494,10 @@ class Session:
             UsageRecorded(
                 model, tokens_in, tokens_out, model_cost_usd_micros, tool_cost_usd_micros, is_timeout_retry, retry_of
             ),
-            envelope_fields(marks) if marks else NO_FIELDS,
+            envelope_fields(metadata) if metadata else NO_FIELDS,
         )
 
-    def message(self, role: str, content: str, *, name: str | None = None, **marks: Unpack[Marks]) -> str:
+    def message(self, role: str, content: str, *, name: str | None = None, **metadata: Unpack[EventMetadata]) -> str:
         """Append a turn to the conversation. The processor numbers the turns as it accepts them.
 
             session.message("user", "What was our revenue in May?")
@@ -486,7 +509,7 @@ class Session:
             role: Who speaks, in the agent's own words: `user`, `assistant` …
             content: The text.
             name: Name of the person or agent that speaks, if there are several.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The event's id.
@@ -498,12 +521,12 @@ class Session:
 
         Otherwise raises as `emit` does.
         """
-        return run_session_flow(self.core, Turns(self.core).append(role, content, name, marks))
+        return run_session_flow(self.core, Turns(self.core).append(role, content, name, metadata))
 
-    def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **marks: Unpack[Marks]) -> int:
+    def update_state(self, state: Mapping[str, Json], *, wait: bool = True, **metadata: Unpack[EventMetadata]) -> int:
         """Replace the session's content, and wait until Kafka has the update.
 
-        The processor refuses an update that is based on a version which is no longer the last one.
+        The processor rejects an update that is based on a version which is no longer the last one.
         Without agents the verb does not wait for that; `sync` shows what the processor has. In a
         session with agents, as far as this object knows, it waits for the verdict, whatever `wait`
         says, so that no agent's update is lost unnoticed.
@@ -512,7 +535,7 @@ class Session:
             state: The new content, a JSON object of at most about 1 MiB.
             wait: Return once the broker has acknowledged the update, so that an answer that is
                 given after it cannot be ahead of the recorded content. False: as `emit`, at once.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The version of the new content; the old one if the session is not Active.
@@ -520,7 +543,7 @@ class Session:
         Raises:
             VersionConflict: In a session with agents: another one updated the content first. The
                 error has it, and `state` has it too: make the change there, and update again.
-            Refused: In a session with agents: the processor refused it for another reason.
+            Rejected: In a session with agents: the processor rejected it for another reason.
             Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
                 or is too large.
             Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
@@ -529,16 +552,16 @@ class Session:
 
         Otherwise raises as `emit` does.
         """
-        return run_session_flow(self.core, Updates(self.core).update(state, wait, marks))
+        return run_session_flow(self.core, Updates(self.core).update(state, wait, metadata))
 
-    def snapshot(self, **marks: Unpack[Marks]) -> str:
+    def snapshot(self, **metadata: Unpack[EventMetadata]) -> str:
         """Record a snapshot of the content.
 
         Returns the snapshot's id. Raises as `emit` does.
         """
-        return Updates(self.core).snapshot(marks)
+        return Updates(self.core).snapshot(metadata)
 
-    def llm(self, model: str, **marks: Unpack[Marks]) -> ModelCall:
+    def llm(self, model: str, **metadata: Unpack[EventMetadata]) -> ModelCall:
         """Return a call of a model, for use in `with`: it reports duration, usage and error.
 
             with session.llm("large") as call:
@@ -551,9 +574,9 @@ class Session:
 
         Args:
             model: Name of the model.
-            marks: As in `emit`.
+            metadata: As in `emit`.
         """
-        return ModelCall(self.core.call_reporter(), model, envelope_fields(marks))
+        return ModelCall(self.core.call_reporter(), model, envelope_fields(metadata))
 
     def run(
         self,
@@ -565,7 +588,7 @@ class Session:
         plan: Json = None,
         resume: bool = False,
         quota_wait_s: float | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> Run:
         """Return a run of a task, to be used in `with`: events in the block belong to it.
 
@@ -588,11 +611,11 @@ class Session:
             plan: Its plan, if there is one yet: for a resumption, a list of its steps' names.
             resume: If the session has a run of this `run_id`, go on with it, as `resume_run` does.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
-            marks: As in `emit`. `run_id`: the run's own id; by default a new UUID.
+            metadata: As in `emit`. `run_id`: the run's own id; by default a new UUID.
         """
-        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, marks)
+        return Runs(self.core).run(task_type, mode, expected_ms, input, plan, resume, quota_wait_s, metadata)
 
-    def resume_run(self, run_id: str, /, **marks: Unpack[Marks]) -> Run:
+    def resume_run(self, run_id: str, /, **metadata: Unpack[EventMetadata]) -> Run:
         """Return a run of this session that has begun before, for use in `with`: it goes on.
 
             with session.resume_run("report-7") as run:
@@ -603,18 +626,20 @@ class Session:
 
         Args:
             run_id: The run's id.
-            marks: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
+            metadata: As in `emit`, of the run's own events. `actor`: a person who lets a run go on
                 although it has failed for good.
 
         Entering the block raises:
             RunNotFound: There is no such run.
             RunOver: It has failed for good, or was cancelled.
             ToolCallUnresolved: A tool call may have taken effect; a person must decide.
-            Refused: The processor does not let it go on; else as `sync` and `emit`.
+            Rejected: The processor does not let it go on; else as `sync` and `emit`.
         """
-        return Runs(self.core).resume_run(run_id, marks)
+        return Runs(self.core).resume_run(run_id, metadata)
 
-    def start_task(self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **marks: Unpack[Marks]) -> str:
+    def start_task(
+        self, task_type: str, input: Json = None, *, timeout_s: float = 1.0, **metadata: Unpack[EventMetadata]
+    ) -> str:
         """Ask the workers of this session's service to carry out a task; return the task's id.
 
             task_id = session.start_task("model_training", {"model": "m1", "epochs": 10})
@@ -626,15 +651,17 @@ class Session:
             task_type: Name of the function, as the workers know it.
             input: What it is given, as JSON can hold it.
             timeout_s: How long Kafka may take to acknowledge the request.
-            marks: As in `emit`, but for `run_id`.
+            metadata: As in `emit`, but for `run_id`.
 
         Raises:
             Unavailable: Kafka has not acknowledged the request. It stays queued as other events do.
             DeliveryFailed: The request is lost.
         """
-        return run_session_flow(self.core, Runs(self.core).start_task(task_type, input, timeout_s, marks))
+        return run_session_flow(self.core, Runs(self.core).start_task(task_type, input, timeout_s, metadata))
 
-    def ask(self, question: str, deadline: timedelta | float | None = None, **marks: Unpack[Marks]) -> Answer:
+    def ask(
+        self, question: str, deadline: timedelta | float | None = None, **metadata: Unpack[EventMetadata]
+    ) -> Answer:
         """Pause the session with a question to a person, and wait for the answer. Blocks.
 
             answer = session.ask("Send the invoice?", deadline=timedelta(hours=4))
@@ -642,7 +669,7 @@ class Session:
                 send_invoice()
 
         An operator answers by `sessionary question approve` or `deny`, or by the control API. If
-        none does in time, the question expires, which is a refusal. The session is Active again
+        none does in time, the question expires, which is a denial. The session is Active again
         whichever it is, in the next epoch; it sends no heartbeats meanwhile. If a process ends
         while it waits, another one may `attach` to the session and ask the same question: it takes
         the session over, and waits for the answer to the open one.
@@ -651,14 +678,14 @@ class Session:
             question: What is asked, for people.
             deadline: For so long it may be answered, in seconds or as a `timedelta`. It takes the
                 place of the limit `hold_ms`, which is the default.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
-            The answer: `approved`, `reason_code` (`approved`, `refused` or `expired`), `by` whom,
+            The answer: `approved`, `reason_code` (`approved`, `denied` or `expired`), `by` whom,
             and the `text` that he gave.
 
         Raises:
-            Refused: The processor refused the pause, for example because others hold the session.
+            Rejected: The processor rejected the pause, for example because others hold the session.
             NotAllowed: The session waits for the answer to another question.
             SessionEnded: The session ended, for example because an operator called it off.
             SessionFenced: Another process took the session over meanwhile.
@@ -666,23 +693,25 @@ class Session:
 
         Otherwise raises as `emit` and `sync` do.
         """
-        return run_session_flow(self.core, Questions(self.core).ask(question, deadline, marks))
+        return run_session_flow(self.core, Questions(self.core).ask(question, deadline, metadata))
 
-    def marks(self, **marks: Unpack[BlockMarks]) -> AbstractContextManager[None]:
-        """Return a block in which this session's events carry marks, unless a verb is given others.
+    def metadata(self, **metadata: Unpack[BlockMetadata]) -> AbstractContextManager[None]:
+        """Return a block in which this session's events carry metadata, unless a verb is given
+        others.
 
-            with session.marks(run_id="run-7"):
+            with session.metadata(run_id="run-7"):
                 session.activity("llm")
 
         Tasks and threads that begin in the block inherit them.
 
         Args:
-            marks: The marks, as in `BlockMarks`.
+            metadata: The metadata, as in `BlockMetadata`.
         """
-        return added_marks(self.session_id, block_fields(marks))
+        return added_metadata(self.session_id, block_fields(metadata))
 
     def bind(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return `function` with this session as the current one, and with the marks of this call.
+        """Return `function` with this session as the current one, and with the metadata of this
+        call.
 
         For a plain function that other code will call, in a context that inherits nothing: a
         callback, or a thread pool that is none of `concurrent.futures`.
@@ -697,7 +726,7 @@ class Session:
         validate: Step | None = None,
         connect: Step | None = None,
         quota_wait_s: float | None = None,
-        **marks: Unpack[Marks],
+        **metadata: Unpack[EventMetadata],
     ) -> Self:
         """Start a created session: validate, connect, become Active.
 
@@ -709,7 +738,7 @@ class Session:
             connect: Called in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
             quota_wait_s: Longest wait for the quota; default: the client's setting.
-            marks: As in `emit`; of all events of the start.
+            metadata: As in `emit`; of all events of the start.
 
         Returns:
             This session.
@@ -720,10 +749,10 @@ class Session:
 
         Otherwise raises as `emit` and, with quotas, `sync` do.
         """
-        run_session_flow(self.core, Lifecycle(self.core).start(validate, connect, quota_wait_s, marks))
+        run_session_flow(self.core, Lifecycle(self.core).start(validate, connect, quota_wait_s, metadata))
         return self
 
-    def pause(self, reason: str | None = None, kind: PauseKind = "manual", **marks: Unpack[Marks]) -> str:
+    def pause(self, reason: str | None = None, kind: PauseKind = "manual", **metadata: Unpack[EventMetadata]) -> str:
         """Pause an Active session, with a snapshot of its content. `resume` continues it.
 
         A pause may last as long as the limit `hold_ms`; then the processor ends the session.
@@ -731,14 +760,14 @@ class Session:
         Args:
             reason: Why, for people.
             kind: `manual`, `review` or `migration`.
-            marks: As in `emit`.
+            metadata: As in `emit`.
 
         Returns:
             The snapshot's id. Raises as `emit` does.
         """
-        return Lifecycle(self.core).pause(reason, kind, marks)
+        return Lifecycle(self.core).pause(reason, kind, metadata)
 
-    def resume(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
+    def resume(self, resume_plan: str | None = None, **metadata: Unpack[EventMetadata]) -> dict[str, Json]:
         """Make a Paused or timed-out session Active again. Blocks until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `resume`
@@ -751,7 +780,7 @@ class Session:
             The session's content: that of the snapshot after a pause.
 
         Raises:
-            Refused: The processor refused; the session is unchanged.
+            Rejected: The processor rejected; the session is unchanged.
             Unavailable: There is no verdict yet.
             DeliveryFailed: The event could not be delivered.
             SessionLost: The session does not exist, or is archived.
@@ -760,9 +789,11 @@ class Session:
 
         Otherwise raises as `emit` does.
         """
-        return run_session_flow(self.core, Lifecycle(self.core).resume(resume_plan, marks))
+        return run_session_flow(self.core, Lifecycle(self.core).resume(resume_plan, metadata))
 
-    def error(self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **marks: Unpack[Marks]) -> None:
+    def error(
+        self, error: BaseException | ErrorInfo, *, retryable: bool | None = None, **metadata: Unpack[EventMetadata]
+    ) -> None:
         """Report an error from which the agent tries to recover; the session enters state Error.
 
         `recover` leads back to Active, if the error is retryable. Raises as `emit` does.
@@ -771,11 +802,11 @@ class Session:
             error: The exception, or an `ErrorInfo`.
             retryable: None means: time-outs, lost connections and `Unavailable` are retryable.
                 Has no effect on an `ErrorInfo`.
-            marks: As in `emit`.
+            metadata: As in `emit`.
         """
-        Lifecycle(self.core).error(error, retryable, marks)
+        Lifecycle(self.core).error(error, retryable, metadata)
 
-    def recover(self, resume_plan: str | None = None, **marks: Unpack[Marks]) -> dict[str, Json]:
+    def recover(self, resume_plan: str | None = None, **metadata: Unpack[EventMetadata]) -> dict[str, Json]:
         """Return from state Error to Active. Blocks until the processor's verdict.
 
         Waits for at most the setting `verdict_timeout_s`. After `Unavailable`, call `recover`
@@ -787,7 +818,7 @@ class Session:
         Returns:
             The session's content. Raises as `resume` does.
         """
-        return run_session_flow(self.core, Lifecycle(self.core).recover(resume_plan, marks))
+        return run_session_flow(self.core, Lifecycle(self.core).recover(resume_plan, metadata))
 
     def sync(self) -> SessionView:
         """Read the session from the processor, and adopt its state, epoch, version and content.
@@ -809,18 +840,18 @@ class Session:
         """
         return self.core.sync(self.core.view.departures)
 
-    def complete(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    def complete(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session because its work is done. Raises as `emit` does."""
-        Lifecycle(self.core).complete(message, marks)
+        Lifecycle(self.core).complete(message, metadata)
 
-    def close(self, message: str | None = None, **marks: Unpack[Marks]) -> None:
+    def close(self, message: str | None = None, **metadata: Unpack[EventMetadata]) -> None:
         """End the session with the event that is legal in its state.
 
         Does nothing if the session has ended, or if the processor has timed it out. Works also
         while a verdict is awaited. Until that is known the session beats, and if it is granted,
         another thread ends it at its new epoch, unless the client is closed. Raises as `emit` does.
         """
-        Lifecycle(self.core).close(message, marks)
+        Lifecycle(self.core).close(message, metadata)
 
     def __enter__(self) -> Self:
         self._block = enter_block(self)

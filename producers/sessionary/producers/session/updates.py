@@ -1,8 +1,8 @@
 """Updates of a session's content, and its snapshots.
 
 With agents, several processes update one content. Each update then waits for its verdict, one after
-the other: a refused one is told at once, with what to base the next one on. The client of an agent
-cannot know without asking whether another has joined, so it waits as soon as it has an agent.
+the other: a rejected one is reported at once, with what to base the next one on. The client of an
+agent cannot know without asking whether another has joined, so it waits as soon as it has an agent.
 """
 
 import time
@@ -18,17 +18,17 @@ from sessionary.producers.agents.work import (
     handover_event,
     store_result,
 )
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.durable.flow import Do, Flow, Send
 from sessionary.producers.durable.recorder import wait_recorded
-from sessionary.producers.errors import Invalid, Refused, SessionLost, Unavailable
+from sessionary.producers.errors import Invalid, Rejected, SessionLost, Unavailable
 from sessionary.producers.ports import Json, SessionView
 from sessionary.producers.run_ports import AgentRecord, AgentViewRead
 from sessionary.producers.session.core import SessionCore
 from sessionary.producers.session.pending_verdict import PendingVerdict, wait_acknowledged
 from sessionary.producers.session.view import canonical_json, parsed_state
 from sessionary.schemas.events import AgentRegistered, SnapshotCreated, StateUpdated
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 
 class Updates:
@@ -39,31 +39,31 @@ class Updates:
     def __init__(self, core: SessionCore) -> None:
         self._core = core
 
-    def update(self, state: Mapping[str, Json], wait: bool, marks: Marks) -> Flow[int]:
+    def update(self, state: Mapping[str, Json], wait: bool, metadata: EventMetadata) -> Flow[int]:
         """Replace the content; return its version."""
         if self._core.view.agent_count:
-            version: int = yield Do(partial(self._update_in_turn, state, marks))
+            version: int = yield Do(partial(self._update_in_turn, state, metadata))
             return version
-        sent, version = yield Send(partial(self._send_update, state, marks))
+        sent, version = yield Send(partial(self._send_update, state, metadata))
         if wait and self._core.services.runs is not None:  # a client that is turned off has no broker
             timeout_s = self._core.services.verdict_timeout_s
             yield Do(partial(wait_acknowledged, sent, f"version {version} of the content", timeout_s))
         return version
 
-    def snapshot(self, marks: Marks) -> str:
+    def snapshot(self, metadata: EventMetadata) -> str:
         """Record a snapshot of the content; return its id."""
         core, view = self._core, self._core.view
         with core.lock:
             snapshot = view.new_snapshot()
-            core.send_event(SnapshotCreated(snapshot), envelope_fields(marks))
+            core.send_event(SnapshotCreated(snapshot), envelope_fields(metadata))
             view.snapshot_id = snapshot.snapshot_id
             return snapshot.snapshot_id
 
-    def _send_update(self, state: Mapping[str, Json], marks: Marks) -> tuple[PendingVerdict, int]:
+    def _send_update(self, state: Mapping[str, Json], metadata: EventMetadata) -> tuple[PendingVerdict, int]:
         """Send an update of the content; return it, and the version that the content has now."""
         core, view = self._core, self._core.view
         updating_at = _now_us()
-        text, fields = canonical_json(state), envelope_fields(marks)
+        text, fields = canonical_json(state), envelope_fields(metadata)
         with core.lock:
             update = StateUpdated(view.version, view.version + 1, text)
             if (bar := view.bars.get(StateUpdated)) is not None:  # before any phase is sent
@@ -72,32 +72,32 @@ class Updates:
                 update = update._replace(updating_at=updating_at, persisting_at=_now_us())
             sent = core.send_awaited(update, fields)
             view.phase = "processing"
-            if view.local_state == "Active":  # in any other state the processor refuses it
+            if view.local_state == "Active":  # in any other state the processor rejects it
                 view.version += 1
                 view.state_json = text
             return sent, view.version
 
-    def _update_in_turn(self, state: Mapping[str, Json], marks: Marks) -> int:
+    def _update_in_turn(self, state: Mapping[str, Json], metadata: EventMetadata) -> int:
         """Send an update once the one before it is judged, and wait for its verdict."""
         view = self._core.view
         with self._core.update_lock:
             if view.is_update_open:
                 self._settle_update()
-            sent, version = self._send_update(state, marks)
+            sent, version = self._send_update(state, metadata)
             view.is_update_open = True
-            judged, refusal = judge_sent(self._core, sent)
+            judged, rejection = judge_sent(self._core, sent)
             view.is_update_open = False
-            if refusal is None:
+            if rejection is None:
                 return version
             conflict = self._adopt_content(judged)
-            if refusal == "version_conflict":
+            if rejection == "version_conflict":
                 raise conflict
-            raise Refused("state_updated", refusal)
+            raise Rejected("state_updated", rejection)
 
     def _settle_update(self) -> None:
         """Learn what became of an update whose verdict did not come. Raises `VersionConflict`.
 
-        If it was refused, the next one would be based on a content that never was.
+        If it was rejected, the next one would be based on a content that never was.
         """
         known = self._core.view
         view = self._core.fetch_judged(self._core.services.control.fetch_session)
@@ -113,24 +113,24 @@ class Updates:
         return VersionConflict(self._core.session_id, base, view.version, parsed_state(view.state_json))
 
 
-def judge_sent(core: SessionCore, sent: PendingVerdict) -> tuple[SessionView, RefusalReason | None]:
-    """Wait for the verdict on an event; return the session, and why the event was refused.
+def judge_sent(core: SessionCore, sent: PendingVerdict) -> tuple[SessionView, RejectionReason | None]:
+    """Wait for the verdict on an event; return the session, and why the event was rejected.
 
     Adopts the session's agents. Raises `Unavailable` if the verdict does not come.
     """
     services = core.services
     deadline_s = time.monotonic() + services.verdict_timeout_s
-    place = wait_recorded(sent, sent.event_type, services.verdict_timeout_s)
+    log_position = wait_recorded(sent, sent.event_type, services.verdict_timeout_s)
     left_s = max(deadline_s - time.monotonic(), 0.1)
-    view = services.control.fetch_session(core.session_id, place, left_s)
+    view = services.control.fetch_session(core.session_id, log_position, left_s)
     core.view.agents, core.view.agent_count = tuple(view.agents), len(view.agents)
     verdict = view.verdict
     if verdict is None or not verdict.kept:
         raise Unavailable(f"the verdict on {sent.event_type} (event {sent.event_id}) is not known", 1.0)
     if verdict.applied:
         return view, None
-    reason: RefusalReason = verdict.reason or "UNKNOWN"
-    core.keep_refusal(sent.event_id, reason)
+    reason: RejectionReason = verdict.reason or "UNKNOWN"
+    core.keep_rejection(sent.event_id, reason)
     return view, reason
 
 
@@ -138,7 +138,7 @@ def _now_us() -> int:
     return time.time_ns() // 1_000
 
 
-# The agents of a session: they are registered, read, and told to hand over.
+# The agents of a session: they are registered, read, and asked to hand over.
 
 
 class AgentGroup:
@@ -149,7 +149,7 @@ class AgentGroup:
     def __init__(self, core: SessionCore) -> None:
         self._core = core
 
-    def get(self, agent_id: str, role: str | None, service_id: str | None, marks: Marks) -> AgentWork:
+    def get(self, agent_id: str, role: str | None, service_id: str | None, metadata: EventMetadata) -> AgentWork:
         """Return an agent, registered if it is not yet; adopt as `sync` does."""
         core = self._core
         view = core.sync(core.view.departures)
@@ -157,14 +157,14 @@ class AgentGroup:
         if known is None:
             if role is None:
                 raise Invalid("invalid_value", f"agent {agent_id} is not registered: give its role")
-            self._tell(AgentRegistered(role, agent_id, service_id), marks)
+            self._report(AgentRegistered(role, agent_id, service_id), metadata)
             known = next(each for each in core.view.agents if each.agent_id == agent_id)
         if role not in (None, known.role) or service_id not in (None, known.service_id):
             detail = f"agent {agent_id} is registered as {known.role} of {known.service_id}"
             raise Invalid("invalid_value", detail)
         library = core.services.artifacts
         store = partial(store_result, core, library)
-        return AgentWork(AgentAccess(self._tell, self._snapshot_of, self._read_view, store, library), known)
+        return AgentWork(AgentAccess(self._report, self._snapshot_of, self._read_view, store, library), known)
 
     def list(self) -> Sequence[AgentRecord]:
         """Return the agents in the order of their registration, without results."""
@@ -174,18 +174,18 @@ class AgentGroup:
         )
 
     def hand_over(
-        self, giver: str | KnownAgent, taker: str | KnownAgent, context: Json, sync_type: str, marks: Marks
+        self, giver: str | KnownAgent, taker: str | KnownAgent, context: Json, sync_type: str, metadata: EventMetadata
     ) -> None:
         """Hand over from an agent to another."""
-        self._tell(handover_event(giver, taker, context, sync_type), marks)
+        self._report(handover_event(giver, taker, context, sync_type), metadata)
 
-    def _tell(self, payload: AgentEvent, marks: Marks) -> None:
+    def _report(self, payload: AgentEvent, metadata: EventMetadata) -> None:
         """Send an event about agents, wait for its verdict, and adopt the agents' snapshots."""
         self._core.services.control.check_configured()
-        sent = self._core.send_awaited(payload, envelope_fields(marks))
-        _, refusal = judge_sent(self._core, sent)
-        if refusal is not None:
-            raise Refused(sent.event_type, refusal)
+        sent = self._core.send_awaited(payload, envelope_fields(metadata))
+        _, rejection = judge_sent(self._core, sent)
+        if rejection is not None:
+            raise Rejected(sent.event_type, rejection)
 
     def _snapshot_of(self, agent_id: str, otherwise: str) -> str:
         return next((each.snapshot_id for each in self._core.view.agents if each.agent_id == agent_id), otherwise)

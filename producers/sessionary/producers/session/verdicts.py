@@ -6,20 +6,20 @@ A session that is left before its verdict is known is ended once more if that is
 import time
 from collections.abc import Callable
 
-from sessionary.producers.context.marks import Marks, envelope_fields
+from sessionary.producers.context.event_metadata import EventMetadata, envelope_fields
 from sessionary.producers.delivery.emitter import NO_FIELDS, EnvelopeFields
 from sessionary.producers.errors import (
     DeliveryFailed,
-    Refused,
+    Rejected,
     SessionaryError,
     SessionEnded,
     Unavailable,
     VerdictPending,
 )
-from sessionary.producers.judgement.local_checks import NO_BARS
 from sessionary.producers.ports import SessionView
 from sessionary.producers.session.core import FINAL_ERRORS, SessionCore
 from sessionary.producers.session.pending_verdict import TAKES_SESSION, PendingVerdict
+from sessionary.producers.verdicts.local_checks import NO_BARS
 from sessionary.schemas.events import EVENT_TYPES, Payload, SessionTakenOver
 
 _EPOCH_PAUSE_S = 0.1
@@ -64,7 +64,7 @@ class Verdicts:
                     known.pending = None
             raise
         is_reached = self._is_reached(pending.verb, view)
-        with core.lock_then_tell():
+        with core.lock_then_notify():
             if known.pending is pending:
                 known.pending, pending.adopted = None, True
                 core.adopt_view(view)
@@ -74,16 +74,16 @@ class Verdicts:
                 raise SessionEnded(f"session {core.session_id} was left before the verdict on {pending.verb}()")
         if not is_reached:
             reason = (view.verdict and view.verdict.reason) or "UNKNOWN"
-            core.tell_refused(pending.event_id, pending.event_type, reason)
-            raise Refused(pending.event_type, reason)
+            core.notify_rejected(pending.event_id, pending.event_type, reason)
+            raise Rejected(pending.event_type, reason)
         return view
 
-    def ask_take_over(self, marks: Marks) -> PendingVerdict:
+    def ask_take_over(self, metadata: EventMetadata) -> PendingVerdict:
         """Begin to take the session over, as `SessionClient.attach` describes it."""
         view = self._core.view
         if view.local_state == "Terminated":
             raise SessionEnded(f"session {view.session_id} has ended; create a new one")
-        return self.ask("attach", [SessionTakenOver()], envelope_fields(marks))
+        return self.ask("attach", [SessionTakenOver()], envelope_fields(metadata))
 
     def wait_take_over(self, pending: PendingVerdict) -> None:
         """Wait for the verdict on a take-over; without a grant the session sends no heartbeat."""
@@ -98,7 +98,7 @@ class Verdicts:
     def end_despite(self, end: Callable[[], None]) -> None:
         """Call `end`, which ends the session, although a verdict may be awaited. Hold the lock.
 
-        If that verdict comes later and raised the epoch, the processor has refused what `end`
+        If that verdict comes later and raised the epoch, the processor has rejected what `end`
         sent. Then another thread calls it again, in the state and epoch that the verdict led to.
         """
         core, view = self._core, self._core.view
@@ -136,7 +136,7 @@ class Verdicts:
                 return view
             if time.monotonic() + _EPOCH_PAUSE_S >= deadline:
                 raise DeliveryFailed(
-                    pending.event_id, "its place in the log is unknown, and it did not raise the epoch"
+                    pending.event_id, "its position in the log is unknown, and it did not raise the epoch"
                 )
             time.sleep(_EPOCH_PAUSE_S)
 
@@ -172,7 +172,7 @@ class Verdicts:
                 return True  # it was not granted, or this process may never know: the first end holds
             if view.epoch <= epoch:
                 return position is not None or time.monotonic() >= deadline_s
-            with core.lock_then_tell():
+            with core.lock_then_notify():
                 if core.view.departures == departures and self._is_reached(pending.verb, view):
                     self._end_granted(view, end)
             return True
@@ -180,7 +180,7 @@ class Verdicts:
         return follow
 
     def _end_granted(self, view: SessionView, end: Callable[[], None]) -> None:
-        """End the session in the state and epoch of a late verdict. In `lock_then_tell` only."""
+        """End the session in the state and epoch of a late verdict. In `lock_then_notify` only."""
         core, known = self._core, self._core.view
         known.detached = True  # no heartbeat
         core.adopt_view(view)

@@ -1,7 +1,7 @@
 """What one process knows of one session, under the session's lock.
 
 The view is not authoritative: the processor decides. It is used to choose the legal last event, to
-know when heartbeats are due, and to refuse at once what the processor is certain to refuse.
+know when heartbeats are due, and to reject at once what the processor is certain to reject.
 """
 
 import json
@@ -11,7 +11,10 @@ from types import TracebackType
 
 from sessionary.producers.delivery.emitter import Emitter, EnvelopeFields
 from sessionary.producers.errors import Invalid, NotAllowed, SessionEnded, SessionFenced, VerdictPending
-from sessionary.producers.judgement.local_checks import (
+from sessionary.producers.ports import AgentMember, Json
+from sessionary.producers.process.safe_text import to_json_text
+from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.verdicts.local_checks import (
     NO_BARS,
     Bar,
     Bars,
@@ -19,10 +22,7 @@ from sessionary.producers.judgement.local_checks import (
     events_within_runs,
     find_objection,
 )
-from sessionary.producers.judgement.session_watch import SentEvents
-from sessionary.producers.ports import AgentMember, Json
-from sessionary.producers.process.safe_text import to_json_text
-from sessionary.producers.session.pending_verdict import PendingVerdict
+from sessionary.producers.verdicts.session_watch import SentEvents
 from sessionary.schemas.events import EVENT_TYPES, Payload, ToolCallResolved
 from sessionary.schemas.ids import content_hash
 from sessionary.schemas.types import Limits, Snapshot
@@ -128,6 +128,7 @@ class LocalView:
         "lock",
         "lost",
         "lost_before",
+        "notified_lost",
         "offered",
         "pending",
         "phase",
@@ -137,7 +138,6 @@ class LocalView:
         "sent_events",
         "snapshot_id",
         "state_json",
-        "told_lost",
         "version",
     )
 
@@ -166,11 +166,11 @@ class LocalView:
         self.agent_count = 0  # a poll tells only that
         self.is_update_open = False  # the verdict on the last update did not come
         self.departures = 0  # how often the session was ended, detached or left
-        self.bars: Bars = NO_BARS  # events that the processor is certain to refuse in this state
+        self.bars: Bars = NO_BARS  # events that the processor is certain to reject in this state
         self.lost_before = 0  # events that were lost before the state was last certain
         self.offered: str | None = None  # the migration whose end a verb waits for
-        self.lost = self.told_lost = False  # told: by a poll, which makes no verb raise
-        self.is_held = False  # others paused it, as a poll has told
+        self.lost = self.notified_lost = False  # reported: by a poll, which makes no verb raise
+        self.is_held = False  # others paused it, as a poll has reported
         self.sent_events: SentEvents | None = None  # those that may not be judged yet; None: not polled
 
     @property
@@ -188,7 +188,7 @@ class LocalView:
         return full_snapshot(self.state_json, self.schema_version, self.snapshot_id)
 
     def update_bars(self, *, committed: bool) -> None:
-        """Find out what is certain to be refused in a state that was entered."""
+        """Find out what is certain to be rejected in a state that was entered."""
         if committed:
             self.lost_before = self.emitter.lost_events
         # In a shared session, another process may keep it from the state that we asked for.
@@ -198,18 +198,22 @@ class LocalView:
             self.bars = NO_BARS
 
     def require_open(self, payload: Payload, fields: EnvelopeFields) -> None:
-        """Raise if an event may not be sent now, or is certain to be refused."""
+        """Raise if an event may not be sent now, or is certain to be rejected."""
         if self.pending is not None:
             raise VerdictPending(self.pending.verb)
         if self.fenced_by is not None:
             raise SessionFenced(self.session_id, *self.fenced_by)
-        if self.local_state == "Terminated" and not self.told_lost and not self._may_outlive(payload, fields.run_id):
+        if (
+            self.local_state == "Terminated"
+            and not self.notified_lost
+            and not self._may_outlive(payload, fields.run_id)
+        ):
             raise SessionEnded(f"session {self.session_id} has ended; create a new one")
         if (bar := self.bars.get(type(payload))) is not None and not _may_go_on_alone(payload, fields.run_id):
             self.require_passing(payload, bar)
 
     def require_passing(self, payload: Payload, bar: Bar) -> None:
-        """Raise `NotAllowed` if the processor is certain to refuse an event."""
+        """Raise `NotAllowed` if the processor is certain to reject an event."""
         objection = find_objection(payload, bar, self.local_state, self.emitter.service_id)
         # If an event was lost, the session may not be in the state that it led to.
         if objection is not None and self.emitter.lost_events == self.lost_before:

@@ -62,12 +62,13 @@ class TaskSender:
         self._last_s = time.monotonic()
         return event_id
 
-    def emit(self, payload: Payload, **_marks: Any) -> str:
+    def emit(self, payload: Payload, **_metadata: Any) -> str:
         """Report an artifact as what the task did."""
         return self.send(payload)
 
     def deliver(self, payload: Payload, occurred_at: int | None = None) -> tuple[int, int] | None:
-        """Send an event until Kafka has it; return its place, (partition, offset), if it is known.
+        """Send an event until Kafka has it; return its log position, (partition, offset), if it is
+        known.
 
         Raises `Invalid`, `ClientClosed`, and `Unavailable` if the worker stops.
         """

@@ -164,8 +164,8 @@ class TaskAttempt:
 
     def _is_granted(self, payload: Payload) -> bool:
         self._began_us = now_us()
-        place = self._sender.deliver(payload, self._began_us)
-        view = self._ask(TaskQuestion(after=place))
+        log_position = self._sender.deliver(payload, self._began_us)
+        view = self._ask(TaskQuestion(after=log_position))
         return view is not None and (view.verdict is None or view.verdict.applied)
 
     def _ask(self, question: TaskQuestion) -> TaskView | None:

@@ -21,7 +21,7 @@ The modules:
 
 from sessionary.producers.ports import OutRecord, Receipt
 from sessionary.producers.testing.clients import memory_client, memory_ports
-from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, Outcome
+from sessionary.producers.testing.judged_event import JudgedEvent, MemoryQuota, NamedSession, VerdictOutcome
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.producers.testing.operator import OperatorHand
 from sessionary.schemas.codec import Event
@@ -36,10 +36,10 @@ __all__ = [
     "NamedSession",
     "OperatorHand",
     "OutRecord",
-    "Outcome",
     "Receipt",
     "RejectedEvent",
     "SessionState",
+    "VerdictOutcome",
     "memory_client",
     "memory_ports",
 ]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from sessionary.producers.artifacts.library import ArtifactLibrary
 from sessionary.producers.client import SessionClient
-from sessionary.producers.judgement.notices import OnFenced, OnPaused, OnRefused, OnResumed, OnTimedOut
 from sessionary.producers.ports import OnError, Ports
 from sessionary.producers.process.guards import log_error
 from sessionary.producers.run_ports import Waits
@@ -13,6 +12,7 @@ from sessionary.producers.testing.judged_event import MemoryQuota
 from sessionary.producers.testing.memory import InMemoryTransport
 from sessionary.producers.testing.memory_requests import MemoryRequests
 from sessionary.producers.testing.memory_runs import MemoryFollows, MemoryRuns
+from sessionary.producers.verdicts.notifications import OnFenced, OnPaused, OnRejected, OnResumed, OnTimedOut
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.records import CleanupRequest, MigrationRequest
 
@@ -20,7 +20,7 @@ from sessionary.schemas.records import CleanupRequest, MigrationRequest
 def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
     """Return the argument `ports` of one `SessionClient` or `AsyncSessionClient`.
 
-    Its heartbeats follow the memory's clock, and its callbacks are told when that is moved.
+    Its heartbeats follow the memory's clock, and its callbacks are notified when that is moved.
 
     Args:
         memory: What the client sends to; several clients may share it.
@@ -78,7 +78,7 @@ def memory_client(
     memory: InMemoryTransport | None = None,
     quota: MemoryQuota | None = None,
     on_error: OnError = log_error,
-    on_refused: OnRefused | None = None,
+    on_rejected: OnRejected | None = None,
     on_timed_out: OnTimedOut | None = None,
     on_fenced: OnFenced | None = None,
     on_paused: OnPaused | None = None,
@@ -97,7 +97,7 @@ def memory_client(
         memory: Memory of another client, to share its sessions; default: a new one.
         quota: Of each tenant of a new memory; default: runs ask for none. The client then waits.
         on_error: As in `SessionClient`, and so are the next three. `memory.advance` calls them.
-        on_refused: Called with each event that was refused; default: `on_error`.
+        on_rejected: Called with each event that was rejected; default: `on_error`.
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
         on_fenced: Called if another client took a session over; default: `on_error`.
         on_paused: Called if others paused a session (`memory.operator`); default: `on_error`.
@@ -123,7 +123,7 @@ def memory_client(
         agent_id=agent_id,
         settings=settings,
         on_error=on_error,
-        on_refused=on_refused,
+        on_rejected=on_rejected,
         on_timed_out=on_timed_out,
         on_fenced=on_fenced,
         on_paused=on_paused,

@@ -14,24 +14,24 @@ from sessionary.schemas.records import (
     AuditRecord,
     CleanupRequest,
     FinishedRun,
-    Gravestone,
     MigrationRequest,
     Position,
     QuotaNotice,
     RejectedEvent,
-    RunGravestone,
     RunState,
+    RunTombstone,
     SessionState,
     TaskRequest,
     TenantQuota,
     Tick,
+    Tombstone,
 )
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import SESSION_JUDGE
-from sessionary.stream_processors.core.model import Emitted, LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, Emitted, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.claims import UNHEARD, look_again, take_notice, verdict_on
 from sessionary.stream_processors.core.quota.limits import TenantLimits
@@ -39,7 +39,7 @@ from sessionary.stream_processors.core.quota.limits import TenantLimits
 # The quotas of a memory's tenants, by the processor's own rules. Imported lazily, as `judge`.
 
 
-class ToldVerdict(NamedTuple):
+class SentVerdict(NamedTuple):
     """A verdict as a record of the events topic."""
 
     key: bytes
@@ -49,7 +49,7 @@ class ToldVerdict(NamedTuple):
 class Quotas:
     """The claims of all tenants, which have the same limits. Not thread-safe.
 
-    `notices`: what sessions told, until it is taken. `limits`: None if runs ask for no quota.
+    `notices`: what sessions reported, until it is taken. `limits`: None if runs ask for no quota.
     """
 
     def __init__(self, limits: TenantLimits | None) -> None:
@@ -67,7 +67,7 @@ class Quotas:
         """When the first window of tokens ends, ms since the epoch; None if none is counted."""
         return min((row.tokens_until for row in self.rows.values() if row.tokens_until), default=None)
 
-    def next_verdict(self, now_ms: int) -> ToldVerdict | None:
+    def next_verdict(self, now_ms: int) -> SentVerdict | None:
         """Take all notices; return a verdict that its session has not heard, if there is one.
 
         Windows of tokens that are over by `now_ms` (ms since the epoch) are forgotten.
@@ -89,28 +89,28 @@ class Quotas:
             for claim in row.claims:
                 if claim.state in UNHEARD:
                     verdict = verdict_on(row, claim, "memory")
-                    return ToldVerdict(SessionKey(row.tenant_id, claim.session_id).encoded(), encode_record(verdict))
+                    return SentVerdict(SessionKey(row.tenant_id, claim.session_id).encoded(), encode_record(verdict))
         return None
 
 
-# The clock leaps from deadline to deadline, so a stretch without records is no hole.
-_NO_HOLE_MS = 1 << 62
+# The clock leaps from deadline to deadline, so a stretch without records is no outage.
+_NO_OUTAGE_MS = 1 << 62
 _TICK = encode_record(Tick("memory"))
 
 
 class JudgedRecord(NamedTuple):
-    """What became of one record: neither a refusal nor a duplicate is an event that applied."""
+    """What became of one record: neither a rejection nor a duplicate is an event that applied."""
 
     offset: int
-    refusal: RefusalReason | None
+    rejection: RejectionReason | None
     duplicate_of: str | None  # The id of the event that it repeats; '' if that is too long
 
 
 class Judge:
     """The partitions' states. Not thread-safe.
 
-    What timers and records leave is in `audits`, `rejections` and `cleanups`, in order; of what is
-    written for one record, the audit record is last in `audits`.
+    What timers and records leave is in `audits`, `rejected_records` and `cleanups`, in order; of
+    what is written for one record, the audit record is last in `audits`.
     """
 
     def __init__(
@@ -129,16 +129,16 @@ class Judge:
             limits: Of each tenant; None: runs ask for no quota.
             asks_sessions: Whether sessions ask for one.
         """
-        settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, hole_ms=_NO_HOLE_MS)
+        settings = PartitionSettings(TopicNames.with_prefix("memory").events, partitions, outage_ms=_NO_OUTAGE_MS)
         self.quotas, self._asks_sessions = Quotas(limits), asks_sessions
         self.now_ms = now_ms
         self.audits: list[AuditRecord] = []
-        self.rejections: list[RejectedEvent] = []
+        self.rejected_records: list[RejectedEvent] = []
         self.cleanups: list[CleanupRequest] = []
         self.tasks: list[TaskRequest] = []
         self.migrations: list[MigrationRequest] = []
         self.folded = 0  # records and parts of them
-        self.news = threading.Condition()  # for who waits, in another thread, until more is folded
+        self.folded_more = threading.Condition()  # for who waits, in another thread, until more is folded
         self._states = [self._new_state(partition, settings) for partition in range(partitions)]
 
     def _new_state(self, partition: int, settings: PartitionSettings) -> PartitionState:
@@ -165,8 +165,8 @@ class Judge:
         """Judge one record at the clock's time. Due timers fire first."""
         offset = self.next_offset(partition)
         judged = self._append(partition, LogRecord(offset, self.now_ms, key, value, headers)).judged
-        self._tell_verdicts()
-        return JudgedRecord(offset, judged.refusals.get(offset), judged.duplicates.get(offset))
+        self._send_verdicts()
+        return JudgedRecord(offset, judged.rejections.get(offset), judged.duplicates.get(offset))
 
     def skip_record(self, partition: int) -> int:
         """Leave a record out that is not to be judged; return its offset."""
@@ -183,19 +183,19 @@ class Judge:
             ends_ms = min((state.chunks.earliest_ms, *vanishing))
             if ends_ms <= self.now_ms or (deadline_ms is not None and deadline_ms <= self.now_ms):
                 self._append(partition, LogRecord(self.next_offset(partition), self.now_ms, None, _TICK))
-        self._tell_verdicts()
+        self._send_verdicts()
 
-    def _tell_verdicts(self) -> None:
+    def _send_verdicts(self) -> None:
         """Append the verdicts on claims to the partitions of their sessions."""
-        while (told := self.quotas.next_verdict(self.now_ms)) is not None:
-            partition = partition_of(told.key, len(self._states))
+        while (reported := self.quotas.next_verdict(self.now_ms)) is not None:
+            partition = partition_of(reported.key, len(self._states))
             offset = self.next_offset(partition)
-            self._append(partition, LogRecord(offset, self.now_ms, told.key, told.value))
+            self._append(partition, LogRecord(offset, self.now_ms, reported.key, reported.value))
 
-    def find_row(self, partition: int, key: bytes) -> SessionState | Gravestone | None:
+    def find_row(self, partition: int, key: bytes) -> SessionState | Tombstone | None:
         """Return a session as the processor knows it, what remains of one, or None."""
         row = self._states[partition].rows.get(key)
-        return row if isinstance(row, SessionState | Gravestone) else None
+        return row if isinstance(row, SessionState | Tombstone) else None
 
     def find_run(self, task_id: str) -> RunState | FinishedRun | None:
         """Return the run that is a task, or None."""
@@ -204,13 +204,13 @@ class Judge:
         return next((row for row in rows if isinstance(row, RunState | FinishedRun)), None)
 
     def is_gone(self, partition: int, key: bytes) -> bool:
-        """Return whether only a gravestone is left of a run; `key`: its own, or its task's."""
+        """Return whether only a tombstone is left of a run; `key`: its own, or its task's."""
         state = self._states[partition]
         row = state.rows.get(key)
-        return isinstance(row, RunGravestone) or (row is None and state.is_packed(key))
+        return isinstance(row, RunTombstone) or (row is None and state.is_packed(key))
 
     def is_task_gone(self, tenants: Iterable[str], task_id: str) -> bool:
-        """Return whether a gravestone is all that is left of a task of one of these tenants."""
+        """Return whether a tombstone is all that is left of a task of one of these tenants."""
         partition = partition_of_task(task_id, len(self._states))
         if partition is None:
             return False
@@ -236,7 +236,7 @@ class Judge:
         """Return the offset of the next record."""
         return self._states[partition].position.next_offset
 
-    def _append(self, partition: int, record: LogRecord) -> Outcome:
+    def _append(self, partition: int, record: LogRecord) -> BatchResult:
         """Fold one record, in a batch of its own."""
         state = self._states[partition]
         while True:
@@ -246,9 +246,9 @@ class Judge:
             state.merge(batch)
             for emitted in outcome.emitted:
                 self._keep_emitted(emitted)
-            with self.news:
+            with self.folded_more:
                 self.folded += 1
-                self.news.notify_all()
+                self.folded_more.notify_all()
             if is_taken:
                 return outcome
             # The timers that are due filled a batch: the record belongs to the next one.
@@ -258,7 +258,7 @@ class Judge:
         if isinstance(record, AuditRecord):
             self.audits.append(record)
         elif isinstance(record, RejectedEvent):
-            self.rejections.append(record)
+            self.rejected_records.append(record)
         elif isinstance(record, CleanupRequest):
             self.cleanups.append(record)
         elif isinstance(record, TaskRequest):

@@ -4,9 +4,9 @@ from typing import Literal, NamedTuple, Protocol
 
 from sessionary.producers.ports import Receipt, Verdict
 from sessionary.schemas.codec import Event
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
-Outcome = Literal["applied", "refused", "duplicate"]
+VerdictOutcome = Literal["applied", "rejected", "duplicate"]
 """What became of an event. A duplicate repeats an event that was judged before."""
 
 
@@ -41,18 +41,18 @@ class MemoryQuota(NamedTuple):
 
 
 class JudgedEvent(NamedTuple):
-    """One event with its place in the log and the judge's verdict.
+    """One event with its position in the log and the judge's verdict.
 
     `outcome` is what became of it. `reason` (for programs) and `detail` (for people) are those of a
-    refusal, None otherwise.
+    rejection, None otherwise.
     """
 
     event: Event
     partition: int
     offset: int
     at_ms: int  # Append time: ms since the epoch, on the fake clock
-    outcome: Outcome
-    reason: RefusalReason | None = None
+    outcome: VerdictOutcome
+    reason: RejectionReason | None = None
     detail: str | None = None
 
     @property
@@ -67,10 +67,10 @@ class JudgedEvent(NamedTuple):
 
     @property
     def receipt(self) -> Receipt:
-        """The receipt that the client gets: the event's place in the log."""
+        """The receipt that the client gets: the event's position in the log."""
         return Receipt(self.partition, self.offset)
 
     @property
     def verdict(self) -> Verdict:
         """The verdict as `Session.sync` reads it."""
-        return Verdict(applied=self.outcome != "refused", reason=self.reason)
+        return Verdict(applied=self.outcome != "rejected", reason=self.reason)

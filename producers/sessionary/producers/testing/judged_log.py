@@ -23,7 +23,7 @@ from sessionary.schemas.codec import Decoder, Event, encode_event
 from sessionary.schemas.events import SessionRecovered, SessionResumed, SessionTakenOver
 from sessionary.schemas.ids import message_key, partition_of, run_key
 from sessionary.schemas.records import SessionState
-from sessionary.schemas.types import Limits, RefusalReason
+from sessionary.schemas.types import Limits, RejectionReason
 from sessionary.stream_processors.core.quota.limits import TenantLimits
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 
@@ -34,8 +34,8 @@ class JudgedLog:
     """What was sent, and what the judge knows of it. Not thread-safe.
 
     `records` and `judged` are the events, `heartbeats` those that `records` leaves out, each in
-    order. A test may add to `next_refusals`: reasons for which the next resumes, recoveries and
-    take-overs are refused.
+    order. A test may add to `next_rejections`: reasons for which the next resumes, recoveries and
+    take-overs are rejected.
     """
 
     def __init__(self, partitions: int, now_ms: int, quota: MemoryQuota | None = None) -> None:
@@ -50,7 +50,7 @@ class JudgedLog:
         self.records: list[OutRecord] = []
         self.judged: list[JudgedEvent] = []
         self.heartbeats: list[Event] = []
-        self.next_refusals: list[RefusalReason] = []
+        self.next_rejections: list[RejectionReason] = []
         self._partitions = partitions
         self._began_ms = now_ms
         self._decoder = Decoder()
@@ -103,7 +103,7 @@ class JudgedLog:
             data_classes=tuple(row.data_classes),
             agent_id=row.agent_id,
             holder=row.holder or None,
-            refusals=row.refusals,
+            rejections=row.rejections,
             reason_code=row.reason_code,
             quotas=self.judge.quotas.limits is not None,
             holder_epoch=row.holder_epoch,
@@ -123,7 +123,7 @@ class JudgedLog:
             if not isinstance(row, SessionState) and (row is not None or self.judge.is_archived(partition, key)):
                 return None
             position = partition, self.judge.next_offset(partition) - 1
-            return FollowedState(self.view_session(session_id, None)._replace(refusals=()), position)
+            return FollowedState(self.view_session(session_id, None)._replace(rejections=()), position)
         raise SessionLost(f"session {session_id} is not known")
 
     def view_task(self, task_id: str, after: tuple[int, int] | None) -> TaskView | None:
@@ -192,13 +192,13 @@ class JudgedLog:
         partition = partition_of(key, self._partitions)
         row = self.judge.find_row(partition, key)
         if isinstance(row, SessionState):
-            refusals = tuple(each for each in row.refusals if each.offset > known.refused_after)
+            rejections = tuple(each for each in row.rejections if each.offset > known.rejected_after)
             is_other = known.holder is not None and row.holder not in ("", known.holder)
             seq = next((one.last_seq for one in row.producers if one.producer_id == known.producer_id), 0)
             agents = len(row.agents)
             is_same = (row.state, row.epoch, agents) == (known.state, known.epoch, known.agents)
             is_same = is_same and seq <= known.last_seq
-            if not refusals and not is_other and is_same:
+            if not rejections and not is_other and is_same:
                 return None
             return ChangedSession(
                 known.session_id,
@@ -206,7 +206,7 @@ class JudgedLog:
                 row.epoch,
                 row.holder or None,
                 row.reason_code,
-                refusals,
+                rejections,
                 None,
                 seq,
                 row.holder_epoch,
@@ -236,14 +236,14 @@ class JudgedLog:
     def _judge_event(self, record: OutRecord, event: Event) -> JudgedEvent:
         judge, now_ms = self.judge, self.judge.now_ms
         partition = partition_of(record.key, self._partitions)
-        if self.next_refusals and isinstance(event.payload, SessionResumed | SessionRecovered | SessionTakenOver):
-            offset, reason = judge.skip_record(partition), self.next_refusals.pop(0)
-            judged = JudgedEvent(event, partition, offset, now_ms, "refused", reason, "the test refuses it")
+        if self.next_rejections and isinstance(event.payload, SessionResumed | SessionRecovered | SessionTakenOver):
+            offset, reason = judge.skip_record(partition), self.next_rejections.pop(0)
+            judged = JudgedEvent(event, partition, offset, now_ms, "rejected", reason, "the test rejects it")
         else:
-            offset, refusal, repeated_id = judge.judge_record(partition, record.key, record.value, record.headers)
-            if refusal is not None:
-                detail = judge.rejections[-1].detail
-                judged = JudgedEvent(event, partition, offset, now_ms, "refused", refusal, detail)
+            offset, rejection, repeated_id = judge.judge_record(partition, record.key, record.value, record.headers)
+            if rejection is not None:
+                detail = judge.rejected_records[-1].detail
+                judged = JudgedEvent(event, partition, offset, now_ms, "rejected", rejection, detail)
             else:
                 judged = JudgedEvent(
                     event, partition, offset, now_ms, "applied" if repeated_id is None else "duplicate"

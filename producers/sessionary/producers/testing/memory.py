@@ -34,7 +34,7 @@ from sessionary.schemas.records import (
     SessionState,
     TaskRequest,
 )
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 if TYPE_CHECKING:
     from sessionary.producers.testing.judge import Judge
@@ -192,7 +192,7 @@ class InMemoryTransport:
             return list(self.core.log.records)
 
     def events(self, session_id: str | None = None) -> list[Event]:
-        """Return all events sent so far in order, refused ones too, without heartbeats.
+        """Return all events sent so far in order, rejected ones too, without heartbeats.
 
         Args:
             session_id: Return only the events of this session.
@@ -213,18 +213,18 @@ class InMemoryTransport:
         with self.core.lock:
             return [judged for judged in self.core.log.judged if session_id in (None, judged.session_id)]
 
-    def refusals(self, session_id: str | None = None) -> list[JudgedEvent]:
-        """Return the events that were refused, in order, without heartbeats.
+    def rejections(self, session_id: str | None = None) -> list[JudgedEvent]:
+        """Return the events that were rejected, in order, without heartbeats.
 
         Args:
             session_id: Return only the events of this session.
         """
-        return [judged for judged in self.verdicts(session_id) if judged.outcome == "refused"]
+        return [judged for judged in self.verdicts(session_id) if judged.outcome == "rejected"]
 
-    def rejections(self) -> list[RejectedEvent]:
+    def rejected_records(self) -> list[RejectedEvent]:
         """Return what the processor writes to the topic `rejected`, in order, heartbeats too."""
         with self.core.lock:
-            return list(self.core.judge.rejections)
+            return list(self.core.judge.rejected_records)
 
     def cleanups(self, session_id: str | None = None) -> list[CleanupRequest]:
         """Return the clean-up requests so far, in order, whether they reached a handler or not.
@@ -288,9 +288,9 @@ class InMemoryTransport:
 
         Sessions that beat go on beating at their interval. Each clock of a session fires at its
         exact time. Requests for clean-ups and migrations are passed to the clients' handlers, in
-        this thread, and their answers are judged. The clients' callbacks (`on_refused`, `on_paused`
-        and their kin) are told at once, in this thread, too. `advance(0)` does only these two.
-        Takes no real time.
+        this thread, and their answers are judged. The clients' callbacks (`on_rejected`,
+        `on_paused` and their kin) are reported at once, in this thread, too. `advance(0)` does only
+        these two. Takes no real time.
 
         Args:
             seconds: How far, 0 or more.
@@ -333,13 +333,13 @@ class InMemoryTransport:
         with self.core.lock:
             (self._silenced.add if silent else self._silenced.discard)(id_of(session))
 
-    def refuse_next(self, reason: RefusalReason) -> None:
-        """Refuse the next resume, recovery or take-over with `reason`, whatever the rules say.
+    def reject_next(self, reason: RejectionReason) -> None:
+        """Reject the next resume, recovery or take-over with `reason`, whatever the rules say.
 
-        Each call refuses one more. The event changes nothing, and leaves no audit record.
+        Each call rejects one more. The event changes nothing, and leaves no audit record.
         """
         with self.core.lock:
-            self.core.log.next_refusals.append(reason)
+            self.core.log.next_rejections.append(reason)
 
     def silence_control(self, *, silent: bool) -> None:
         """Make the control API raise `Unavailable`; `silent=False` makes it answer again."""
@@ -453,12 +453,12 @@ class InMemoryTransport:
             self.core.judge.fire_timers()
             self.core.deliveries.collect()
         self.core.deliveries.pass_on()
-        self._poll_news()
+        self._poll_notifications()
 
-    def _poll_news(self) -> None:
+    def _poll_notifications(self) -> None:
         """Let the clients ask about their sessions, if anything was judged since they did."""
         with self.core.lock:
-            numbers = (len(self.core.log.judged), len(self.core.judge.audits), len(self.core.judge.rejections))
+            numbers = (len(self.core.log.judged), len(self.core.judge.audits), len(self.core.judge.rejected_records))
         if numbers != self._polled_at and not self.core.is_silent:
             self._polled_at = numbers
             self.core.polls.poll_all()

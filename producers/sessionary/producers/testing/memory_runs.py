@@ -52,7 +52,7 @@ class MemoryStream:
 
     def __init__(self, memory: InMemoryTransport, session_id: str) -> None:
         self._memory, self._session_id = memory, session_id
-        self._told: FollowedState | None = None
+        self._reported: FollowedState | None = None
         self._closed = threading.Event()
 
     def read_states(self, timeout_s: float) -> Sequence[FollowedState]:
@@ -65,12 +65,12 @@ class MemoryStream:
                 folded, found = judge.folded, self._find_state()
             if found is None:
                 return (FollowedState(None),)
-            if self._told is None or found.view != self._told.view:
-                self._told = found
+            if self._reported is None or found.view != self._reported.view:
+                self._reported = found
                 return (found,)
             left_s = min(deadline - time.monotonic(), _LOOK_S)
-            with judge.news:
-                judge.news.wait_for(lambda: judge.folded != folded or self._closed.is_set(), max(left_s, 0.0))  # noqa: B023
+            with judge.folded_more:
+                judge.folded_more.wait_for(lambda: judge.folded != folded or self._closed.is_set(), max(left_s, 0.0))  # noqa: B023
             if judge.folded == folded and time.monotonic() >= deadline:
                 return ()
 
@@ -78,15 +78,15 @@ class MemoryStream:
         try:
             return self._memory.core.log.follow_session(self._session_id)
         except SessionLost:
-            if self._told is None:
+            if self._reported is None:
                 raise
             return None  # archived so long ago that nothing is left of it
 
     def close(self) -> None:
         """End the stream."""
         self._closed.set()
-        with self._memory.core.judge.news:
-            self._memory.core.judge.news.notify_all()
+        with self._memory.core.judge.folded_more:
+            self._memory.core.judge.folded_more.notify_all()
 
 
 class MemoryFollows:

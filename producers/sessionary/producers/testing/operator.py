@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
-from sessionary.producers.errors import Refused
+from sessionary.producers.errors import Rejected
 from sessionary.producers.ports import OnReceipt, OutRecord, SessionView
 from sessionary.producers.testing.judged_event import JudgedEvent, NamedSession, id_of
 from sessionary.schemas.codec import Event, encode_event
@@ -28,7 +28,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Envelope
 
 Decide = Callable[[str], bool | None]
-"""Gets a question; True approves, False refuses, None leaves it open."""
+"""Gets a question; True approves, False denies, None leaves it open."""
 
 
 class JudgedMemory(Protocol):
@@ -54,7 +54,7 @@ class JudgedMemory(Protocol):
 class OperatorHand:
     """Pauses, resumes, cancels and claims sessions of a memory, and answers their questions.
 
-    Every verb returns the event with its verdict, and raises `Refused` if it was refused. Clients
+    Every verb returns the event with its verdict, and raises `Rejected` if it was rejected. Clients
     learn of it with the next `memory.advance`.
     """
 
@@ -84,7 +84,7 @@ class OperatorHand:
         """Answer the question that a session waits with: yes."""
         return self._act(session, SessionResumed(approved=True, message=reason, as_operator=True))
 
-    def refuse(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
+    def deny(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
         """Answer the question that a session waits with: no."""
         return self._act(session, SessionResumed(approved=False, message=reason, as_operator=True))
 
@@ -102,7 +102,7 @@ class OperatorHand:
             question = self._memory.view_session(session_id).question
             approved = None if question is None else decide(question.text)
             if approved is not None:
-                (self.approve if approved else self.refuse)(session_id)
+                (self.approve if approved else self.deny)(session_id)
 
     def _act(self, session: NamedSession | str, payload: Payload, service_id: str = "control-api") -> JudgedEvent:
         row = self._memory.find_row(id_of(session))
@@ -137,7 +137,7 @@ class OperatorHand:
             if each.event.envelope.producer_id == producer_id
         )
         if judged.reason is not None:
-            raise Refused(event_type, judged.reason)
+            raise Rejected(event_type, judged.reason)
         return judged
 
 

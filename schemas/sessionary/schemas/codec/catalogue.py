@@ -1,6 +1,6 @@
 """The schemas, read once from the package.
 
-Those of the first rules are `avro/{common,events,records}/*.avsc`. Newer rules have a folder with
+Those of today are `avro/{common,events,records}/*.avsc`. Newer rules have a folder with
 the schemas that came with them, new ones and newer forms of older ones. Fingerprints are
 CRC-64-AVRO of the parsing canonical form (Avro 1.12 specification, "Schema Fingerprints"). Logical
 types are no part of that form, and are left out here: times stay integers.

@@ -27,8 +27,6 @@ from sessionary.schemas.records import (
     CleanupRequest,
     EndedToolCall,
     FinishedRun,
-    Gravestone,
-    GravestoneChunk,
     MessageContent,
     MessageState,
     MigrationRequest,
@@ -38,8 +36,8 @@ from sessionary.schemas.records import (
     RejectedEvent,
     RulesActivation,
     RunContent,
-    RunGravestone,
     RunState,
+    RunTombstone,
     SessionContent,
     SessionState,
     StepContent,
@@ -48,6 +46,8 @@ from sessionary.schemas.records import (
     TenantQuota,
     Tick,
     TimedStep,
+    Tombstone,
+    TombstoneChunk,
     ToolCallContent,
     ToolCallState,
 )
@@ -65,8 +65,8 @@ Record = (
     | CleanupRequest
     | EndedToolCall
     | FinishedRun
-    | Gravestone
-    | GravestoneChunk
+    | Tombstone
+    | TombstoneChunk
     | MessageContent
     | MessageState
     | MigrationRequest
@@ -76,7 +76,7 @@ Record = (
     | RejectedEvent
     | RulesActivation
     | RunContent
-    | RunGravestone
+    | RunTombstone
     | RunState
     | SessionContent
     | SessionState
@@ -216,7 +216,7 @@ class OlderForm(NamedTuple):
 
 
 class _OlderEvents(dict[type[Any], OlderForm | None]):
-    """The first rules' form of each event class that has another schema today, else None."""
+    """The oldest form of each event class that has another schema today, else None."""
 
     def __missing__(self, cls: type[Any]) -> OlderForm | None:
         name = f"{EVENTS_NAMESPACE}.{cls.__name__}"
@@ -264,7 +264,7 @@ def format_of(value: Event | Record) -> Format:
 def event_format(event: Event) -> Format:
     """Return how `event` is written, so that judges by the oldest rules that can know it do.
 
-    If it says nothing in the fields that came later, that is as the first rules write it. Raises
+    If it says nothing in the fields that came later, that is as the oldest form writes it. Raises
     as `format_of` does.
     """
     newest = format_of(event)

@@ -322,7 +322,7 @@ class Decoder:
     ) -> Event | Record:
         format_ = format_by_name(name)
         if format_ is None:
-            reason: types.RefusalReason = (
+            reason: types.RejectionReason = (
                 "unknown_event_type" if name.startswith(EVENTS_NAMESPACE) else "unknown_schema"
             )
             raise DecodeError(reason, f"no class for {name}")

@@ -26,17 +26,17 @@ ENVELOPE_NUMBERS = ("schema_version", "run_seq", "context_bytes")  # the judge c
 _ENVELOPE_OF = f"{EVENTS_NAMESPACE}.SessionCreated"  # every event has the same
 
 
-def tell_long_text(path: str, text: str, most: int) -> str:
+def describe_long_text(path: str, text: str, most: int) -> str:
     """Return what is wrong with a text; `path` leads to it, `most` is its bound."""
     return f"{path} has {len(text)} characters, more than {most}"
 
 
-def tell_long_list(path: str, items: Any) -> str:
+def describe_long_list(path: str, items: Any) -> str:
     """Return what is wrong with a list or a map."""
     return f"{path} has {len(items)} items, more than {ITEMS_MAX}"
 
 
-def tell_bad_number(path: str, number: float) -> str:
+def describe_bad_number(path: str, number: float) -> str:
     """Return what is wrong with a number."""
     if isinstance(number, float):
         return f"{path} is {number}, not a finite number"
@@ -47,7 +47,7 @@ class _CheckBuilder(CodeBuilder):
     """The text of one check: `r` is the record."""
 
     def __init__(self) -> None:
-        helpers = {"_text": tell_long_text, "_list": tell_long_list, "_number": tell_bad_number}
+        helpers = {"_text": describe_long_text, "_list": describe_long_list, "_number": describe_bad_number}
         helpers["_is_finite"] = math.isfinite
         super().__init__(["def check(r):"], helpers)
 

@@ -205,7 +205,7 @@ class StateUpdated(NamedTuple):
     """New content of the session, as version `base_version` + 1.
 
     Attributes:
-        base_version: The version that the agent changed; refused if it is not the current one.
+        base_version: The version that the agent changed; rejected if it is not the current one.
         new_version: `base_version` + 1.
         state_json: The whole state as JSON.
         updating_at: When the agent began to update the state; µs since the epoch. With it the event

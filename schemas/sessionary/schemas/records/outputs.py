@@ -11,7 +11,7 @@ from sessionary.schemas.types import (
     QuotaClaim,
     QuotaName,
     QuotaStep,
-    RefusalReason,
+    RejectionReason,
     RuleSet,
     SessionStateName,
 )
@@ -84,9 +84,9 @@ class AuditRecord(NamedTuple):
 
 
 class RejectedEvent(NamedTuple):
-    """A refused record with its original bytes: key, value and headers."""
+    """A rejected record with its original bytes: key, value and headers."""
 
-    reason: RefusalReason
+    reason: RejectionReason
     detail: str
     security: bool
     tenant_id: str | None
@@ -112,7 +112,7 @@ class BatchRecord(NamedTuple):
     last_offset: int
     applied: int
     duplicate: int
-    refused: int
+    rejected: int
     audited: int
     timers: int
     ticks: int
@@ -120,7 +120,7 @@ class BatchRecord(NamedTuple):
     previous_acknowledged_at: int | None  # When the batch before it was acknowledged, if known
     instance: str
     rules: int = 1  # Version of the rules that its records were judged by
-    fenced_beats: int = 0  # Refused heartbeats of fenced clients that were not rejected; `refused` leaves them out
+    fenced_beats: int = 0  # Heartbeats of fenced clients without a record on `rejected`; `rejected` leaves them out
 
 
 class BatchAcknowledged(NamedTuple):
@@ -291,7 +291,7 @@ class MigrationRequest(NamedTuple):
 class QuotaNotice(NamedTuple):
     """Says on the quotas topic what became of a claim to a tenant's quota, or of tokens.
 
-    Those that were used are told to each quota for which the session's events ask.
+    Those that were used are reported to each quota for which the session's events ask.
     """
 
     quota: QuotaName

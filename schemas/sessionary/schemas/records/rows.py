@@ -26,7 +26,7 @@ from sessionary.schemas.types import (
     Phase,
     ProducerLedger,
     Question,
-    Refusal,
+    Rejection,
     RuleSet,
     RunMode,
     RunQuota,
@@ -73,7 +73,7 @@ class SessionState(NamedTuple):
     context_exceeded: bool
     late_epoch: int  # The last epoch whose lateness was audited
     producers: Sequence[ProducerLedger] = ()
-    refusals: Sequence[Refusal] = ()  # The last 16
+    rejections: Sequence[Rejection] = ()  # The last 16
     cleanups: Sequence[Cleanup] = ()
     parent_session_id: str | None = None
     restored_from_snapshot_id: str | None = None
@@ -104,7 +104,7 @@ class SessionContent(NamedTuple):
     snapshot: Snapshot
 
 
-class Gravestone(NamedTuple):
+class Tombstone(NamedTuple):
     """What is kept of an archived session until no event of it can be delivered again."""
 
     tenant_id: str
@@ -116,8 +116,8 @@ class Gravestone(NamedTuple):
     expires_at: int  # Log time, ms
 
 
-class GravestoneChunk(NamedTuple):
-    """Gravestones that vanish at the same time, packed."""
+class TombstoneChunk(NamedTuple):
+    """Tombstones that vanish at the same time, packed."""
 
     expires_at: int  # Log time, ms; the end of a day (UTC)
     key_hashes: bytes  # 16 bytes for each key, sorted: its BLAKE2b hash of that length
@@ -128,9 +128,9 @@ class Position(NamedTuple):
 
     next_offset: int
     clock_ms: int
-    quiet_until_ms: int
+    outage_grace_until_ms: int
     batch_number: int
-    outcome_n: int  # Outcomes of next_offset that are written already; above 0 if its timers filled a batch
+    outputs_written: int  # Outputs of next_offset that are written already; above 0 if its timers filled a batch
     previous_acknowledged_at: int | None = None  # µs since the epoch
     rules: RuleSet = NEWEST_RULES  # that next_offset is judged by
     announced: AnnouncedRules | None = None  # rules that are to begin
@@ -206,8 +206,8 @@ class FinishedRun(NamedTuple):
     kept_days: int = FINISHED_RUN_DAYS  # For so long it can be read after its end
 
 
-class RunGravestone(NamedTuple):
-    """What is kept of a run that vanished, so that a reader is told that it is gone."""
+class RunTombstone(NamedTuple):
+    """What is kept of a run that vanished, so that a reader is notified that it is gone."""
 
     expires_at: int  # Log time, ms
 

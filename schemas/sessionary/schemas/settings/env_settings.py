@@ -151,11 +151,11 @@ class KafkaSettings(EnvSettings):
             # A broker that falls silent without closing its connections (a frozen host, packets
             # that are dropped) is given up after this long; librdkafka's defaults are 60 s and
             # 30 s. Before that no client looks for the partition's new leader, and agents whose
-            # heartbeats arrive later than `quiet_ms` (25 s) after an outage are timed out. It
-            # bounds each produce, fetch (plus fetch.wait.max.ms), commit, metadata and transaction
-            # request; message.timeout.ms bounds the repeats of a produce request. It may exceed
-            # transaction.timeout.ms by 100 ms at most, and a blocking call must be given at least
-            # as much time. JoinGroup is not bounded by it, but by max.poll.interval.ms.
+            # heartbeats arrive later than `outage_grace_ms` (25 s) after an outage are timed out.
+            # It bounds each produce, fetch (plus fetch.wait.max.ms), commit, metadata and
+            # transaction request; message.timeout.ms bounds the repeats of a produce request. It
+            # may exceed transaction.timeout.ms by 100 ms at most, and a blocking call must be given
+            # at least as much time. JoinGroup is not bounded by it, but by max.poll.interval.ms.
             "socket.timeout.ms": SOCKET_TIMEOUT_MS,
             "socket.connection.setup.timeout.ms": SOCKET_TIMEOUT_MS,
             # librdkafka writes to stderr by default; errors reach us by callbacks and exceptions.
@@ -173,7 +173,7 @@ class KafkaSettings(EnvSettings):
     def reader_config_of(self, group_id: str) -> dict[str, str | int | float | bool]:
         """Return what the configurations of all our consumers have in common.
 
-        They read committed records, commit nothing unless told to, and learn where each log ends,
+        They read committed records, commit nothing unless asked to, and learn where each log ends,
         transaction markers included. The caller adds what happens at an unknown offset.
         """
         return {

@@ -10,7 +10,7 @@ SESSION_ID: Final = "session_id"
 PARTITION: Final = "partition"
 OFFSET: Final = "offset"
 ERROR: Final = "error"  # an error's text
-ERROR_CLASS: Final = "error_class"  # a class of errors, the name of Kafka's error, or a refusal's reason
+ERROR_CLASS: Final = "error_class"  # a class of errors, the name of Kafka's error, or a rejection's reason
 REASON: Final = "reason"  # why something is halted, blocked or paused
 
 

@@ -266,15 +266,15 @@ def _format_traceback(exc_info: ExcInfo) -> str:
     report = traceback.TracebackException(*exc_info)
     pending: list[tuple[traceback.TracebackException, BaseException | None]] = [(report, exc_info[1])]
     while pending:
-        told, error = pending.pop()
+        reported, error = pending.pop()
         if error is None:
             continue
         if not isinstance(error, _SAFE_ERRORS):
-            told._str = "(its text is left out)"  # type: ignore[attr-defined]  # there is no other place
-        if told.__cause__ is not None:
-            pending.append((told.__cause__, error.__cause__))
-        if told.__context__ is not None:
-            pending.append((told.__context__, error.__context__))
+            reported._str = "(its text is left out)"  # type: ignore[attr-defined]  # there is no other place
+        if reported.__cause__ is not None:
+            pending.append((reported.__cause__, error.__cause__))
+        if reported.__context__ is not None:
+            pending.append((reported.__context__, error.__context__))
     return "".join(report.format()).rstrip()
 
 

@@ -41,8 +41,8 @@ ERROR_TYPE: Final = "error.type"
 
 TENANT_ID: Final = "sessionary.tenant.id"
 EVENT_TYPE: Final = "sessionary.event.type"
-OUTCOME: Final = "sessionary.outcome"  # applied, duplicate or refused
-REFUSAL_REASON: Final = "sessionary.refusal.reason"
+OUTCOME: Final = "sessionary.outcome"  # applied, duplicate or rejected
+REJECTION_REASON: Final = "sessionary.rejection.reason"
 
 
 def role_tracer(role: str, instance: str | None = None) -> "Tracer | None":

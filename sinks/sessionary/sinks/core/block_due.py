@@ -49,7 +49,7 @@ def _is_idle_batch(value: bytes | None) -> bool:
         return False
     assert isinstance(batch, BatchRecord)
     return not (
-        batch.applied or batch.duplicate or batch.refused or batch.fenced_beats or batch.audited or batch.timers
+        batch.applied or batch.duplicate or batch.rejected or batch.fenced_beats or batch.audited or batch.timers
     )
 
 

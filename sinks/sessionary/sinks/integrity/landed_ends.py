@@ -283,9 +283,9 @@ class EndReport:
         while not self._stop.wait(EVERY_S):
             try:
                 self.report_once()
-            # It is told again soon. A file that a setting names may be away for a moment only.
+            # It is reported again soon. A file that a setting names may be away for a moment only.
             except (Unavailable, OperatorError, SettingsError) as error:
-                _log.info("where the sink stands is not told: %(error)s", **error_fields(error))
+                _log.info("where the sink stands is not reported: %(error)s", **error_fields(error))
 
 
 def _end_values(end: LandedEnd, topic_id: str | None) -> str:

@@ -75,7 +75,7 @@ _log = role_logger(__name__)
 
 
 class SinkConsumer:
-    """One sink. `run` blocks until it is told to stop; not thread-safe."""
+    """One sink. `run` blocks until it is asked to stop; not thread-safe."""
 
     def __init__(
         self,

@@ -69,17 +69,17 @@ class OpenStreams:
 # The page that a session's followers read: its state now, then one message per committed change.
 #
 # A follower has no queue. A commit that touches its session wakes it; it then tells the newest
-# state, if that differs from what it told last. So a slow reader skips states, and none is told
-# twice.
+# state, if that differs from what it reported last. So a slow reader skips states, and none is
+# reported twice.
 
 
-# What followers of a session are told. It is read once per commit, however many follow it.
+# What followers of a session are notified of. It is read once per commit, however many follow it.
 
 
 END = b"event: end\ndata: {}\n\n"
 
 
-class ToldSession:
+class SessionNotification:
     """One session of a partition, which must be readable whenever a method is called."""
 
     def __init__(self, asked: AskedOwner) -> None:
@@ -182,7 +182,7 @@ class FollowPage:
         self._tokens = tokens
         self._others = others
         self._streams = streams
-        self._told: WeakValueDictionary[tuple[int, bytes], ToldSession] = WeakValueDictionary()
+        self._reported: WeakValueDictionary[tuple[int, bytes], SessionNotification] = WeakValueDictionary()
         self._client: ClientSession | None = None
 
     async def follow(self, request: Request) -> StreamResponse:
@@ -198,7 +198,7 @@ class FollowPage:
         require_session(asked)
         stream = EventStream(request)
         async with self._streams.open_stream("own"):
-            await _serve_reader(lambda: self._tell_states(request, asked, stream))
+            await _serve_reader(lambda: self._send_states(request, asked, stream))
         return stream.response
 
     def end_streams(self) -> None:
@@ -212,20 +212,20 @@ class FollowPage:
         if client is not None:
             await client.close()
 
-    async def _tell_states(self, request: Request, asked: AskedOwner, stream: EventStream) -> None:
+    async def _send_states(self, request: Request, asked: AskedOwner, stream: EventStream) -> None:
         owner, key = asked.owner, asked.question.key.encoded()
-        told = self._told.get((id(owner), key))  # it holds its owner, so the id stays the owner's
-        if told is None:
-            self._told[id(owner), key] = told = ToldSession(asked)
+        reported = self._reported.get((id(owner), key))  # it holds its owner, so the id stays the owner's
+        if reported is None:
+            self._reported[id(owner), key] = reported = SessionNotification(asked)
         await stream.open()
         seen: object = None
         looked_s = written_s = time.monotonic()
-        with owner.news.watch_row(key) as watch:
-            while not owner.news.is_over:
+        with owner.notifications.watch_row(key) as watch:
+            while not owner.notifications.is_over:
                 if owner.is_readable:
-                    now = told.read()
+                    now = reported.read()
                     if now is None or now != seen:
-                        await stream.write(told.message())
+                        await stream.write(reported.message())
                         written_s, seen = time.monotonic(), now
                     if now is None:
                         return

@@ -15,7 +15,7 @@ from sessionary.schemas.limits import (
 from sessionary.stream_processors.api.openapi_parts import (
     CHANGED_SESSION,
     KNOWN_SESSION,
-    LOG_PLACE,
+    LOG_POSITION,
     NO_OPERATOR,
     NO_READER,
     NUMBER,
@@ -75,7 +75,7 @@ _AGENT: Final[dict[str, Any]] = {
 AGENT_SCHEMAS: Final[dict[str, Any]] = {
     "Agents": object_schema(
         agents={"type": "array", "maxItems": AGENTS_MAX, "items": {"$ref": "#/components/schemas/Agent"}},
-        **LOG_PLACE,
+        **LOG_POSITION,
     ),
     "Agent": object_schema(**_AGENT),
     "AgentView": object_schema(
@@ -86,7 +86,7 @@ AGENT_SCHEMAS: Final[dict[str, Any]] = {
         visible_context=about(_CONTEXT, "what it sees now: JSON texts by key"),
         results={"type": "array", "items": {"$ref": "#/components/schemas/SharedResult"}},
         dependencies=about(_TEXTS, "ids of the agents that it depends on"),
-        **LOG_PLACE,
+        **LOG_POSITION,
     ),
     "SharedResult": object_schema(
         key=about(TEXT, "by default the author's id, `_` and the task"),
@@ -133,7 +133,7 @@ CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
             "maxItems": CONVERSATION_TURNS_MAX,
             "items": {"$ref": "#/components/schemas/Message"},
         },
-        **LOG_PLACE,
+        **LOG_POSITION,
     ),
     "Message": object_schema(
         turn=about(NUMBER, "from 1, in the order of the log"),
@@ -230,7 +230,7 @@ _ACTIONS: Final = {
     "resume": ("Let a held session go on; its holder is not fenced off", False),
     "cancel": ("End a session that is called off", False),
     "approve": ("Answer the question that a session waits with: yes", True),
-    "refuse": ("Answer the question that a session waits with: no", True),
+    "deny": ("Answer the question that a session waits with: no", True),
 }
 
 
@@ -250,7 +250,7 @@ def _operation(summary: str, *, is_answer: bool) -> dict[str, Any]:
                 "401": UNAUTHORIZED,
                 "403": NO_OPERATOR,
                 "404": problem_response("the tenant has no such session"),
-                "409": problem_response("the event was refused; `reason` says why"),
+                "409": problem_response("the event was rejected; `reason` says why"),
                 "410": problem_response("the session was archived"),
                 "503": problem_response("there is no verdict yet; see Retry-After"),
             },

@@ -29,9 +29,9 @@ def _snapshot_schema() -> dict[str, Any]:
     )
 
 
-_REFUSALS: Final = {
+_REJECTIONS: Final = {
     "type": "array",
-    "description": "the last refused events, at most 16",
+    "description": "the last rejected events, at most 16",
     "items": object_schema(offset=NUMBER, reason=TEXT, event_id=TEXT),
 }
 VERDICT: Final[dict[str, Any]] = {
@@ -39,7 +39,7 @@ VERDICT: Final[dict[str, Any]] = {
         object_schema(
             partition=NUMBER,
             offset=NUMBER,
-            outcome={"type": "string", "enum": ["applied", "refused", "not_kept"]},
+            outcome={"type": "string", "enum": ["applied", "rejected", "not_kept"]},
             reason=TEXT_OR_NULL,
         ),
         {"type": "null"},
@@ -76,7 +76,7 @@ SESSION: Final = object_schema(
             object_schema(question_id=TEXT, approved={"type": "boolean"}, reason_code=TEXT, by=TEXT, text=TEXT_OR_NULL),
             {"type": "null"},
         ],
-        "description": "how its last question ended: approved, refused or expired",
+        "description": "how its last question ended: approved, denied or expired",
     },
     state_json=about(TEXT, "the session's content: JSON text"),
     state_schema_version=NUMBER,
@@ -89,13 +89,13 @@ SESSION: Final = object_schema(
         "description": "its agents, whose services are members of it",
         "items": object_schema(agent_id=TEXT, role=TEXT, service_id=TEXT, snapshot_id=TEXT),
     },
-    refusals=_REFUSALS,
+    rejections=_REJECTIONS,
     migration={"oneOf": [_MIGRATION, {"type": "null"}], "description": "the last one; null if there never was one"},
     awaits_quota={"type": "boolean", "description": "whether it waits until its tenant's quota admits it"},
     verdict=about(
         VERDICT,
         "what became of the record at `after`; null without `after`. The session's last "
-        "events and refusals have a verdict; what is no longer known, or is another session's record, is `not_kept`",
+        "events and rejections have a verdict; what is no longer known, or is another session's record, is `not_kept`",
     ),
     position=object_schema(partition=NUMBER, next_offset=NUMBER),
     rules=about(NUMBER, "version of the rules by which its events are judged"),
@@ -111,7 +111,7 @@ KNOWN_SESSION: Final = {
         producer_id=about(TEXT_OR_NULL, "the client's producer id in this session"),
         last_seq={**NUMBER, "default": 0, "description": "the last number that it has given out under that id"},
         agents=about(NUMBER_OR_NULL, "how many agents it knows the session to have; null: it does not say"),
-        refused_after={**NUMBER, "default": -1, "description": "offset up to which it knows the refused events"},
+        rejected_after={**NUMBER, "default": -1, "description": "offset up to which it knows the rejected events"},
         after=about(_AFTER, "<partition>:<offset> of an event, to tell its verdict if the session does not exist"),
     ),
     "required": ["session_id", "state"],
@@ -124,7 +124,7 @@ CHANGED_SESSION: Final = object_schema(
     holder_epoch=about(NUMBER_OR_NULL, "as in `Session`; null if it does not exist, or is archived"),
     snapshot_id=about(TEXT_OR_NULL, "its last snapshot; null if it does not exist, or is archived"),
     reason_code=about(TEXT_OR_NULL, "why it is in its state; null if that is not known"),
-    refusals=about(_REFUSALS, "the last refused events after `refused_after`, at most 16"),
+    rejections=about(_REJECTIONS, "the last rejected events after `rejected_after`, at most 16"),
     verdict=about(
         VERDICT, "on the event at `after`, if the session does not exist or is archived; null if it is not judged yet"
     ),
@@ -250,7 +250,7 @@ def open_operation(summary: str, media_type: str, **more: str) -> dict[str, Any]
     return {"get": {"summary": summary, "security": [], "responses": responses}}
 
 
-LOG_PLACE: Final = {
+LOG_POSITION: Final = {
     "verdict": about(VERDICT, "as in `Session`"),
     "position": object_schema(partition=NUMBER, next_offset=NUMBER),
     "rules": about(NUMBER, "as in `Session`"),

@@ -14,7 +14,7 @@ from sessionary.stream_processors.api.lists import (
     SESSION_STATES,
 )
 from sessionary.stream_processors.api.openapi_parts import (
-    LOG_PLACE,
+    LOG_POSITION,
     NO_READER,
     NUMBER,
     NUMBER_OR_NULL,
@@ -138,27 +138,27 @@ def _list_of(schema: str) -> dict[str, Any]:
 
 
 RUN_SCHEMAS: Final[dict[str, Any]] = {
-    "Run": object_schema(**_RUN["properties"], **LOG_PLACE),
+    "Run": object_schema(**_RUN["properties"], **LOG_POSITION),
     "Task": object_schema(
-        **_RUN["properties"], **LOG_PLACE, version=about(TEXT, "differs after each change of the task")
+        **_RUN["properties"], **LOG_POSITION, version=about(TEXT, "differs after each change of the task")
     ),
-    "OpenRuns": object_schema(runs={**_list_of("OpenRun"), "maxItems": 64}, **LOG_PLACE),
+    "OpenRuns": object_schema(runs={**_list_of("OpenRun"), "maxItems": 64}, **LOG_POSITION),
     "OpenRun": _RUN,
-    "StepList": object_schema(steps=_list_of("StepHead"), **LOG_PLACE),
+    "StepList": object_schema(steps=_list_of("StepHead"), **LOG_POSITION),
     "StepHead": _STEP_HEAD,
-    "Step": object_schema(**_STEP["properties"], **LOG_PLACE),
-    "ToolCallList": object_schema(tool_calls=_list_of("ToolCallHead"), **LOG_PLACE),
+    "Step": object_schema(**_STEP["properties"], **LOG_POSITION),
+    "ToolCallList": object_schema(tool_calls=_list_of("ToolCallHead"), **LOG_POSITION),
     "ToolCallHead": _CALL_HEAD,
-    "ToolCall": object_schema(**_CALL["properties"], **LOG_PLACE),
+    "ToolCall": object_schema(**_CALL["properties"], **LOG_POSITION),
     "Execution": object_schema(
-        runs={**_list_of("RunInExecution"), "maxItems": 64}, tool_calls=_list_of("ToolCallHead"), **LOG_PLACE
+        runs={**_list_of("RunInExecution"), "maxItems": 64}, tool_calls=_list_of("ToolCallHead"), **LOG_POSITION
     ),
     "RunInExecution": object_schema(
         **{name: schema for name, schema in _RUN["properties"].items() if name not in RUN_CONTENTS},
         steps=_list_of("StepHead"),
         tool_calls=_list_of("ToolCallHead"),
     ),
-    "ArtifactList": object_schema(artifacts=_list_of("Artifact"), **LOG_PLACE),
+    "ArtifactList": object_schema(artifacts=_list_of("Artifact"), **LOG_POSITION),
     "Artifact": _ARTIFACT,
 }
 
@@ -297,7 +297,7 @@ _WAITING_HEAD: Final = object_schema(
     question_id=about(TEXT, "to name it in an answer"),
     question=about(TEXT, "for people"),
     asked_ms=about(NUMBER, "since when it waits; log time in ms since the epoch, as the next"),
-    deadline_ms=about(NUMBER, "when it is refused if there is no answer"),
+    deadline_ms=about(NUMBER, "when it is denied if there is no answer"),
 )
 _PLACE: Final[dict[str, Any]] = {
     "next_cursor": about(

@@ -12,8 +12,8 @@ from sessionary.schemas.records import (
     ArtifactState,
     EndedToolCall,
     FinishedRun,
-    RunGravestone,
     RunState,
+    RunTombstone,
     StepState,
     TimedStep,
     ToolCallState,
@@ -74,7 +74,7 @@ def require_run(asked: AskedOwner, run_id: str) -> bytes:
     key = run_key(*session, run_id)
     state = asked.owner.state
     row = state.rows.get(key)
-    if isinstance(row, RunGravestone) or (row is None and state.is_packed(key)):
+    if isinstance(row, RunTombstone) or (row is None and state.is_packed(key)):
         raise gone_problem("run", run_id)
     if not isinstance(row, RunState | FinishedRun):
         detail = f"session {session.session_id} of tenant {session.tenant_id} has no run {run_id}"

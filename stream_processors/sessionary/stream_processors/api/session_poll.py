@@ -2,7 +2,7 @@
 
     POST /v1/sessions/poll     bearer token → tenant
 
-A client asks every few seconds for all its sessions. Only sessions that differ, or that refused an
+A client asks every few seconds for all its sessions. Only sessions that differ, or that rejected an
 event, are in the answer. A worker answers for its own partitions, and asks the owners of the others
 at once; the sessions of a partition without an answer are left out, and so is its position.
 """
@@ -16,33 +16,33 @@ from aiohttp.web import Request, Response
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.stream_processors.access import Caller
 from sessionary.stream_processors.api.problems import Problem, json_response, parse_number, parse_object
 from sessionary.stream_processors.api.routing import OtherWorkers, was_passed_on
 from sessionary.stream_processors.api.tokens import TokenStore
-from sessionary.stream_processors.core.model import RecentOutcomes, RecordOutcome
+from sessionary.stream_processors.core.model import RecentVerdicts, RecordVerdict
 from sessionary.stream_processors.core.sequencing import last_offsets
-from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
+from sessionary.stream_processors.core.session.effects import REJECTIONS_KEPT
 from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
 # What became of the record that a request waits for, as far as it is still known; pure.
 #
-# The session's row knows its last refusals and each producer's last events. So every worker gives
+# The session's row knows its last rejections and each producer's last events. So every worker gives
 # these answers, whichever worker judged the record. What a row does not know (a repetition, a
-# heartbeat, older events, a refusal without a session), the worker that judged the record still
+# heartbeat, older events, a rejection without a session), the worker that judged the record still
 # knows for a while.
 
 
-_Judgement = tuple[str, str | None]  # outcome, and the reason of a refusal
+_Judgement = tuple[str, str | None]  # outcome, and the reason of a rejection
 _APPLIED: _Judgement = ("applied", None)
 _NOT_KEPT: _Judgement = ("not_kept", None)
 
 
 def verdict_document(
-    recent: RecentOutcomes, row: SessionState | None, key: bytes, partition: int, offset: int
+    recent: RecentVerdicts, row: SessionState | None, key: bytes, partition: int, offset: int
 ) -> dict[str, Any]:
     """Return the verdict on the session's record at `offset`, as `/openapi.json` describes it.
 
@@ -56,32 +56,32 @@ def verdict_document(
 
 
 def _row_judgement(row: SessionState, offset: int) -> _Judgement | None:
-    refusals = row.refusals
-    for refusal in refusals:
-        if refusal.offset == offset:
-            return "refused", refusal.reason
-    # What was judged by its number is applied or in `refusals`, until others push it out.
-    is_refusal_kept = len(refusals) < REFUSALS_KEPT or refusals[0].offset < offset
-    if is_refusal_kept and any(offset in last_offsets(ledger) for ledger in row.producers):
+    rejections = row.rejections
+    for rejection in rejections:
+        if rejection.offset == offset:
+            return "rejected", rejection.reason
+    # What was judged by its number is applied or in `rejections`, until others push it out.
+    is_rejection_kept = len(rejections) < REJECTIONS_KEPT or rejections[0].offset < offset
+    if is_rejection_kept and any(offset in last_offsets(ledger) for ledger in row.producers):
         return _APPLIED
     return None
 
 
-def _recent_judgement(found: RecordOutcome | None, row: SessionState | None) -> _Judgement:
+def _recent_judgement(found: RecordVerdict | None, row: SessionState | None) -> _Judgement:
     if found is None:
         return _NOT_KEPT
-    if found.refusal is not None:
-        return "refused", found.refusal
+    if found.rejection is not None:
+        return "rejected", found.rejection
     if found.duplicate_of is None:
         return _APPLIED
     if not found.duplicate_of or row is None:
         return _NOT_KEPT
-    # The verdict on a repetition is that on the original. Every refusal that leaves a repetition
+    # The verdict on a repetition is that on the original. Every rejection that leaves a repetition
     # is in the row, until others push it out.
-    reason = next((refusal.reason for refusal in row.refusals if refusal.event_id == found.duplicate_of), None)
+    reason = next((rejection.reason for rejection in row.rejections if rejection.event_id == found.duplicate_of), None)
     if reason is not None:
-        return "refused", reason
-    return _APPLIED if len(row.refusals) < REFUSALS_KEPT else _NOT_KEPT
+        return "rejected", reason
+    return _APPLIED if len(row.rejections) < REJECTIONS_KEPT else _NOT_KEPT
 
 
 SESSIONS_MAX = 1_000
@@ -98,7 +98,7 @@ class SessionQuestion(NamedTuple):
     state: str
     epoch: int
     holder: str | None  # the client's producer id, if it holds the session
-    refused_after: int  # offset up to which refusals are known; -1: none is
+    rejected_after: int  # offset up to which rejections are known; -1: none is
     after: int | None  # offset of an event whose verdict is wanted if there is no such session
     document: Mapping[str, Any]  # as it was asked
     producer_id: str | None = None  # the client's, in this session
@@ -162,14 +162,14 @@ class SessionPolls:
         values = document if isinstance(document, dict) else {}
         session_id, state, epoch = values.get("session_id"), values.get("state"), values.get("epoch", 1)
         producer_id, last_seq = values.get("producer_id"), values.get("last_seq", 0)
-        refused_after, holder, after = values.get("refused_after", -1), values.get("holder"), values.get("after")
+        rejected_after, holder, after = values.get("rejected_after", -1), values.get("holder"), values.get("after")
         agents = values.get("agents")
-        numbers = (epoch, refused_after, last_seq, 0 if agents is None else agents)
+        numbers = (epoch, rejected_after, last_seq, 0 if agents is None else agents)
         is_malformed = any(type(number) is not int for number in numbers)
         if is_malformed or not isinstance(session_id, str) or not isinstance(state, str):
             detail = (
                 f"sessions[{n}]: session_id and state must be texts, "
-                "epoch, refused_after, last_seq and agents whole numbers"
+                "epoch, rejected_after, last_seq and agents whole numbers"
             )
             raise Problem(400, "invalid_value", "Bad sessions", detail)
         if not all(isinstance(text, str | None) for text in (holder, after, producer_id)):
@@ -182,7 +182,7 @@ class SessionPolls:
         partition = partition_of(key.encoded(), self._settings.partitions)
         place = parse_after(after, partition)
         return SessionQuestion(
-            key, partition, state, epoch, holder, refused_after, place, values, producer_id, last_seq, agents
+            key, partition, state, epoch, holder, rejected_after, place, values, producer_id, last_seq, agents
         )
 
 
@@ -254,12 +254,12 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
     key, state = question.key.encoded(), owner.state
     row = state.rows.get(key)
     if isinstance(row, SessionState):
-        refusals = [each._asdict() for each in row.refusals if each.offset > question.refused_after]
+        rejections = [each._asdict() for each in row.rejections if each.offset > question.rejected_after]
         is_other = question.holder is not None and row.holder not in ("", question.holder)
         seq = _last_number(row, question.producer_id)
         is_same = (row.state, row.epoch) == (question.state, question.epoch) and seq <= question.last_seq
         is_same = is_same and question.agents in (None, len(row.agents))
-        if not refusals and not is_other and is_same:
+        if not rejections and not is_other and is_same:
             return None
         return {
             "session_id": question.key.session_id,
@@ -269,26 +269,26 @@ def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[st
             "holder_epoch": row.holder_epoch,
             "snapshot_id": row.snapshot.snapshot_id,
             "reason_code": row.reason_code,
-            "refusals": refusals,
+            "rejections": rejections,
             "verdict": None,
             "producer_seq": seq,
             "agents": len(row.agents),
         }
-    is_archived = isinstance(row, Gravestone) or state.is_packed(key)
+    is_archived = isinstance(row, Tombstone) or state.is_packed(key)
     verdict = None
     if question.after is not None and question.after < state.position.next_offset:
-        verdict = verdict_document(owner.recent_outcomes, None, key, question.partition, question.after)
-    if is_archived and question.state == "Terminated" and (verdict is None or verdict["outcome"] != "refused"):
+        verdict = verdict_document(owner.recent_verdicts, None, key, question.partition, question.after)
+    if is_archived and question.state == "Terminated" and (verdict is None or verdict["outcome"] != "rejected"):
         return None
     return {
         "session_id": question.key.session_id,
         "state": "Archived" if is_archived else None,
-        "epoch": row.epoch if isinstance(row, Gravestone) else None,
+        "epoch": row.epoch if isinstance(row, Tombstone) else None,
         "holder": None,
         "holder_epoch": None,
         "snapshot_id": None,
-        "reason_code": row.reason_code if isinstance(row, Gravestone) else None,
-        "refusals": [],
+        "reason_code": row.reason_code if isinstance(row, Tombstone) else None,
+        "rejections": [],
         "verdict": verdict,
         "producer_seq": 0,
         "agents": 0,

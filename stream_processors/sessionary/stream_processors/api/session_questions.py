@@ -7,7 +7,7 @@ from aiohttp.web import Request, Response, StreamResponse
 
 from sessionary.schemas.errors import Invalid
 from sessionary.schemas.ids import SessionKey, checked_session_id, partition_of, partition_of_task, run_key, task_key
-from sessionary.schemas.records import Gravestone, RunGravestone, SessionState
+from sessionary.schemas.records import RunTombstone, SessionState, Tombstone
 from sessionary.stream_processors.api.problems import Problem, not_ready, parse_number
 from sessionary.stream_processors.api.routing import WAIT_MS_MAX, OtherWorkers
 from sessionary.stream_processors.api.session_poll import parse_after, require_tenant, verdict_document
@@ -88,7 +88,7 @@ class SessionQuestions:
         if session is None:
             is_gone = asked.owner.state.is_packed(task_key(tenant_id, task_id))
             raise gone_problem("task", task_id) if is_gone else unknown
-        if isinstance(asked.owner.state.rows.get(run_key(*session, task_id)), RunGravestone):
+        if isinstance(asked.owner.state.rows.get(run_key(*session, task_id)), RunTombstone):
             raise gone_problem("task", task_id)
         return AskedOwner(asked.question._replace(key=session), asked.owner)
 
@@ -140,7 +140,7 @@ def require_session(asked: AskedOwner) -> SessionState:
     row = state.rows.get(key.encoded())
     if row is None and state.is_packed(key.encoded()):
         raise Problem(410, "session_archived", "Session archived", f"session {key.session_id} was archived")
-    if isinstance(row, Gravestone):
+    if isinstance(row, Tombstone):
         detail = f"session {row.session_id} was archived ({row.reason_code})"
         raise Problem(410, "session_archived", "Session archived", detail)
     if row is None:
@@ -161,7 +161,7 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
     if question.after is not None:
         row = owner.state.rows.get(key)
         session = row if isinstance(row, SessionState) else None
-        verdict = verdict_document(owner.recent_outcomes, session, key, question.partition, question.after)
+        verdict = verdict_document(owner.recent_verdicts, session, key, question.partition, question.after)
     position = owner.state.position
     return {
         "verdict": verdict,
@@ -171,14 +171,14 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
     }
 
 
-# The JSON document of a session: what its page answers, and what its followers are told.
+# The JSON document of a session: what its page answers, and what its followers get.
 
 
 def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
     """Return the JSON document of a session, as `/openapi.json` describes it.
 
     It holds the committed state, its epoch and version, owner, content, limits, data classes and
-    next deadline (ms of log time since the epoch), the last refused events, the last migration,
+    next deadline (ms of log time since the epoch), the last rejected events, the last migration,
     whether it waits for its tenant's quota, and `log_document`.
     """
     return {
@@ -202,7 +202,7 @@ def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:
         "data_classes": list(row.data_classes),
         "deadline_ms": asked.owner.state.deadline_ms(row),
         "agents": [agent._asdict() for agent in row.agents],
-        "refusals": [refusal._asdict() for refusal in row.refusals],
+        "rejections": [rejection._asdict() for rejection in row.rejections],
         "migration": _migration_document(row),
         "awaits_quota": waits_for_quota(row),
         **log_document(asked),

@@ -112,7 +112,7 @@ class ControlApi:
     """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
     `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and what belongs to them,
     `tasks` those for tasks, `messages` those for conversations, `agents` those for agents,
-    `following` those of followers. `unknown_ids` is told of every problem.
+    `following` those of followers. `unknown_ids` is notified of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
     stood still for long although their log goes on. `hung` returns which part of the worker hangs,
@@ -165,7 +165,7 @@ class ControlApi:
         return json_response(session_document(require_session(asked), asked))
 
     async def healthz(self, request: Request) -> Response:
-        """Answer 200, or 503 once the worker is told to end, and while a part of it hangs.
+        """Answer 200, or 503 once the worker is asked to end, and while a part of it hangs.
 
         If its event loop hangs, there is no answer.
         """

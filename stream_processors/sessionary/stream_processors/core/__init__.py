@@ -9,13 +9,13 @@
     sequencing       sequence numbers and epochs
     trail            audit numbers, audit records and rejected records
     committed        a partition's state after the last acknowledged transaction
-    overlay          one batch on top of it
+    uncommitted_batch  one batch on top of it
     partition        a partition's state: load, begin, merge
-    gravestones      packed gravestones, in chunks
+    tombstones      packed tombstones, in chunks
     session/         the judge of sessions, and their rows
     run/             runs of sessions
     children/        steps, calls, artifacts, messages and agents, a module each
     quota/           the judge of tenants' quotas, over a log of its own
 
-The judge reads a record and decides on it; `overlay` collects what comes of it.
+The judge reads a record and decides on it; `uncommitted_batch` collects what comes of it.
 """

@@ -1,9 +1,9 @@
 """The partition's clock: time is in the log.
 
 The clock is the running maximum of the records' append times (`LogAppendTime`, ms); no other source
-of time exists. After a hole, a stretch without any record while rows were live, no timer fires for
-a while: clients that were cut off get the time to be heard. A timeout may be late, but never false.
-The clocks of activity also start again at the hole's end, because an agent that could
+of time exists. After an outage, a stretch without any record while rows were live, no timer fires
+for a while: clients that were cut off get the time to be heard. A timeout may be late, but never
+false. The clocks of activity also start again at the outage's end, because an agent that could
 not be heard may have worked.
 
 If a broker's clock leapt, an operator may have a partition's clock repaired. It is set
@@ -28,29 +28,31 @@ _REPAIRS_KEPT: Final = 8
 
 @final
 class Clock:
-    """A partition's time: now, and until when it is quiet after a hole; ms of log time."""
+    """A partition's time: now, and until when the grace after an outage lasts; ms of log time."""
 
-    __slots__ = ("now_ms", "quiet_until_ms")
+    __slots__ = ("now_ms", "outage_grace_until_ms")
 
-    def __init__(self, now_ms: int, quiet_until_ms: int = 0) -> None:
+    def __init__(self, now_ms: int, outage_grace_until_ms: int = 0) -> None:
         self.now_ms = now_ms
-        self.quiet_until_ms = quiet_until_ms
+        self.outage_grace_until_ms = outage_grace_until_ms
 
     @property
-    def is_quiet(self) -> bool:
+    def is_in_outage_grace(self) -> bool:
         """Whether no timer may fire yet."""
-        return self.now_ms < self.quiet_until_ms
+        return self.now_ms < self.outage_grace_until_ms
 
-    def hole_end_ms(self, quiet_ms: int) -> int:
-        """Return when the last hole ended, 0 if there was none; `quiet_ms` as in `advance_to`."""
-        return self.quiet_until_ms - quiet_ms if self.quiet_until_ms else 0
+    def outage_end_ms(self, outage_grace_ms: int) -> int:
+        """Return when the last outage ended, 0 if there was none; `outage_grace_ms` as in
+        `advance_to`.
+        """
+        return self.outage_grace_until_ms - outage_grace_ms if self.outage_grace_until_ms else 0
 
-    def advance_to(self, appended_ms: int, *, live: bool, hole_ms: int, quiet_ms: int) -> "Clock":
+    def advance_to(self, appended_ms: int, *, live: bool, outage_ms: int, outage_grace_ms: int) -> "Clock":
         """Return the clock after a record appended at `appended_ms`; `live`: was any row live?"""
         if appended_ms <= self.now_ms:
             return self
-        hole = live and appended_ms - self.now_ms > hole_ms
-        return Clock(appended_ms, appended_ms + quiet_ms if hole else self.quiet_until_ms)
+        outage = live and appended_ms - self.now_ms > outage_ms
+        return Clock(appended_ms, appended_ms + outage_grace_ms if outage else self.outage_grace_until_ms)
 
 
 def add_repair(

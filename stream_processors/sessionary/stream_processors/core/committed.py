@@ -1,7 +1,7 @@
 """The committed state of a partition as data: what a batch reads, and what it is merged into.
 
 Beside rows and position it has what is derived from them: timers, counts, and three indexes, of
-children by their parents, of tasks by their ids, and of packed gravestones.
+children by their parents, of tasks by their ids, and of packed tombstones.
 """
 
 from collections import Counter
@@ -13,10 +13,10 @@ from sessionary.schemas.ids import SessionKey, is_task_id, split_child_key, spli
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import Clock, Timers
-from sessionary.stream_processors.core.gravestones import ChunkIndex, ChunkSizes, end_of_day
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import EventLog, RowFate
 from sessionary.stream_processors.core.rows import AnyRows
+from sessionary.stream_processors.core.tombstones import ChunkIndex, ChunkSizes, end_of_day
 
 _SUFFIX_BYTES: Final = 17
 
@@ -133,8 +133,8 @@ class PartitionSettings(NamedTuple):
 
     events_topic: str
     partitions: int
-    hole_ms: int = 5_000
-    quiet_ms: int = 25_000
+    outage_ms: int = 5_000
+    outage_grace_ms: int = 25_000
     records_max: int = 5_000
     bytes_max: int = 8 << 20
     timers_max: int = 5_000
@@ -155,7 +155,7 @@ class Families(NamedTuple):
     expiries_ms: Mapping[type[Any], Callable[[Any], int]]  # of the rows that are packed
     labels: Mapping[type[Any], Callable[[Any], Hashable]]  # of the rows that are counted
     openings: Mapping[type[Any], Callable[[Any], int | None]]  # of the rows that hold connections open
-    remains: Mapping[type[Any], Callable[[Any], Any]]  # of the rows that leave a gravestone when they vanish
+    remains: Mapping[type[Any], Callable[[Any], Any]]  # of the rows that leave a tombstone when they vanish
 
 
 def arrange_families(families: Sequence[AnyRows]) -> Families:
@@ -265,7 +265,7 @@ class CommittedState:
     `timers` and `expiries` are hints that are derived from the rows: an entry is never later than
     its row is due. `expiries` is a heap of the rows that vanish when they are due, and may be
     packed before; `unpacked_expiries` is one of those that are never packed. `chunks` has the
-    gravestones that are packed, `child_index` the keys of the rows that vanish with others, `tasks`
+    tombstones that are packed, `child_index` the keys of the rows that vanish with others, `tasks`
     the sessions of the tasks. `live` and `vanishing` are the numbers of rows that fire and that
     only vanish, without chunks and children that are not live; `unpacked` of these that are never
     packed. `tally` counts rows by their labels. `judge` decides on the log's records.
@@ -297,8 +297,8 @@ class CommittedState:
         self.tally = RowTally(self.families.labels, self.families.openings)
 
     @property
-    def gravestones(self) -> int:
-        """How many rows have vanished but for their gravestones, packed or not."""
+    def tombstones(self) -> int:
+        """How many rows have vanished but for their tombstones, packed or not."""
         return self.vanishing - self.unpacked + len(self.chunks)
 
     @property
@@ -315,9 +315,9 @@ class CommittedState:
         """Return a row with its times as they are after repairs of the partition's clock."""
         return self.families.by_row_class[type(row)].repair_times(row, repairs) if self.is_live(row) else row
 
-    def due_ms(self, row: Any, hole_end_ms: int = 0) -> int:
-        """Return when a row is due, in ms of log time; without the hole's end, not later."""
-        return self.families.by_row_class[type(row)].due_ms(row, hole_end_ms)
+    def due_ms(self, row: Any, outage_end_ms: int = 0) -> int:
+        """Return when a row is due, in ms of log time; without the outage's end, not later."""
+        return self.families.by_row_class[type(row)].due_ms(row, outage_end_ms)
 
     def has_vanishing(self, now_ms: int) -> bool:
         """Whether a row waits to be dropped that vanishes by `now_ms`, of log time."""
@@ -328,19 +328,19 @@ class CommittedState:
         return self.unpacked_expiries if row_class in self.families.unpacked_classes else self.expiries
 
     def expiry_ms(self, row: Any) -> int | None:
-        """Return when a gravestone vanishes, at the end of a day; None for other rows.
+        """Return when a tombstone vanishes, at the end of a day; None for other rows.
 
-        It is the same whether the gravestone is packed or not.
+        It is the same whether the tombstone is packed or not.
         """
         expiry_ms = self.families.expiries_ms.get(type(row))
         return None if expiry_ms is None else end_of_day(expiry_ms(row))
 
     def is_packed(self, key: bytes) -> bool:
-        """Return whether of the row under a key a packed gravestone remains."""
+        """Return whether of the row under a key a packed tombstone remains."""
         return self.chunks.holds(key, self.position.clock_ms)
 
-    def hole_end_ms(self, clock: Clock) -> int:
-        """Return when the last hole ended (ms of log time); 0 if there was none yet."""
-        if not clock.quiet_until_ms:
-            return 0  # as of most partitions, which had no hole yet
-        return clock.hole_end_ms(self.settings.quiet_ms)
+    def outage_end_ms(self, clock: Clock) -> int:
+        """Return when the last outage ended (ms of log time); 0 if there was none yet."""
+        if not clock.outage_grace_until_ms:
+            return 0  # as of most partitions, which had no outage yet
+        return clock.outage_end_ms(self.settings.outage_grace_ms)

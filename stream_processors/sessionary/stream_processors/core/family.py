@@ -32,7 +32,7 @@ from sessionary.schemas.records import (
 from sessionary.schemas.types import ClockRepair, RuleSet
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.judge import Arrival, Fault, Objection
-from sessionary.stream_processors.core.model import Decision, EventLog, LogRecord, Place, RowLookup
+from sessionary.stream_processors.core.model import Decision, EventLog, LogRecord, OutputCause, RowLookup
 from sessionary.stream_processors.core.rows import AnyRows, RowKind, RowParts
 
 LimitedT = TypeVar("LimitedT", TimedStep, ToolCallState)
@@ -50,7 +50,7 @@ class ReportedFact(ChildFact, Protocol):
     """A fact that leaves records."""
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> Sequence[Any]:
         """Return the records; `row` and `after`: the session's row before and after the fact."""
         ...
@@ -106,10 +106,10 @@ class SessionArrival(Arrival):
         log: EventLog,
         now_ms: int,
         rules: RuleSet,
-        hole_end_ms: int = 0,
+        outage_end_ms: int = 0,
     ) -> None:
         """The judge sets the rest once it has looked up the rows that the event names."""
-        super().__init__(record, session, event, fault, log, now_ms, rules, hole_end_ms)
+        super().__init__(record, session, event, fault, log, now_ms, rules, outage_end_ms)
         self.quota: QuotaVerdict | None = None
         self.run_key = b""
         self.run: RunState | FinishedRun | None = None
@@ -144,7 +144,7 @@ class StoredRows:
 class UnclockedRows(StoredRows):
     """Rows of children that have no clock: they are never due."""
 
-    def due_ms(self, row: Any, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: Any, outage_end_ms: int = 0) -> int:
         """Return a time that never comes."""
         return NEVER_MS
 
@@ -156,7 +156,7 @@ class UnclockedRows(StoredRows):
         """Return True: no row is ever due."""
         return True
 
-    def fire(self, key: bytes, row: Any, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: Any, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Return nothing: no row is ever due."""
         return Decision(())
 

@@ -17,8 +17,16 @@ from sessionary.schemas.codec import Decoder, Event
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import SessionKey, parse_key
 from sessionary.schemas.records import RulesActivation
-from sessionary.schemas.types import AnnouncedRules, RefusalReason, RuleSet
-from sessionary.stream_processors.core.model import Decision, Emitted, EventLog, LogRecord, Place, RowLookup, Stream
+from sessionary.schemas.types import AnnouncedRules, RejectionReason, RuleSet
+from sessionary.stream_processors.core.model import (
+    Decision,
+    Emitted,
+    EventLog,
+    LogRecord,
+    OutputCause,
+    RowLookup,
+    Stream,
+)
 from sessionary.stream_processors.core.rows import AnyRows
 
 NO_SESSION: Final = SessionKey("", "")
@@ -27,14 +35,14 @@ NO_SESSION: Final = SessionKey("", "")
 class Fault(NamedTuple):
     """Why a record cannot be taken as an event of the session that its key names."""
 
-    reason: RefusalReason
+    reason: RejectionReason
     detail: str
 
 
 class Objection(NamedTuple):
     """Why an event does not apply to the rows that it is about."""
 
-    reason: RefusalReason
+    reason: RejectionReason
     detail: str
 
 
@@ -44,7 +52,7 @@ class Arrival:
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault beside an event says that the event does not belong under the
     record's key. `session` is `NO_SESSION` if the key names none. `rules` are those by which it is
-    judged. `hole_end_ms`: before it, no event may have been heard; 0 if there was no hole.
+    judged. `outage_end_ms`: before it, no event may have been heard; 0 if there was no outage.
     `clock_repair` is the number of the last repair of the partition's clock, which a new row's
     times include; 0 if there was none. `is_tick`: the record is a processor's, and is counted with
     the ticks.
@@ -54,10 +62,10 @@ class Arrival:
         "clock_repair",
         "event",
         "fault",
-        "hole_end_ms",
         "is_tick",
         "log",
         "now_ms",
+        "outage_end_ms",
         "record",
         "rules",
         "session",
@@ -72,7 +80,7 @@ class Arrival:
         log: EventLog,
         now_ms: int,
         rules: RuleSet,
-        hole_end_ms: int = 0,
+        outage_end_ms: int = 0,
     ) -> None:
         self.record = record
         self.session = session
@@ -81,7 +89,7 @@ class Arrival:
         self.log = log
         self.now_ms = now_ms
         self.rules = rules
-        self.hole_end_ms = hole_end_ms
+        self.outage_end_ms = outage_end_ms
         self.clock_repair = 0
         self.is_tick = False
 
@@ -112,25 +120,27 @@ class Judge(Protocol):
         log: EventLog,
         now_ms: int,
         rules: RuleSet,
-        hole_end_ms: int = 0,
+        outage_end_ms: int = 0,
     ) -> Arrival | None:
         """Read a record; None for a tick, which only moves the clock.
 
         `row` is the row under the record's own key, if there is one: its key needs no second look.
-        `hole_end_ms` is as in `Arrival`. `decoder` knows what `rules` know. Raises `Unavailable` if
-        a schema registry does not answer.
+        `outage_end_ms` is as in `Arrival`. `decoder` knows what `rules` know. Raises `Unavailable`
+        if a schema registry does not answer.
         """
         ...
 
     def decide(self, row: Any, arrival: Any, rows: RowLookup) -> Decision:
-        """Judge a record; `row` is the one under its key. A refusal is a decision too."""
+        """Judge a record; `row` is the one under its key. A rejection is a decision too."""
         ...
 
     def evolve(self, row: Any, fact: Any) -> Any:
         """Return the home row after a fact; the same object if the fact changes nothing."""
         ...
 
-    def report(self, key: bytes, row: Any, after: Any, fact: Any, arrival: Any, place: Place) -> Sequence[Emitted]:
+    def report(
+        self, key: bytes, row: Any, after: Any, fact: Any, arrival: Any, cause: OutputCause
+    ) -> Sequence[Emitted]:
         """Return the records that a fact leaves.
 
         `key` is the home row's; `row` and `after` are the row before and after the fact; `arrival`
@@ -145,7 +155,7 @@ def apply_facts(
     row: Any,
     facts: Sequence[Any],
     arrival: Arrival | None,
-    next_place: Callable[[], Place],
+    next_place: Callable[[], OutputCause],
 ) -> tuple[Any, list[Emitted]]:
     """Return the home row after all facts, and the records that they leave, in order."""
     emitted: list[Emitted] = []
@@ -159,7 +169,7 @@ def apply_facts(
 
 
 def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet) -> Arrival:
-    """Return a record as it is refused without being read: only its key is."""
+    """Return a record as it is rejected without being read: only its key is."""
     try:
         session = parse_key(record.key)
     except Invalid:

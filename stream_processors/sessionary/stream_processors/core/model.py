@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, final
 
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.records import Position
-from sessionary.schemas.types import RefusalReason
+from sessionary.schemas.types import RejectionReason
 
 POSITION_KEY: Final = b"\x00position"  # of a partition's position record in the changelog
 RECORD_OVERHEAD_BYTES: Final = 100  # what a record weighs beside its key and value
@@ -110,7 +110,7 @@ class EventLog(NamedTuple):
     partitions: int  # of the topic
 
 
-class Place(NamedTuple):
+class OutputCause(NamedTuple):
     """The cause of an output: a record of the log, which of its outputs this is, and its batch."""
 
     partition: int
@@ -145,16 +145,16 @@ class Decision:
     """What a record or a deadline comes to.
 
     `facts` are for the home row, in order. `writes` are rows under other keys, as they are from
-    now on; a row of None is gone. `refusal`: the record is refused; `duplicate`: it repeats one.
-    `only_counted`: it is refused, and leaves no record.
+    now on; a row of None is gone. `rejection`: the record is rejected; `duplicate`: it repeats one.
+    `only_counted`: it is rejected, and leaves no record.
     """
 
-    __slots__ = ("duplicate", "facts", "only_counted", "refusal", "writes")
+    __slots__ = ("duplicate", "facts", "only_counted", "rejection", "writes")
 
     def __init__(
         self,
         facts: Sequence[Any],
-        refusal: RefusalReason | None = None,
+        rejection: RejectionReason | None = None,
         *,
         writes: Mapping[bytes, Any] | None = None,
         duplicate: bool = False,
@@ -162,7 +162,7 @@ class Decision:
     ) -> None:
         self.facts = facts
         self.writes = writes
-        self.refusal = refusal
+        self.rejection = rejection
         self.duplicate = duplicate
         self.only_counted = only_counted
 
@@ -204,13 +204,13 @@ class Counts(NamedTuple):
     """What became of a batch's records.
 
     `ticks` counts the records of processors: those that begin other rules, and verdicts on quotas,
-    are among them. `refused` counts rejected records; heartbeats that were refused and only counted
-    are the `fenced_beats`.
+    are among them. `rejected` counts rejected records; heartbeats that were rejected and only
+    counted are the `fenced_beats`.
     """
 
     applied: int
     duplicate: int
-    refused: int
+    rejected: int
     audited: int
     timers: int
     ticks: int
@@ -221,7 +221,7 @@ class Counts(NamedTuple):
     @property
     def records(self) -> int:
         """The number of records of the batch."""
-        return self.applied + self.duplicate + self.refused + self.fenced_beats + self.ticks
+        return self.applied + self.duplicate + self.rejected + self.fenced_beats + self.ticks
 
 
 RECORDS_KEPT = 8_192  # 16 bytes each
@@ -231,12 +231,12 @@ EVENT_ID_KEPT = 128  # characters; a UUID has 36
 class JudgedRecords:
     """The judged records of one batch, in the order of offsets; ticks are left out."""
 
-    __slots__ = ("duplicates", "key_hashes", "offsets", "refusals")
+    __slots__ = ("duplicates", "key_hashes", "offsets", "rejections")
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.key_hashes = array("q")  # of the records' keys, within this process
-        self.refusals: dict[int, RefusalReason] = {}  # by offset
+        self.rejections: dict[int, RejectionReason] = {}  # by offset
         self.duplicates: dict[int, str] = {}  # by offset: the event's id
 
     def add_duplicate(self, offset: int, event_id: str) -> None:
@@ -244,14 +244,14 @@ class JudgedRecords:
         self.duplicates[offset] = event_id if len(event_id) <= EVENT_ID_KEPT else ""
 
 
-class RecordOutcome(NamedTuple):
+class RecordVerdict(NamedTuple):
     """What became of a record. Both are None: it was applied."""
 
-    refusal: RefusalReason | None
+    rejection: RejectionReason | None
     duplicate_of: str | None  # the id of the event that it repeats; '' if it is too long to be kept
 
 
-class RecentOutcomes:
+class RecentVerdicts:
     """The outcomes of at least the last 8,192 records that this worker judged."""
 
     def __init__(self) -> None:
@@ -267,7 +267,7 @@ class RecentOutcomes:
         while self._records - len(self._batches[0].offsets) >= RECORDS_KEPT:
             self._records -= len(self._batches.popleft().offsets)
 
-    def find(self, offset: int, key: bytes) -> RecordOutcome | None:
+    def find(self, offset: int, key: bytes) -> RecordVerdict | None:
         """Return what became of the record at `offset`; None if that is not kept.
 
         None too if the record there has another key.
@@ -278,17 +278,17 @@ class RecentOutcomes:
             n = bisect_left(judged.offsets, offset)
             if n == len(judged.offsets) or judged.offsets[n] != offset or judged.key_hashes[n] != hash(key):
                 return None
-            return RecordOutcome(judged.refusals.get(offset), judged.duplicates.get(offset))
+            return RecordVerdict(judged.rejections.get(offset), judged.duplicates.get(offset))
         return None
 
 
-class Outcome(NamedTuple):
-    """What one transaction writes; a row of None is a tombstone.
+class BatchResult(NamedTuple):
+    """What one transaction writes; a row of None is deleted.
 
-    What follows `judged` only feeds metrics: the reasons of refused records; how long after its
-    deadline each timer fired, and when it was due (log time); and the number of silences of the log
+    What follows `judged` only feeds metrics: the reasons of rejected records; how long after its
+    deadline each timer fired, and when it was due (log time); and the number of outages of the log
     after which no timer fires for a while. `judged` is for callers that wait for a record.
-    `traceparents`: by offset, the trace contexts of events that audit and refusals report on.
+    `traceparents`: by offset, the trace contexts of events that audit and rejections report on.
     """
 
     rows: Mapping[bytes, Any]
@@ -296,10 +296,10 @@ class Outcome(NamedTuple):
     position: Position
     counts: Counts
     judged: JudgedRecords
-    refusals: Sequence[RefusalReason] = ()
+    rejections: Sequence[RejectionReason] = ()
     timer_lateness_ms: Sequence[int] = ()
     timer_due_ms: Sequence[int] = ()
-    silences: int = 0
+    outages: int = 0
     traceparents: Mapping[int, bytes] = MappingProxyType({})
 
     def records_on(self, stream: Stream) -> list[tuple[Any, Any]]:

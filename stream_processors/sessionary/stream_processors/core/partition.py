@@ -2,10 +2,11 @@
 
     state = PartitionState(partition, settings, decoder, judge)
     state.load(key, row) … state.load_position(position)  state.finish_loading()  # the changelog
-    overlay = state.begin()
-    while overlay.apply(record): …                                                # fold a batch
-    outcome = overlay.finish()                                                    # to be written
-    state.merge(overlay)                                                          # acknowledged
+    uncommitted = state.begin()
+    while uncommitted.apply(record): …                                                # fold a batch
+    outcome = uncommitted.finish()                                                    # to be
+    written state.merge(uncommitted)                                                          #
+    acknowledged
 
 The state is a pure function of the log: the same records give the same outcome, however they are
 cut into batches, and whichever worker folds them.
@@ -20,10 +21,10 @@ from sessionary.schemas.ids import is_run_key
 from sessionary.schemas.records import Position
 from sessionary.stream_processors.core.clock import Clock, stands_at_repair
 from sessionary.stream_processors.core.committed import ChildIndex, CommittedState, PartitionSettings, TaskIndex
-from sessionary.stream_processors.core.gravestones import ChunkIndex, is_chunk_key
 from sessionary.stream_processors.core.judge import Judge
 from sessionary.stream_processors.core.model import DueRows, RowFate
-from sessionary.stream_processors.core.overlay import Overlay
+from sessionary.stream_processors.core.tombstones import ChunkIndex, is_chunk_key
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 
 
 class PartitionState(CommittedState):
@@ -42,11 +43,11 @@ class PartitionState(CommittedState):
         rows: MutableMapping[bytes, Any] | None = None,
     ) -> None:
         super().__init__(partition, settings, decoder, judge, rows)
-        self._open: Overlay | None = None
+        self._open: UncommittedBatch | None = None
         self._deadline_before: int | None = None
 
     def load(self, key: bytes, row: Any) -> None:
-        """Take one record of the changelog; None is a tombstone."""
+        """Take one record of the changelog; None is a deletion."""
         if row is None:
             self.rows.pop(key, None)
         else:
@@ -90,7 +91,7 @@ class PartitionState(CommittedState):
         self.live, self.vanishing = len(live_keys), len(self.expiries) + self.unpacked
         self.tally.start_again(counted)
 
-    def begin(self) -> Overlay:
+    def begin(self) -> UncommittedBatch:
         """Open a batch on the committed state. An earlier batch that was not merged is void.
 
         A void batch wrote no row. It did move entries of `timers` and `expiries`: those of the rows
@@ -102,23 +103,23 @@ class PartitionState(CommittedState):
                     self._restore_timer(key)
             self._open = None
         self._deadline_before = self.next_deadline_ms
-        self._open = Overlay(self)
+        self._open = UncommittedBatch(self)
         return self._open
 
-    def merge(self, overlay: Overlay) -> None:
+    def merge(self, uncommitted: UncommittedBatch) -> None:
         """Make a batch's rows the committed ones. Raises `ValueError` if the batch is void."""
-        if overlay is not self._open:
+        if uncommitted is not self._open:
             raise ValueError("this batch is void: another one was begun after it")
-        for key, row in overlay.written_rows.items():
+        for key, row in uncommitted.written_rows.items():
             self.load(key, row)
             if is_chunk_key(key):
                 self.chunks.put_chunk(key, row)
             elif is_run_key(key):
                 (self.tasks.drop_run if row is None else self.tasks.add_run)(key)
-        overlay.children.merge()
-        self.tally.replace_rows(overlay.labels_before, overlay.rows)
-        self.live, self.vanishing, self.unpacked = overlay.live, overlay.vanishing, overlay.unpacked
-        self.position, self._open = overlay.final_position, None
+        uncommitted.children.merge()
+        self.tally.replace_rows(uncommitted.labels_before, uncommitted.rows)
+        self.live, self.vanishing, self.unpacked = uncommitted.live, uncommitted.vanishing, uncommitted.unpacked
+        self.position, self._open = uncommitted.final_position, None
 
     def children(self, parent: bytes) -> list[bytes]:
         """Return the keys of a committed row's children; `parent` is the row's key."""
@@ -141,7 +142,7 @@ class PartitionState(CommittedState):
         if self._open is not None:
             return self._deadline_before
         due_ms = self.timers.next_due_ms(self._committed_due_ms)
-        return None if due_ms is None else max(due_ms, self.position.quiet_until_ms)
+        return None if due_ms is None else max(due_ms, self.position.outage_grace_until_ms)
 
     @property
     def may_repair_clock(self) -> bool:
@@ -150,7 +151,7 @@ class PartitionState(CommittedState):
         A record that is written in parts may have moved the clock alone: then rows are due or over.
         """
         position, deadline_ms = self.position, self.next_deadline_ms
-        if position.outcome_n and stands_at_repair(position.clock_ms, position.clock_repairs):
+        if position.outputs_written and stands_at_repair(position.clock_ms, position.clock_repairs):
             return False
         if self.has_vanishing(position.clock_ms):
             return False
@@ -162,14 +163,14 @@ class PartitionState(CommittedState):
         A live row fires with the first record from then on, unless it changes before.
         """
         due_ms = self._live_due_ms(row)
-        return self.due_ms(row) if due_ms is None else max(due_ms, self.position.quiet_until_ms)
+        return self.due_ms(row) if due_ms is None else max(due_ms, self.position.outage_grace_until_ms)
 
     def count_overdue(self, now_ms: int, rows_max: int) -> int:
         """Return how many rows should have fired by now, if `now_ms` is the time; changes nothing.
 
         None is while no timer may fire. At most `rows_max` rows are looked at.
         """
-        if self.position.quiet_until_ms > now_ms:
+        if self.position.outage_grace_until_ms > now_ms:
             return 0
         deadlines = map(self._committed_due_ms, self.timers.keys_until(now_ms, rows_max))
         return sum(due_ms is not None and due_ms <= now_ms for due_ms in deadlines)
@@ -199,8 +200,8 @@ class PartitionState(CommittedState):
             return None
         if position.clock_repairs:
             row = self.repair_times(row, position.clock_repairs)
-        clock = Clock(position.clock_ms, position.quiet_until_ms)
-        return self.due_ms(row, self.hole_end_ms(clock))
+        clock = Clock(position.clock_ms, position.outage_grace_until_ms)
+        return self.due_ms(row, self.outage_end_ms(clock))
 
     def _restore_timer(self, key: bytes) -> None:
         row = self.rows.get(key)

@@ -18,7 +18,7 @@ RowT = TypeVar("RowT")
 
 
 class Remains(Enum):
-    """What a judge gets instead of a packed gravestone: there was a row under this key."""
+    """What a judge gets instead of a packed tombstone: there was a row under this key."""
 
     REMAINS = "remains"
 
@@ -48,7 +48,7 @@ class RowKind(NamedTuple):
     before, the judge gets `REMAINS` instead of it, and must not change it.
 
     A child belongs to another row, its parent: its key is the parent's and a suffix
-    (`schemas.ids`). It vanishes with its parent, or when only a gravestone is left of that.
+    (`schemas.ids`). It vanishes with its parent, or when only a tombstone is left of that.
     When a child that is not live is due has no meaning.
     """
 
@@ -91,10 +91,10 @@ class Rows(Protocol[RowT]):
         """
         ...
 
-    def due_ms(self, row: RowT, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: RowT, outage_end_ms: int = 0) -> int:
         """Return when a row is due, in ms of log time.
 
-        `hole_end_ms`: when the partition's last hole ended. It may
+        `outage_end_ms`: when the partition's last outage ended. It may
         postpone a live row, and never makes one due earlier.
         """
         ...
@@ -113,10 +113,10 @@ class Rows(Protocol[RowT]):
         """
         ...
 
-    def fire(self, key: bytes, row: RowT, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: RowT, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Return what the deadline of a live row comes to, once it has passed.
 
-        `key` is the row's; `hole_end_ms` is as in `due_ms`. The facts of the decision are for the
+        `key` is the row's; `outage_end_ms` is as in `due_ms`. The facts of the decision are for the
         row of the session that the row belongs to, or for the row itself if it has no other.
         """
         ...

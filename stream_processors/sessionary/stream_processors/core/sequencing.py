@@ -1,12 +1,12 @@
 """Sequence numbers and epochs: which events repeat, which are missing, which come too late.
 
 Each producer (a client process) counts its events per session from 1. The checks, in this order: a
-number inside a recorded gap is a late filler (refused with its bytes); a number seen before is a
+number inside a recorded gap is a late filler (rejected with its bytes); a number seen before is a
 duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch
 must be the session's: a lower one is stale, a higher one was never given out.
 
 A ledger keeps hashes of the ids of a producer's last 32 events. If one of their numbers
-comes with another id, it is no duplicate: two processes use one producer id. The event is refused
+comes with another id, it is no duplicate: two processes use one producer id. The event is rejected
 by that name, with its bytes.
 
 A ledger lists 64 producers. For the next one it forgets one: of a past epoch first, then the one
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, final
 from zlib import crc32
 
-from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RefusalReason, SeqRange
+from sessionary.schemas.types import ForgottenProducer, ProducerLedger, RejectionReason, SeqRange
 
 PRODUCERS_MAX = 64  # a test makes these two smaller, so they are not final for the compiler
 FORGOTTEN_MAX = 1_024
@@ -51,12 +51,12 @@ class LogMoment:
 
 @final
 class SequenceCheck:
-    """What a sequence number comes to: the ledger after it; a gap, a refusal, a duplicate.
+    """What a sequence number comes to: the ledger after it; a gap, a rejection, a duplicate.
 
     `forgotten` is None if it did not change.
     """
 
-    __slots__ = ("duplicate", "forgotten", "gap", "producers", "refusal")
+    __slots__ = ("duplicate", "forgotten", "gap", "producers", "rejection")
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class SequenceCheck:
         gap: SeqRange | None = None,
         *,
         duplicate: bool = False,
-        refusal: RefusalReason | None = None,
+        rejection: RejectionReason | None = None,
     ) -> None:
         self.producers = producers
         self.gap = gap
         self.duplicate = duplicate
-        self.refusal = refusal
+        self.rejection = rejection
         self.forgotten: Sequence[ForgottenProducer] | None = None
 
 
@@ -94,7 +94,7 @@ def check_sequence(
     ledger = ProducerLedger(producer_id, 0, ())
     if known_before is not None:
         if seq <= known_before.last_seq:
-            return SequenceCheck(producers, refusal="late_filler")
+            return SequenceCheck(producers, rejection="late_filler")
         last = known_before.last_seq
         ledger = ProducerLedger(producer_id, last, (SeqRange(1, last),), inexact_to=last)
     listed: Sequence[ProducerLedger] = producers
@@ -106,7 +106,7 @@ def check_sequence(
         entry = ForgottenProducer(hash_producer(silent.producer_id), silent.last_seq, silent.epoch)
         left = _remember(others, entry, at.epoch)
     if left is None:
-        return SequenceCheck(producers, refusal="too_many_producers")
+        return SequenceCheck(producers, rejection="too_many_producers")
     check = _judge_number(listed, len(listed), ledger, seq, at)
     check.forgotten = tuple(left)
     return check
@@ -117,7 +117,7 @@ def _remember(
 ) -> Sequence[ForgottenProducer] | None:
     """Append an entry; None if there is no room.
 
-    An entry of a past epoch makes room: what its producer sent then is refused for its epoch.
+    An entry of a past epoch makes room: what its producer sent then is rejected for its epoch.
     """
     if len(forgotten) < FORGOTTEN_MAX:
         return [*forgotten, entry]
@@ -139,9 +139,9 @@ def _judge_number(
     producer_id, last_seq, missing, _, _, _, recent_ids, offsets = ledger
     if seq <= last_seq:
         if any(first <= seq <= last for first, last in missing):
-            return SequenceCheck(producers, refusal="late_filler")
+            return SequenceCheck(producers, rejection="late_filler")
         if _is_other_event(recent_ids or b"", last_seq - seq, at.id_hash):
-            return SequenceCheck(producers, refusal="producer_conflict")
+            return SequenceCheck(producers, rejection="producer_conflict")
         return SequenceCheck(producers, duplicate=True)
     gap = SeqRange(last_seq + 1, seq - 1) if seq > last_seq + 1 else None
     inexact_to = _inexact_to(ledger, joined=gap is not None) if missing else 0
@@ -230,15 +230,15 @@ def _inexact_to(ledger: ProducerLedger, *, joined: bool) -> int:
 def _append_gap(missing: Sequence[SeqRange], gap: SeqRange) -> Sequence[SeqRange]:
     """Append a gap.
 
-    If the list is full, the two oldest become one; what lay between is refused, not lost.
+    If the list is full, the two oldest become one; what lay between is rejected, not lost.
     """
     if len(missing) >= RANGES_MAX:
         missing = (SeqRange(missing[0].first, missing[1].last), *missing[2:])
     return (*missing, gap)
 
 
-def epoch_refusal(current: int, claimed: int, event_type: str) -> RefusalReason | None:
-    """Return why an event of epoch `claimed` is refused at epoch `current`, or None."""
+def epoch_rejection(current: int, claimed: int, event_type: str) -> RejectionReason | None:
+    """Return why an event of epoch `claimed` is rejected at epoch `current`, or None."""
     if claimed == current or event_type in EPOCH_EXEMPT:
         return None
     return "stale_epoch" if claimed < current else "future_epoch"

@@ -1,7 +1,7 @@
 """The audit trail: the next number of a session, and the records that carry it.
 
 Audit numbers of a session are gap-free from 1, and given by `next_number` alone; 0 stands for a
-session that is not known. Each record also has the place in the log that caused it.
+session that is not known. Each record also has the position in the log that caused it.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,31 +10,31 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from sessionary.schemas.fast_replace import make_replacer
 from sessionary.schemas.ids import SessionKey, derived_id
-from sessionary.schemas.records import AuditRecord, Gravestone, RejectedEvent, SessionState
+from sessionary.schemas.records import AuditRecord, RejectedEvent, SessionState, Tombstone
 from sessionary.schemas.retention import compliance_tags, retention_of
 from sessionary.schemas.types import (
     AuditKind,
     DataClass,
     Envelope,
     PartitionDecision,
-    RefusalReason,
+    RejectionReason,
     RuleSet,
     SessionStateName,
 )
 from sessionary.stream_processors.core.judge import NO_SESSION, Arrival
 from sessionary.stream_processors.core.model import (
+    BatchResult,
     ClockSetting,
     Emitted,
     EventLog,
-    Outcome,
-    Place,
+    OutputCause,
     SkippedOffsets,
     Stream,
 )
 from sessionary.stream_processors.core.rows import Remains
 
-# Refusals that suggest that the sender speaks for someone else.
-SECURITY_REASONS: Final[frozenset[RefusalReason]] = frozenset(
+# Rejections that suggest that the sender speaks for someone else.
+SECURITY_REASONS: Final[frozenset[RejectionReason]] = frozenset(
     {"foreign_tenant", "key_mismatch", "not_owner", "stale_epoch", "not_member"}
 )
 
@@ -91,12 +91,12 @@ def _replacer_of(row_class: type[Any]) -> Callable[..., Any]:
 
 
 def audit_record(
-    session: SessionKey, subject: Subject, envelope: Envelope | None, place: Place, kind: AuditKind
+    session: SessionKey, subject: Subject, envelope: Envelope | None, cause: OutputCause, kind: AuditKind
 ) -> AuditRecord:
     """Return what all audit records have in common; callers add what their kind reports."""
-    kept = retention_of(subject.data_classes, place.now_ms * 1000)
+    kept = retention_of(subject.data_classes, cause.now_ms * 1000)
     return AuditRecord(
-        audit_id=_audit_id(session, subject.audit_seq, place),
+        audit_id=_audit_id(session, subject.audit_seq, cause),
         tenant_id=session.tenant_id,
         session_id=session.session_id,
         audit_seq=subject.audit_seq,
@@ -129,25 +129,25 @@ def audit_record(
         gap_first=None,
         gap_last=None,
         context_bytes=envelope.context_bytes if envelope else None,
-        occurred_at=envelope.occurred_at if envelope else place.now_ms * 1000,
-        appended_at=place.now_ms * 1000,
+        occurred_at=envelope.occurred_at if envelope else cause.now_ms * 1000,
+        appended_at=cause.now_ms * 1000,
         due_at=None,
         fired_at=None,
-        source_partition=place.partition,
-        source_offset=place.offset,
-        source_n=place.n,
-        batch_number=place.batch_number,
+        source_partition=cause.partition,
+        source_offset=cause.offset,
+        source_n=cause.n,
+        batch_number=cause.batch_number,
         retention_class=kept.retention_class,
         retain_until=kept.retain_until,
         personal_until=kept.personal_until,
     )
 
 
-def _audit_id(session: SessionKey, audit_seq: int, place: Place) -> str:
-    return derived_id(session.tenant_id, session.session_id, audit_seq, place.partition, place.offset, place.n)
+def _audit_id(session: SessionKey, audit_seq: int, cause: OutputCause) -> str:
+    return derived_id(session.tenant_id, session.session_id, audit_seq, cause.partition, cause.offset, cause.n)
 
 
-def subject_of(row: SessionState | Gravestone | Remains | None) -> Subject:
+def subject_of(row: SessionState | Tombstone | Remains | None) -> Subject:
     """Return what an audit record says of the session itself."""
     if row is None:
         return UNKNOWN_SUBJECT
@@ -158,9 +158,9 @@ def subject_of(row: SessionState | Gravestone | Remains | None) -> Subject:
 
 def session_record(
     session: SessionKey,
-    after: SessionState | Gravestone | Remains | None,
+    after: SessionState | Tombstone | Remains | None,
     arrival: Arrival | None,
-    place: Place,
+    cause: OutputCause,
     kind: AuditKind,
 ) -> AuditRecord:
     """Return what all audit records of a session have; `after`: the row after the fact."""
@@ -170,7 +170,7 @@ def session_record(
         if not isinstance(after, SessionState):
             # No row says what the session handles: the event does.
             subject = subject._replace(data_classes=tuple(sorted(set(envelope.data_classes))))
-    return audit_record(session, subject, envelope, place, kind)
+    return audit_record(session, subject, envelope, cause, kind)
 
 
 def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
@@ -179,17 +179,17 @@ def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
     return record._replace(occurred_at=due_at, due_at=due_at, fired_at=fired_ms * 1000)
 
 
-def decision_record(event_type: str, reason: str, principal: str, place: Place) -> AuditRecord:
+def decision_record(event_type: str, reason: str, principal: str, cause: OutputCause) -> AuditRecord:
     """Return the record of what a person decided about a partition; it belongs to no session.
 
     `event_type` names the decision, `reason` is for people.
     """
-    return audit_record(NO_SESSION, UNKNOWN_SUBJECT, None, place, "decision")._replace(
+    return audit_record(NO_SESSION, UNKNOWN_SUBJECT, None, cause, "decision")._replace(
         event_type=event_type, reason_code=event_type, reason=reason, actor=principal
     )
 
 
-def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) -> AuditRecord:
+def rules_record(rules: RuleSet, former: RuleSet, principal: str, cause: OutputCause) -> AuditRecord:
     """Return the record that `rules` were announced while `former` are in force.
 
     A replay reads from its reason which rules they are, with all of their settings: a later release
@@ -207,10 +207,10 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, place: Place) 
         reason += "; sessions ask for quotas"
     if rules.token_quotas:
         reason += "; tokens count for quotas"
-    return decision_record("rules_announced", reason, principal, place)
+    return decision_record("rules_announced", reason, principal, cause)
 
 
-def with_accesses(outcome: Outcome, partition: int, accesses: Sequence[Access]) -> Outcome:
+def with_accesses(outcome: BatchResult, partition: int, accesses: Sequence[Access]) -> BatchResult:
     """Return what a batch of at least one record writes, with an audit record of each access.
 
     They belong to no session and change nothing else, so the state is the same without them.
@@ -218,41 +218,41 @@ def with_accesses(outcome: Outcome, partition: int, accesses: Sequence[Access]) 
     position = outcome.position
     if not accesses:
         return outcome
-    place = Place(partition, outcome.counts.last_offset, ACCESS_N, position.clock_ms, position.batch_number)
-    told = [access_record(access, place._replace(n=ACCESS_N + n)) for n, access in enumerate(accesses)]
+    cause = OutputCause(partition, outcome.counts.last_offset, ACCESS_N, position.clock_ms, position.batch_number)
+    reported = [access_record(access, cause._replace(n=ACCESS_N + n)) for n, access in enumerate(accesses)]
     return outcome._replace(
-        emitted=[*outcome.emitted, *(Emitted("audit", None, record) for record in told)],
-        counts=outcome.counts._replace(audited=outcome.counts.audited + len(told)),
+        emitted=[*outcome.emitted, *(Emitted("audit", None, record) for record in reported)],
+        counts=outcome.counts._replace(audited=outcome.counts.audited + len(reported)),
     )
 
 
-def access_record(access: Access, place: Place) -> AuditRecord:
+def access_record(access: Access, cause: OutputCause) -> AuditRecord:
     """Return the record of an access; it names the caller's tenant, and no session."""
-    record = audit_record(SessionKey(access.tenant_id, ""), UNKNOWN_SUBJECT, None, place, "access")
+    record = audit_record(SessionKey(access.tenant_id, ""), UNKNOWN_SUBJECT, None, cause, "access")
     return record._replace(reason_code=access.reason_code, reason=access.reason, actor=access.principal, security=True)
 
 
-def skip_record(log: EventLog, skip: SkippedOffsets, place: Place) -> AuditRecord:
-    """Return the record of offsets that are skipped at `place`; it names all of them."""
-    first, last = skip.replaced or (place.offset, skip.next_offset - 1)
+def skip_record(log: EventLog, skip: SkippedOffsets, cause: OutputCause) -> AuditRecord:
+    """Return the record of offsets that are skipped at `cause`; it names all of them."""
+    first, last = skip.replaced or (cause.offset, skip.next_offset - 1)
     reason = f"{log.topic}-{log.partition}, offsets {first} to {last}: {skip.reason}"
-    record = decision_record(skip.event_type, reason, skip.principal, place)
+    record = decision_record(skip.event_type, reason, skip.principal, cause)
     return record._replace(gap_first=first, gap_last=last)
 
 
-def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, place: Place) -> AuditRecord:
-    """Return the record of a clock that is set at `place`, from `former_ms`.
+def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, cause: OutputCause) -> AuditRecord:
+    """Return the record of a clock that is set at `cause`, from `former_ms`.
 
     `appended_at` is what it is set to. It names the offsets whose stamps do not move it, if there
     are any.
     """
-    first, last = place.offset, setting.until_offset - 1
+    first, last = cause.offset, setting.until_offset - 1
     unmoved = f"; the stamps of offsets {first} to {last} do not move it" if last >= first else ""
     reason = (
         f"{log.topic}-{log.partition}: clock set from {former_ms} to {setting.clock_ms} ms "
         f"({(setting.clock_ms - former_ms) / 1_000:+,.1f} s){unmoved}: {setting.reason}"
     )
-    record = decision_record("clock_repaired", reason, setting.principal, place)
+    record = decision_record("clock_repaired", reason, setting.principal, cause)
     return record._replace(gap_first=first, gap_last=last) if unmoved else record
 
 
@@ -269,14 +269,14 @@ def add_decision(decisions: Sequence[PartitionDecision], record: AuditRecord) ->
     return (*decisions, decision)[-_DECISIONS_KEPT:]
 
 
-def failure_record(arrival: Arrival, detail: str, place: Place) -> AuditRecord:
+def failure_record(arrival: Arrival, detail: str, cause: OutputCause) -> AuditRecord:
     """Return the record of an event on which the judge failed; its session is not changed by it."""
-    record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, place, "refusal")
+    record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, cause, "rejection")
     return record._replace(reason_code="internal_error", reason=detail)
 
 
-def rejected_record(arrival: Arrival, reason: RefusalReason, detail: str) -> RejectedEvent:
-    """Return what a refusal leaves on the rejected topic: the record as it came, and why."""
+def rejected_record(arrival: Arrival, reason: RejectionReason, detail: str) -> RejectedEvent:
+    """Return what a rejection leaves on the rejected topic: the record as it came, and why."""
     record, envelope = arrival.record, arrival.event.envelope if arrival.event else None
     return RejectedEvent(
         reason=reason,
@@ -303,7 +303,7 @@ def event_offset(stream: Stream, record: Any) -> int | None:
     Returns None for a request to a service, and for what time or a person caused: its place in the
     log is another event's.
     """
-    if stream == "rejected" or (stream == "audit" and (record.event_id is not None or record.kind == "refusal")):
+    if stream == "rejected" or (stream == "audit" and (record.event_id is not None or record.kind == "rejection")):
         offset: int = record.source_offset
         return offset
     return None

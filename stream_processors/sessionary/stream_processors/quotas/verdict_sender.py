@@ -1,6 +1,6 @@
 """Verdicts on claims: records that are appended to the events of the claims' sessions.
 
-They are sent from committed rows, outside of transactions, and again until the session has told
+They are sent from committed rows, outside of transactions, and again until the session has reported
 that it heard: so none is lost if a worker is killed, and a repeated one changes nothing there.
 """
 
@@ -20,7 +20,7 @@ from sessionary.schemas.rules import rules_to_write
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.schemas.types import QuotaClaim, QuotaName
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.model import BatchResult
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.claims import UNHEARD, verdict_on
 from sessionary.stream_processors.core.quota.judge import QuotaJudge
@@ -87,7 +87,7 @@ class VerdictSender:
             "sessionary_processor_session_claims": partial(self._count_claims, "live_sessions"),
         }
 
-    def note_commit(self, partition: int, outcome: Outcome) -> None:
+    def note_commit(self, partition: int, outcome: BatchResult) -> None:
         """Take the rows that a transaction changed; their verdicts are sent at the next turn."""
         rows = self._rows.get(partition)
         if rows is None:
@@ -195,7 +195,7 @@ def quotas_job(settings: QuotaSettings) -> Job:
         return PartitionState(partition, of_partition, decoder, judge)
 
     def make_transaction(
-        partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+        partition: int, outcome: BatchResult, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
         # No audit record and no batch: those of sessions are numbered by the offsets of the events.
         rules = rules_to_write(outcome.position.rules, outcome.position.announced)

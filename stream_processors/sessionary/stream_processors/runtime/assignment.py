@@ -39,7 +39,7 @@ def waits_for_repair(fault: Halted) -> bool:
 
 
 def with_way_out(fault: Halted, partition: int) -> Halted:
-    """Return a fault as an operator is told it: a stamp ahead of the clock with its ways out."""
+    """Return a fault as an operator sees it: a stamp ahead of the clock with its ways out."""
     if not waits_for_repair(fault):
         return fault
     way_out = (

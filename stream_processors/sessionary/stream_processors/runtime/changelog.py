@@ -172,7 +172,7 @@ class _ChangelogReading:
         self._wanted = wanted
         self._progress = progress
         self._first_position = state.position
-        self._since_s = 0.0  # since when all tombstones must be found, seconds since the epoch
+        self._since_s = 0.0  # since when all deletions must be found, seconds since the epoch
 
     def load_rows(self) -> int:
         """Read from where the store stands to the changelog's end, and return that."""
@@ -283,7 +283,7 @@ class _ChangelogReading:
         place = 0
         while (place := self._row_codec.repack_usual(records, place, rows)) < len(messages):
             key, value = records.keys[place], records.values[place]
-            assert value is not None  # a tombstone is usual
+            assert value is not None  # a deletion is usual
             try:
                 if key == POSITION_KEY:
                     self._state.load_position(_position(value))
@@ -310,7 +310,7 @@ def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
 
 
 def seal_with(store: Store, leader_epoch: int | None) -> Seal:
-    """Return what adds to a position record by what losses are told: the rows' sum, and an epoch.
+    """Return what adds to a position record by what losses are found: the rows' sum, and an epoch.
 
     `leader_epoch` is that of the last record below the position.
     """

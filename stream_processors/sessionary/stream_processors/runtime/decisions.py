@@ -31,7 +31,7 @@ from sessionary.stream_processors.runtime.pending_records import to_record
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.settings import ProcessorSettings
 
-# Between broker and worker, for a repair: less than what is taken for a hole.
+# Between broker and worker, for a repair: less than what is taken for an outage.
 CLOCKS_APART_S_MAX: Final = 5.0
 _ASK_BROKER_S = 8.0
 
@@ -52,7 +52,7 @@ def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
 
     Blocks for up to 8 s. Raises `Lost` if it is not acknowledged, or not stamped by the broker.
     """
-    told: list[tuple[KafkaError | None, Message]] = []
+    reported: list[tuple[KafkaError | None, Message]] = []
     producer = Producer(
         {**settings.client_config(), "linger.ms": 0, "message.timeout.ms": int(_ASK_BROKER_S * 1_000), "retries": 0}
     )
@@ -62,7 +62,7 @@ def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
             settings.topics.events,
             encode_record(Tick(settings.worker_name)),
             partition=partition,
-            on_delivery=lambda error, message: told.append((error, message)),
+            on_delivery=lambda error, message: reported.append((error, message)),
         )
         producer.flush(_ASK_BROKER_S)
         heard_ms = time.time() * 1_000
@@ -70,9 +70,9 @@ def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
         raise Lost(f"partition {partition}: a tick was not sent: {error}") from error
     finally:
         discard_producer(producer)
-    if not told or told[0][0] is not None:
-        raise Lost(f"partition {partition}: a tick was not acknowledged: {told[0][0] if told else 'no answer'}")
-    message = told[0][1]
+    if not reported or reported[0][0] is not None:
+        raise Lost(f"partition {partition}: a tick was not acknowledged: {reported[0][0] if reported else 'no answer'}")
+    message = reported[0][1]
     kind, stamp_ms = message.timestamp()
     if kind != TIMESTAMP_LOG_APPEND_TIME:
         raise Lost(f"partition {partition}: the broker does not stamp events: run sessionary topics apply")
@@ -184,7 +184,7 @@ def _is_within(reader: Consumer, report: Message, offset: int) -> bool:
 
 # A log that was cut below the position: fills it up to there, and finds what must not be folded.
 #
-# A partition's offsets are identities: of audit records, refused events, rows of history, and of
+# A partition's offsets are identities: of audit records, rejected events, rows of history, and of
 # what sinks have committed. So none is folded twice. A log that ends below the position is filled
 # with ticks up to it. What was appended since the loss, below the position, has offsets of records
 # that were folded; it is left unfolded.
@@ -258,9 +258,9 @@ class _ReplacedOffsets:
 def find_replaced(settings: ProcessorSettings, partition: int, position: Position, start_offset: int) -> int:
     """Return the first offset below the position whose record was appended after the loss.
 
-    The log must reach the position. Without a leader epoch in the position, the records are told by
-    their stamps: those that were folded are not after its clock. Blocks. Raises `Lost` without an
-    answer.
+    The log must reach the position. Without a leader epoch in the position, the records are
+    recognised by their stamps: those that were folded are not after its clock. Blocks. Raises
+    `Lost` without an answer.
     """
     reader = reader_of(settings)
     try:
@@ -430,7 +430,7 @@ class PendingDecision:
         assert isinstance(skip, RecordSkip)
         log = await self._probe_log(skip.first_offset)
         if log.end_offset <= skip.last_offset:
-            raise _refuse_skip(skip, f"the log ends at {log.end_offset}")
+            raise _reject_skip(skip, f"the log ends at {log.end_offset}")
         while state.position.next_offset <= skip.last_offset:
             position = state.position
             read = await self._context.run_blocking(
@@ -441,7 +441,7 @@ class PendingDecision:
                 await asyncio.sleep(_FETCH_PAUSE_S)
                 return False
             if read.next_offset <= max(position.next_offset, skip.first_offset):
-                raise _refuse_skip(skip, f"nothing can be read from offset {read.next_offset} on")
+                raise _reject_skip(skip, f"nothing can be read from offset {read.next_offset} on")
             skipped = _skipped_offsets(skip, position, read, time.time())
             _log_skip(self._partition, position, skipped)
             epoch = read.records[-1].leader_epoch if read.records else position.leader_epoch
@@ -464,7 +464,7 @@ def _skipped_offsets(skip: RecordSkip, position: Position, read: SkippedRecords,
         clock_ms = max(clock_ms, last.timestamp_ms)
         ahead_s = last.timestamp_ms / 1_000 - wall_s
         if clock_ms > position.clock_ms and ahead_s > 0:
-            raise _refuse_skip(
+            raise _reject_skip(
                 skip,
                 f"offset {last.offset} is stamped {ahead_s:,.1f} s ahead of this worker's clock, which the "
                 "partition's clock would have to follow. Try again after that time, or skip up to an "
@@ -505,11 +505,11 @@ def _replaced_offsets(
     )
 
 
-def _refuse_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -> Halted:
+def _reject_skip(skip: RecordSkip, why: str, clears_in_s: float | None = None) -> Halted:
     fault, what = skip.fault, f"offsets {skip.first_offset} to {skip.last_offset} are not skipped"
     clears = fault.clears_in_s if clears_in_s is None else clears_in_s
     halted = Halted(fault.reason, f"{what}: {why}. Halted by this: {fault.detail}", clears, fault.offset, fault.key)
-    _log.warning("a skip is refused: %(error)s", offset=skip.first_offset, **error_fields(halted))
+    _log.warning("a skip is rejected: %(error)s", offset=skip.first_offset, **error_fields(halted))
     return halted
 
 

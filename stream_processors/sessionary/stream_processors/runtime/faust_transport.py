@@ -90,8 +90,8 @@ async def outlast_error(coordinator: Any, error: Exception) -> None:
     """Let a member of the group try again in a second, instead of aiokafka's `_push_error_to_user`.
 
     That one waits until a call that reads records takes the error, and a member makes no such call.
-    So one failed join left a worker outside of its group for ever, while its API told clients that
-    its partitions are not open yet. A member whose heartbeats have ended joins again.
+    So one failed join left a worker outside of its group for ever, while its API reported to
+    clients that its partitions are not open yet. A member whose heartbeats have ended joins again.
     """
     _log.warning(
         "the group does not take this member: %(error)s; it tries again in %(pause_s)g s",
@@ -254,8 +254,8 @@ class Assignor(PartitionAssignor):
     def _protocol_assignments(
         self, assignments: Any, cl_distribution: Any, tp_distribution: Any, topic_groups: Mapping[str, int]
     ) -> Any:
-        told = {**topic_groups, _KNOWN_RULES: self._known_by_all}
-        return super()._protocol_assignments(assignments, cl_distribution, tp_distribution, told)
+        reported = {**topic_groups, _KNOWN_RULES: self._known_by_all}
+        return super()._protocol_assignments(assignments, cl_distribution, tp_distribution, reported)
 
     def rules_known_by_all(self) -> RuleSet:
         """Return the newest rules that every worker of the last assignment knows."""

@@ -201,10 +201,10 @@ class Fetcher:
         stuck = self._fetch_progress.stalled_partitions(now_s, RENEW_S)
         if not stuck:
             return False
-        told = ", ".join(f"partition {partition} {stalled}" for partition, stalled in stuck.items())
+        reported = ", ".join(f"partition {partition} {stalled}" for partition, stalled in stuck.items())
         _log.error(
             "the fetcher stands still and begins again with a new client: %(stalled)s",
-            stalled=told,
+            stalled=reported,
             partitions=sorted(stuck),
         )
         self._fetch_progress = LogProgress()

@@ -18,7 +18,7 @@ from sessionary.schemas.topics import TopicNames, bytes_limits
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.judge import Judge
-from sessionary.stream_processors.core.model import Emitted, Outcome
+from sessionary.stream_processors.core.model import BatchResult, Emitted
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.trail import event_offset
 from sessionary.stream_processors.metrics import MetricName, ReadGauge
@@ -65,7 +65,7 @@ class MakeTransaction(Protocol):
     """Makes a transaction of an outcome."""
 
     def __call__(
-        self, partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+        self, partition: int, outcome: BatchResult, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
         """Return what is written; `started_at` is in µs since the epoch. May block, as `stored`.
 
@@ -82,7 +82,7 @@ class CommitFollower(Protocol):
         """What the worker's metrics show of it."""
         ...
 
-    def note_commit(self, partition: int, outcome: Outcome) -> None:
+    def note_commit(self, partition: int, outcome: BatchResult) -> None:
         """Take a committed outcome."""
         ...
 
@@ -108,7 +108,7 @@ class Job(NamedTuple):
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
     """Return what a partition's state depends on."""
-    return PartitionSettings(settings.topics.events, settings.partitions, settings.hole_ms, settings.quiet_ms)
+    return PartitionSettings(settings.topics.events, settings.partitions, settings.outage_ms, settings.outage_grace_ms)
 
 
 def processor_job(settings: ProcessorSettings, judge: Judge = SESSION_JUDGE) -> Job:
@@ -120,7 +120,7 @@ def processor_job(settings: ProcessorSettings, judge: Judge = SESSION_JUDGE) -> 
         return PartitionState(partition, partition_settings(settings), decoder, judge)
 
     def make_transaction(
-        partition: int, outcome: Outcome, started_at: int, stored: StoredLookup = nothing_stored
+        partition: int, outcome: BatchResult, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
         rules = rules_to_write(outcome.position.rules, outcome.position.announced)
         rows = row_codec.pack_changes(outcome.rows, rules, stored)
@@ -136,7 +136,7 @@ def _make_transaction(
     settings: ProcessorSettings,
     rows: Mapping[bytes, PackedRow | None],
     partition: int,
-    outcome: Outcome,
+    outcome: BatchResult,
     started_at: int,
 ) -> Transaction:
     topics = settings.topics
@@ -156,7 +156,7 @@ def _make_transaction(
 
 
 def changelog_records(topic: str, rows: Mapping[bytes, PackedRow | None]) -> Iterator[Produced]:
-    """Yield the changelog's records of packed rows; None is a tombstone."""
+    """Yield the changelog's records of packed rows; None is a deletion."""
     return (_changelog_record(topic, key, packed) for key, packed in rows.items())
 
 
@@ -179,7 +179,9 @@ def _changelog_record(topic: str, key: bytes, packed: PackedRow | None) -> Produ
     return Produced(topic, key, packed.value, [(DUE_HEADER, packed.due)] if packed.due else None)
 
 
-def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outcome, started_at: int) -> BatchRecord:
+def make_batch_record(
+    settings: ProcessorSettings, partition: int, outcome: BatchResult, started_at: int
+) -> BatchRecord:
     """Return the record that every transaction leaves on `batches`."""
     counts, position = outcome.counts, outcome.position
     return BatchRecord(
@@ -189,7 +191,7 @@ def make_batch_record(settings: ProcessorSettings, partition: int, outcome: Outc
         last_offset=counts.last_offset,
         applied=counts.applied,
         duplicate=counts.duplicate,
-        refused=counts.refused,
+        rejected=counts.rejected,
         audited=counts.audited,
         timers=counts.timers,
         ticks=counts.ticks,

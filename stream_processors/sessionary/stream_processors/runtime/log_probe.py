@@ -1,7 +1,7 @@
 """Asks the broker what a partition's log holds: its range of offsets, the records at a position.
 
 A log that lost records which were folded already (an unclean leader election, a power loss) is
-told by one of three signs:
+recognised by one of three signs:
 
 - It ends below the position.
 - It has grown past the position since. Then the record below the position is another one than was

@@ -16,7 +16,7 @@ from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.headers import find_traceparent
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
-from sessionary.stream_processors.core.model import ClockSetting, LogRecord, Outcome, SkippedOffsets
+from sessionary.stream_processors.core.model import BatchResult, ClockSetting, LogRecord, SkippedOffsets
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.trail import Access, event_offset, with_accesses
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, judge_failed
@@ -55,19 +55,19 @@ class _Slice(NamedTuple):
 
 
 class OpenBatch:
-    """The overlay of a batch and the records that went into it. Belongs to the event loop.
+    """The uncommitted batch and the records that went into it. Belongs to the event loop.
 
     `ticks_position` is the position after its records while it holds only ticks and waits, else
-    None. `fold_s` is the processor time that the folding took, `told_accesses` how many of the
-    accesses it told.
+    None. `fold_s` is the processor time that the folding took, `reported_accesses` how many of the
+    accesses it reported.
     """
 
     def __init__(self, state: PartitionState) -> None:
         """A batch of `state` that was begun before is void from now on."""
-        self.overlay = state.begin()
+        self.uncommitted = state.begin()
         self.records: list[LogRecord] = []
         self.ticks_position: Position | None = None
-        self.fold_s, self.told_accesses = 0.0, 0
+        self.fold_s, self.reported_accesses = 0.0, 0
         self._partition, self._leader_epoch = state.partition, state.position.leader_epoch
 
     @property
@@ -82,29 +82,29 @@ class OpenBatch:
 
     def skip_offsets(self, skip: SkippedOffsets, leader_epoch: int | None) -> None:
         """Skip offsets; `leader_epoch` is that of the last record among them, if known."""
-        self.overlay.skip_offsets(skip)
+        self.uncommitted.skip_offsets(skip)
         self._leader_epoch = leader_epoch
 
     def set_clock(self, setting: ClockSetting) -> None:
         """Set the clock before the next record."""
-        self.overlay.set_clock(setting)
+        self.uncommitted.set_clock(setting)
 
-    def finish(self, previous_acknowledged_at: int | None, accesses: Sequence[Access] = ()) -> Outcome:
+    def finish(self, previous_acknowledged_at: int | None, accesses: Sequence[Access] = ()) -> BatchResult:
         """Return what the batch writes, with the trace contexts of the events that it reports on.
 
         `previous_acknowledged_at`: of the former transaction (µs). Reads the headers of these
         events only: unpacking those of all would cost a microsecond for each. `accesses`: to be
         recorded too; a batch without a record leaves them to the next one.
         """
-        outcome = self.overlay.finish(previous_acknowledged_at)
+        outcome = self.uncommitted.finish(previous_acknowledged_at)
         if self.records:
             outcome = with_accesses(outcome, self._partition, accesses)
-            self.told_accesses = len(accesses)
-        told = {event_offset(stream, record) for stream, _, record in outcome.emitted}
+            self.reported_accesses = len(accesses)
+        reported = {event_offset(stream, record) for stream, _, record in outcome.emitted}
         contexts = {
             record.offset: context
-            for record in (self.records if told else ())
-            if record.offset in told and (context := find_traceparent(record.headers)) is not None
+            for record in (self.records if reported else ())
+            if record.offset in reported and (context := find_traceparent(record.headers)) is not None
         }
         return outcome._replace(traceparents=contexts) if contexts else outcome
 
@@ -138,7 +138,7 @@ class OpenBatch:
 
     def _fold_slice(self, records: Sequence[LogRecord], first: int) -> _Slice:
         """Fold records from the place `first` on, for about 5 ms at most."""
-        ends_s, apply = time.perf_counter() + _SLICE_S, self.overlay.apply
+        ends_s, apply = time.perf_counter() + _SLICE_S, self.uncommitted.apply
         for place in range(first, len(records)):
             if place > first and place % _LOOK_EACH == 0 and time.perf_counter() > ends_s:
                 return _Slice(place)
@@ -156,7 +156,7 @@ class OpenBatch:
 
     def wait_for_more(self) -> bool:
         """Note the position and return True if the batch holds only ticks."""
-        if not self.overlay.holds_only_ticks:
+        if not self.uncommitted.holds_only_ticks:
             return False
-        self.ticks_position = self.overlay.final_position
+        self.ticks_position = self.uncommitted.final_position
         return True

@@ -2,7 +2,8 @@
 
     open    fence the former owner → wait for a turn → read the changelog → fetch the log from the
             position on
-    loop    take pending records → fold into an overlay → one transaction → merge → wake readers
+    loop    take pending records → fold into an uncommitted batch → one transaction → merge → wake
+            readers
     end     finish the transaction under way; free producer, state, timers and pending records
 
 A `PartitionOwner` is used once: a partition that leaves and comes back gets a new one. One that
@@ -20,7 +21,7 @@ from typing import Any
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.clock import believed_from
-from sessionary.stream_processors.core.model import LogRecord, RecentOutcomes
+from sessionary.stream_processors.core.model import LogRecord, RecentVerdicts
 from sessionary.stream_processors.core.trail import Access
 from sessionary.stream_processors.errors import Aborted, Halted
 from sessionary.stream_processors.rules_change import RulesRequest, begin_new_partition, due_request, is_new, needs_tick
@@ -51,7 +52,9 @@ class RowWatch:
         self._is_touched.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until the row is touched, or the news end. Return False after `timeout_s`."""
+        """Wait until the row is touched, or the notifications end. Return False after
+        `timeout_s`.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_touched.wait()
@@ -60,7 +63,7 @@ class RowWatch:
         return is_touched
 
 
-class CommitNews:
+class CommitNotifications:
     """Wakes the readers of one partition, until `end`: then none is to be answered any more."""
 
     def __init__(self) -> None:
@@ -85,22 +88,22 @@ class CommitNews:
             if not watches:
                 self._watches.pop(key, None)
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake the readers that wait for any commit."""
         advanced, self._advanced = self._advanced, asyncio.Event()
         advanced.set()
 
-    def tell_commit(self, rows: Mapping[bytes, Any]) -> None:
+    def notify_commit(self, rows: Mapping[bytes, Any]) -> None:
         """Wake who waits for any commit, and who follows one of the rows that this one touched."""
-        self.tell_all()
+        self.notify_all()
         if self._watches:
             for key in self._watches.keys() & rows.keys():
                 self._touch_row(key)
 
     def end(self) -> None:
-        """Wake all readers: no commit comes that they may be told of."""
+        """Wake all readers: no commit comes that they may be notified of."""
         self.is_over = True
-        self.tell_all()
+        self.notify_all()
         for key in self._watches:
             self._touch_row(key)
 
@@ -134,7 +137,7 @@ class PartitionOwner:
         self.partition = partition
         self.state = context.job.new_state(partition)
         context.batch_limits.limit_batches(self.state)
-        self.recent_outcomes = RecentOutcomes()
+        self.recent_verdicts = RecentVerdicts()
         self.is_open, self.end_requested = False, False
         # Assignments since this owner began, and those of them after which it has committed.
         self._assignments = self._confirmed = 0
@@ -145,7 +148,7 @@ class PartitionOwner:
         self.halted_at_ms: int | None = None
         self.recovery = RecoveryProgress()
         self.commits, self.committed_s = 0, time.monotonic()
-        self.news = CommitNews()  # for readers; over once none is to be answered
+        self.notifications = CommitNotifications()  # for readers; over once none is to be answered
         self._decision = PendingDecision(context, partition, decision)
         self._context = context
         self._open_store = open_store
@@ -191,7 +194,7 @@ class PartitionOwner:
 
     def stop_answering(self) -> None:
         """Answer no reader from now on: another worker may have the partition at any time."""
-        self.news.end()
+        self.notifications.end()
 
     def require_confirmation(self) -> None:
         """Answer no reader until a transaction is committed that begins from now on.
@@ -205,14 +208,14 @@ class PartitionOwner:
     @property
     def is_readable(self) -> bool:
         """Whether readers may be answered: the partition is open, and surely this worker's."""
-        return not self.news.is_over and self.is_open and self._is_confirmed
+        return not self.notifications.is_over and self.is_open and self._is_confirmed
 
     @property
     def tick_deadline_ms(self) -> int | None:
         """The earliest deadline that a tick is needed for, ms since the epoch; None: there is none.
 
         Ticks are needed at once while a transaction is to confirm the ownership, accesses are to be
-        told, or rules are to be announced in a partition that has no time yet.
+        reported, or rules are to be announced in a partition that has no time yet.
         """
         if not self._is_confirmed or self.accesses or needs_tick(self.rules_request, self.state.position):
             return 0
@@ -253,11 +256,11 @@ class PartitionOwner:
         """Wait for a committed position. Return False after `timeout_s`, or if the owner ends."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not self.news.is_over and not (self.is_readable and is_reached(self.state.position)):
-                    await self.news.wait()
+                while not self.notifications.is_over and not (self.is_readable and is_reached(self.state.position)):
+                    await self.notifications.wait()
         except TimeoutError:
             return False
-        return not self.news.is_over
+        return not self.notifications.is_over
 
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
@@ -284,7 +287,7 @@ class PartitionOwner:
             self.is_open = False
             self._context.fetch_control.drop_partition(self.partition)
             self._pending.drop_all()
-            self.news.end()
+            self.notifications.end()
             self._free_parts()
 
     def _free_parts(self) -> None:
@@ -292,7 +295,7 @@ class PartitionOwner:
         if self._writer is not None:
             self._writer.discard()
         self._writer = self._store = self._open_batch = None
-        self.recent_outcomes = RecentOutcomes()
+        self.recent_verdicts = RecentVerdicts()
         position, self.state = self.state.position, self._context.job.new_state(self.partition)
         self.state.load_position(position)
 
@@ -326,7 +329,7 @@ class PartitionOwner:
         self.is_open, self.committed_s = True, time.monotonic()
         context.metrics.open_s.observe(time.monotonic() - begun_s)
         _log.info("partition %(partition)d is open", partition=self.partition, offset=self.position.next_offset)
-        self.news.tell_all()
+        self.notifications.notify_all()
 
     def _begin_if_new(self) -> None:
         if is_new(self.state.position):
@@ -400,7 +403,7 @@ class PartitionOwner:
             begun_at, seal = started_at or time.time_ns() // 1_000, seal_with(self._store, batch.leader_epoch)
             with self._context.batch_limits.adapt_to_transaction(self.state):
                 written = await self._context.run_bounded(
-                    self.partition, writer, writer.write_outcome, outcome, begun_at, seal, stored
+                    self.partition, writer, writer.write_result, outcome, begun_at, seal, stored
                 )
         except Aborted as fault:
             self._context.metrics.errors.labels("aborted").inc()
@@ -410,11 +413,11 @@ class PartitionOwner:
                 self._put_back(records)
             await asyncio.sleep(_ABORT_PAUSE_S)
             return
-        self.state.merge(batch.overlay)
-        del self.accesses[: batch.told_accesses]
+        self.state.merge(batch.uncommitted)
+        del self.accesses[: batch.reported_accesses]
         self.state.load_position(written.position)
         self._open_batch = None
-        self.recent_outcomes.add_batch(outcome.judged)
+        self.recent_verdicts.add_batch(outcome.judged)
         if left:
             self._put_back(left)
         self._acknowledged_at, self._confirmed = written.acknowledged_at, assignments
@@ -422,7 +425,7 @@ class PartitionOwner:
         self.committed_s = time.monotonic()
         self._context.note_commit(self.partition, outcome, batch.fold_s, written)
         self._context.trace_batch(self.partition, batch.records, outcome.judged, begun_at, written.acknowledged_at)
-        self.news.tell_commit(outcome.rows)
+        self.notifications.notify_commit(outcome.rows)
         saved = SavedPosition(written.position, written.changelog_next, time.time())
         await self._context.save_rows(self._store, written.rows, saved)
 
@@ -433,7 +436,7 @@ class PartitionOwner:
             assert self._store is not None
             # From here on a transaction moves the sum; to count may take longer than one may.
             await self._context.run_blocking(self._store.count_again)
-            batch.overlay.announce_rules(*request)
+            batch.uncommitted.announce_rules(*request)
         await self._commit_batch(batch)
 
     def _put_back(self, records: Sequence[LogRecord]) -> None:

@@ -29,7 +29,7 @@ Fault = tuple[Halted, int]  # no record from this offset on may be folded
 
 
 class LazyRecord(LogRecord):
-    """A record that unpacks its headers when they are read, because only a refusal reads them."""
+    """A record that unpacks its headers when they are read, because only a rejection reads them."""
 
     __slots__ = ()
 

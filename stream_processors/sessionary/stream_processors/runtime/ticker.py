@@ -25,7 +25,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _log = role_logger(__name__)
 STEADY_MS = 1_000
 _STEADY_PARTITIONS = 64  # with more of them the pause grows, up to twice as long
-_HOLE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
+_OUTAGE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
 DUE_MS = 100
 IDLE_MS = 2 * STEADY_MS  # a partition may be set to commit each tick
 # Of the pause between two ticks: who is due so soon has its tick with one that is due. So ticks of
@@ -42,13 +42,13 @@ class LastTick(NamedTuple):
     under_way: bool
 
 
-def steady_pause_ms(partitions: int, hole_ms: int) -> float:
+def steady_pause_ms(partitions: int, outage_ms: int) -> float:
     """Return the time between two ticks of a silent partition, of a worker with so many open ones.
 
     A tick costs a request, a fetch and a fold, so many partitions have ticks less often.
     """
     grown_ms = STEADY_MS * min(2.0, partitions / _STEADY_PARTITIONS)
-    return max(STEADY_MS, min(grown_ms, _HOLE_SHARE * hole_ms))
+    return max(STEADY_MS, min(grown_ms, _OUTAGE_SHARE * outage_ms))
 
 
 def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None, steady_ms: float = STEADY_MS) -> bool:
@@ -110,7 +110,7 @@ class Ticker:
         `deadlines` holds the earliest deadline of every open partition, in ms since the epoch;
         None: no session lives there.
         """
-        steady_ms = steady_pause_ms(len(deadlines), self._settings.hole_ms)
+        steady_ms = steady_pause_ms(len(deadlines), self._settings.outage_ms)
         needing, known = [number for number, at_ms in deadlines.items() if at_ms is not None], self._acknowledged_ms
         self._acknowledged_ms = {number: known.get(number, now_ms) for number in needing}
         for partition in due_partitions(now_ms, deadlines, self._sent, steady_ms):

@@ -20,7 +20,7 @@ from sessionary.schemas.kafka.clients import discard_producer
 from sessionary.schemas.records import Position
 from sessionary.schemas.telemetry.role_logs import error_fields, role_logger
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.model import POSITION_KEY, Outcome
+from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import EXPECTED_ERRORS, Aborted, Halted, Lost, judge_failed
 from sessionary.stream_processors.runtime.job import Job, PlainProduced, Produced, Transaction
@@ -31,7 +31,7 @@ _log = role_logger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _CALL_TIMEOUT_S = 10.0
-# librdkafka drops the connection to the bootstrap server once that has told of the brokers, so it
+# librdkafka drops the connection to the bootstrap server once that has named the brokers, so it
 # takes a second question until one of these is connected.
 _CONNECTING_QUESTIONS, _CONNECT_S = 2, 1.0
 # After this long a producer is given up; a new one starts from the bootstrap servers.
@@ -158,8 +158,8 @@ class TransactionWriter:
         self._connect()
         self._retry_in_place(self._producer.init_transactions, _CALL_TIMEOUT_S)
 
-    def write_outcome(
-        self, outcome: Outcome, started_at: int, seal: Seal = _no_seal, stored: StoredLookup = nothing_stored
+    def write_result(
+        self, outcome: BatchResult, started_at: int, seal: Seal = _no_seal, stored: StoredLookup = nothing_stored
     ) -> CommitReceipt:
         """Write all of `outcome` in one transaction; `started_at` is in µs since the epoch.
 
@@ -220,7 +220,7 @@ class TransactionWriter:
                 self.called_s = time.monotonic()
                 self._producer.list_topics(self._topics.changelog, timeout=_CONNECT_S)
 
-    def _make_transaction(self, outcome: Outcome, started_at: int, stored: StoredLookup) -> Transaction:
+    def _make_transaction(self, outcome: BatchResult, started_at: int, stored: StoredLookup) -> Transaction:
         try:
             return self._job.transaction(self._partition, outcome, started_at, stored)
         except EXPECTED_ERRORS:

@@ -13,7 +13,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.telemetry.log_fields import ERROR_CLASS, OFFSET, PARTITION, session_fields
 from sessionary.schemas.telemetry.role_logs import role_logger
 from sessionary.schemas.types import RuleSet
-from sessionary.stream_processors.core.model import JudgedRecords, LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, JudgedRecords, LogRecord
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
 from sessionary.stream_processors.runtime.executor import wait_unless_hung
@@ -151,7 +151,7 @@ class WorkerContext:
         least_ms, commit_ms = self.settings.commit_interval_ms, self.commit_times.mean_ms
         return spread_interval_ms(least_ms, self.busy_partitions.count(time.monotonic()), commit_ms) / 1_000
 
-    def note_commit(self, partition: int, outcome: Outcome, fold_s: float, written: CommitReceipt) -> None:
+    def note_commit(self, partition: int, outcome: BatchResult, fold_s: float, written: CommitReceipt) -> None:
         """Count a transaction, log what failed; let the worker report when it was acknowledged.
 
         `fold_s`: the processor time that its fold took.
@@ -165,15 +165,15 @@ class WorkerContext:
             changelog_bytes=written.changelog_bytes,
         )
         self.metrics.count_outcome(outcome, costs)
-        if outcome.refusals:
-            _log_refusals(partition, outcome)
+        if outcome.rejections:
+            _log_rejections(partition, outcome)
         if outcome.counts.audited:
             _log_failed_cleanups(partition, outcome)
         if self.job.follower is not None:
             self.job.follower.note_commit(partition, outcome)
-        told = self.job.acknowledgement(partition, written.position, written.acknowledged_at)
-        if told is not None:
-            self.acknowledged[partition] = told
+        reported = self.job.acknowledgement(partition, written.position, written.acknowledged_at)
+        if reported is not None:
+            self.acknowledged[partition] = reported
 
     async def run_blocking(self, call: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Make a call that blocks in a thread of the executor."""
@@ -212,7 +212,7 @@ class WorkerContext:
             raise Lost(f"partition {partition}: a call into librdkafka hangs for {CALL_S_MAX:g} s") from None
 
 
-def _log_refusals(partition: int, outcome: Outcome) -> None:
+def _log_rejections(partition: int, outcome: BatchResult) -> None:
     """Log what operators must look at: a line per reason, about the first record of it.
 
     A reason has one line, however many records it has: an attacker decides about their number.
@@ -226,10 +226,10 @@ def _log_refusals(partition: int, outcome: Outcome) -> None:
         if reason == "internal_error":
             _log.error("the judge failed at %(records)d records: %(error)s", **fields, error=records[0].detail)
         else:
-            _log.warning("%(records)d records are refused for security: %(error_class)s", **fields)
+            _log.warning("%(records)d records are rejected for security: %(error_class)s", **fields)
 
 
-def _log_failed_cleanups(partition: int, outcome: Outcome) -> None:
+def _log_failed_cleanups(partition: int, outcome: BatchResult) -> None:
     """Log in one line that hosts report clean-ups that failed, about the first of them.
 
     What the actions are called is the host's text, which a line does not repeat.

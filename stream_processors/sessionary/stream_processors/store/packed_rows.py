@@ -71,7 +71,7 @@ _DUE = struct.Struct(">q")
 _DUE_BYTES: Final = 8
 _HEADER_BYTES: Final = 10  # of Avro's single-object encoding
 _RECORD_HEADER_END: Final = _DUE_BYTES + _HEADER_BYTES  # in a packed row
-LAYERS = ("rows", "contents", "gravestones")  # of what a store keeps; gravestones and finished runs only vanish
+LAYERS = ("rows", "contents", "tombstones")  # of what a store keeps; tombstones and finished runs only vanish
 StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
 
 
@@ -81,7 +81,7 @@ def nothing_stored(_key: bytes) -> None:
 
 def layer_of_fate(fate: RowFate) -> str:
     """Return in which layer rows of a fate are."""
-    return "rows" if fate.live or fate.is_child else "gravestones"
+    return "rows" if fate.live or fate.is_child else "tombstones"
 
 
 class PackedRow(NamedTuple):
@@ -186,7 +186,7 @@ class FamilyCodec:
     def pack_changes(
         self, rows: Mapping[bytes, Any], rules: int, stored: StoredLookup = nothing_stored
     ) -> dict[bytes, PackedRow | None]:
-        """Return the records that rows leave in the changelog, by key; None is a tombstone.
+        """Return the records that rows leave in the changelog, by key; None is a deletion.
 
         A content is among them if it is not the one that is stored. May block, as `stored` does.
         """
@@ -301,7 +301,7 @@ class FamilyCodec:
         count = contents + sum(len(found_rows.keys) for found_rows in found.values())
         return RowSurvey(
             list(found.values()),
-            {"rows": sizes["rows"], "contents": content_bytes, "gravestones": sizes["gravestones"]},
+            {"rows": sizes["rows"], "contents": content_bytes, "tombstones": sizes["tombstones"]},
             RowSum(count, checksum & CHECKSUM_MASK) if counts else None,
         )
 

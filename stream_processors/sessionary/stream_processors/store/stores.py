@@ -82,7 +82,7 @@ _TEXTS: Final = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQ
 
 
 def free_bytes(folder: Path | None) -> int | None:
-    """Return the free bytes on a folder's disk; None for no folder, or if it cannot be told."""
+    """Return the free bytes on a folder's disk; None for no folder, or if it cannot be reported."""
     with contextlib.suppress(OSError):
         return None if folder is None else shutil.disk_usage(folder).free
     return None
@@ -106,7 +106,7 @@ def halt_if_disk_full(folder: Path) -> Iterator[None]:
 # Up to where a store holds its changelog, and whether it may go on from there.
 
 
-# Kafka keeps tombstones for one day (delete.retention.ms): an older store could miss a deletion.
+# Kafka keeps deletions for one day (delete.retention.ms): an older store could miss a deletion.
 SAVED_AGE_MAX_S = 43_200
 
 
@@ -114,7 +114,7 @@ class SavedPosition(NamedTuple):
     """Up to where a store holds the changelog.
 
     As the mark of a recovery that has not ended: how far it has read, the last position record that
-    it has read (zeros if none), and since when it must find every tombstone, which is when it first
+    it has read (zeros if none), and since when it must find every deletion, which is when it first
     began, or when that was saved which it went on from.
     """
 
@@ -462,7 +462,7 @@ class PartitionStores:
             self.close_store(partition)
 
     def list_layer_bytes(self) -> list[Mapping[str, int]]:
-        """Return `layer_bytes` of each store; by the first rules, RocksDB's as of its opening."""
+        """Return `layer_bytes` of each store; RocksDB's are as of its opening."""
         return [store.rows.layer_bytes for store in list(self._stores.values())]
 
     def _new_store(self, partition: int) -> Store:

@@ -76,7 +76,7 @@ def _encoded_key(key: object) -> bytes:
 
 def _session_keys(owner: PartitionOwner) -> list[str]:
     """Return the keys of a partition's sessions, without decoding a row."""
-    # Gravestones are not live; the rows of other families have other keys.
+    # Tombstones are not live; the rows of other families have other keys.
     rows = cast(CachedRows, owner.state.rows)
     live = (key for found in rows.due_rows() if found.fate.live for key in found.keys)
     return [key.decode() for key in live if _is_session_key(key)]

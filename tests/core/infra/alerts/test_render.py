@@ -29,7 +29,7 @@ VALUES: dict[str, set[str]] = {
     "sessionary_lag_group_state": set(GroupState),
     "sessionary_processor_partitions_halted": set(get_args(HaltReason)),
     "sessionary_processor_tool_calls": set(CALL_STATES),
-    "sessionary_processor_refused_total": {"true", "false"},
+    "sessionary_processor_rejected_total": {"true", "false"},
 }
 
 
@@ -86,7 +86,7 @@ def test_each_threshold_has_its_default_below_a_sentence() -> None:
         ("=", "no TOML"),
     ],
 )
-def test_a_wrong_file_of_thresholds_is_refused(text: str, fault: str, tmp_path: Path) -> None:
+def test_a_wrong_file_of_thresholds_is_rejected(text: str, fault: str, tmp_path: Path) -> None:
     path = tmp_path / "alerts.toml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=fault):

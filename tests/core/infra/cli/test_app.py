@@ -27,7 +27,7 @@ HEAVY = (
 
 
 @pytest.mark.parametrize("arguments", [["session", "list", "--state", "lost"], ["sql", "SELECT 1", "--format", "xml"]])
-def test_a_value_that_is_none_of_a_list_is_told_with_the_list_alone(
+def test_a_value_that_is_none_of_a_list_is_reported_with_the_list_alone(
     arguments: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -152,7 +152,7 @@ def test_each_command_has_its_own_help_and_one_line_in_the_list(
         (["processor"], "serve processor"),
     ],
 )
-def test_a_former_name_is_told_its_new_one(words: list[str], name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_former_name_is_given_its_new_one(words: list[str], name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(words) == 2
     (said,) = capfd.readouterr().err.splitlines()
     assert said.endswith(f"is now `sessionary {name}`")
@@ -163,7 +163,7 @@ def test_an_option_that_would_not_have_an_effect_is_refused(capfd: pytest.Captur
     assert "--seed stands before load" in capfd.readouterr().err
 
 
-def test_a_misspelt_command_is_told_the_right_one(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_command_is_given_the_right_one(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["sesion"]) == 2
     assert "Did you mean 'session'" in capfd.readouterr().err
 

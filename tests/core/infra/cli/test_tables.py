@@ -57,14 +57,14 @@ SESSION = {
     "service_id": "billing-service",
     "last_at": "2026-11-21T04:18:13.707001Z",
     "events": 12_345,
-    "refusals": 17,
+    "rejections": 17,
     "reason": "Agent timeout after 60s: nothing was heard of it",
     "duration_s": 3_600.125,
     "version": 12,
     "transitions": 9,
 }
-REFUSAL = {
-    "place": "11:1234567",
+REJECTION = {
+    "log_position": "11:1234567",
     "time": "2026-11-21T04:18:13.707001Z",
     "reason": "illegal_transition",
     "session_id": "2e2cf084-624e-57af-a99c-db928353888f",
@@ -76,14 +76,14 @@ REFUSAL = {
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "told"),
-    [(SESSION, SESSION_COLUMNS, "reason"), (REFUSAL, REJECTED_COLUMNS, "detail")],
+    ("row", "columns", "reported"),
+    [(SESSION, SESSION_COLUMNS, "reason"), (REJECTION, REJECTED_COLUMNS, "detail")],
     ids=["sessions", "rejected list"],
 )
 def test_eighty_columns_have_room_for_why(
     row: dict[str, object],
     columns: tuple[str, ...],
-    told: str,
+    reported: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,10 +93,10 @@ def test_eighty_columns_have_room_for_why(
     show_rows([row], as_json=False, columns=columns)
     shown = capsys.readouterr()
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.out).splitlines()
-    assert told in lines[0].split()
-    place = lines[0].index(told)
-    following = re.search(r"\S", lines[0][place + len(told) :])
-    end = 80 if following is None else place + len(told) + following.start()
-    folded = " ".join(line[place:end].strip() for line in lines[1:])
-    assert folded.strip() == row[told]
+    assert reported in lines[0].split()
+    log_position = lines[0].index(reported)
+    following = re.search(r"\S", lines[0][log_position + len(reported) :])
+    end = 80 if following is None else log_position + len(reported) + following.start()
+    folded = " ".join(line[log_position:end].strip() for line in lines[1:])
+    assert folded.strip() == row[reported]
     assert all(len(line) <= 80 for line in lines)

@@ -26,12 +26,12 @@ def page(settings: TaskPagesSettings, name: str) -> tuple[int, str]:
 
 def test_the_three_pages_follow_the_worker(rig: WorkerRig) -> None:
     settings = TaskPagesSettings(metrics_port=free_port())
-    told: list[tuple[int, str]] = []
+    reported: list[tuple[int, str]] = []
     with serve_task_pages(rig.worker, rig.client, settings):
         assert page(settings, "healthz") == (200, "ok\n")
         assert page(settings, "readyz") == (503, "its group has given it no assignment yet\n")
-        rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: told.append(page(settings, "readyz")))
-        assert told == [(200, "ok\n")]
+        rig.run_steps(lambda: rig.kafka.schedule_assignment(0), lambda: reported.append(page(settings, "readyz")))
+        assert reported == [(200, "ok\n")]
         rig.now_s += 61.0
         hung = (503, "the loop that reads requests has not made a turn for 61 s\n")
         assert [page(settings, path) for path in ("healthz", "readyz")] == [hung, hung]

@@ -36,7 +36,7 @@ def row(event_type: str, service: str = "research", **more: Any) -> dict[str, An
         "payload": {},
         "actor": "",
         "epoch": 1,
-        "refusal": "",
+        "rejection": "",
         "owner": "research",
         "owner_epoch": 1,
         "epoch_before": 1,

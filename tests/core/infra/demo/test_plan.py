@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sessionary.infra.demo.plan import BROKEN, EXPECTED, ILLEGAL, SILENT, Outcome, limits_for, make_plan
+from sessionary.infra.demo.plan import BROKEN, EXPECTED, ILLEGAL, SILENT, PlannedOutcome, limits_for, make_plan
 from sessionary.infra.demo.runs import ModelCall, Run, ToolCall, sample_runs
 from sessionary.infra.environment import TENANTS
 from sessionary.schemas.ids import checked_session_id, valid_name
@@ -58,7 +58,7 @@ def test_actions_of_a_session_never_go_back_in_time() -> None:
 
 @dataclass(frozen=True)
 class Shape:
-    outcome: Outcome
+    outcome: PlannedOutcome
     first: tuple[str, ...]
     last: str
     holds: tuple[str, ...] = ()

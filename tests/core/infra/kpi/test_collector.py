@@ -24,7 +24,7 @@ def test_key_figures_and_integrity_wait_for_the_sink_that_is_furthest_behind(mon
             asked[name] = given[2:]
             if len(asked) == 3:
                 all_asked.set()
-            raise Unavailable("told so", 1.0)
+            raise Unavailable("reported so", 1.0)
 
         return ask
 

@@ -71,7 +71,7 @@ def test_an_error_that_nobody_expects_ends_no_watch(
     assert watch.fault is None
 
 
-def test_an_answer_that_is_old_is_not_served_and_a_question_without_an_end_is_told(
+def test_an_answer_that_is_old_is_not_served_and_a_question_without_an_end_is_reported(
     request: pytest.FixtureRequest,
 ) -> None:
     clock_s, answers, released = [0.0], iter([7, 8]), threading.Event()

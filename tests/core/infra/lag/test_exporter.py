@@ -108,8 +108,8 @@ def test_the_page_of_health_names_a_question_that_hangs(monkeypatch: pytest.Monk
     page = f"http://127.0.0.1:{port}/healthz"
     try:
         wait_until(lambda: metric_values(port), 30, "the pages")
-        told = "disk-space: a question has had no end for "
-        wait_until(lambda: read_page(page)[1].startswith(told), 30, "the fault")
+        reported = "disk-space: a question has had no end for "
+        wait_until(lambda: read_page(page)[1].startswith(reported), 30, "the fault")
         assert read_page(page)[0] == 503
         released.set()
         wait_until(lambda: read_page(page) == (200, "ok\n"), 30, "the end of the fault")

@@ -10,12 +10,12 @@ from sessionary.infra.lag.lag_tracker import (
     GroupOffsets,
     GroupState,
     LagTracker,
+    LogPartition,
     LogRange,
     Observation,
     PartitionLag,
     PartitionState,
-    Place,
-    UnreadPlace,
+    UnreadPosition,
     is_service_group,
     judge_partition,
     pipeline_groups,
@@ -28,7 +28,7 @@ from sessionary.stream_processors.quotas.settings import QuotaSettings
 from sessionary.stream_processors.settings import ProcessorSettings
 
 TOPIC, GROUP = "p.audit", "p.sink.audit"
-PLACE = Place(TOPIC, 0)
+PLACE = LogPartition(TOPIC, 0)
 NOW_S = 1_000_000.0
 
 
@@ -41,23 +41,23 @@ def _sample(
     state: GroupState = GroupState.STABLE,
 ) -> ClusterSample:
     """One group with one partition; `first` is what was read where the group goes on."""
-    offsets: Mapping[Place, int] = {} if committed is None else {PLACE: committed}
+    offsets: Mapping[LogPartition, int] = {} if committed is None else {PLACE: committed}
     group = GroupOffsets(GROUP, state, frozenset({TOPIC}), offsets)
     logs = {} if log is None else {PLACE: log}
     sample = ClusterSample(at_s, (group,), {TOPIC: 1}, logs, {})
-    return sample._replace(first_records=dict.fromkeys(sample.unread_places(), first) if first is not None else {})
+    return sample._replace(first_records=dict.fromkeys(sample.unread_positions(), first) if first is not None else {})
 
 
 def _of_history(sample: ClusterSample) -> ClusterSample:
     """The same sample of the history sink, which reads ticks and heartbeats."""
-    (group,), place = sample.groups, Place("p.events", 0)
+    (group,), place = sample.groups, LogPartition("p.events", 0)
     committed = None if group.committed is None else {place: group.committed[PLACE]}
     return ClusterSample(
         sample.at_s,
         (GroupOffsets("p.sink.history", group.state, frozenset({place.topic}), committed),),
         {place.topic: 1},
         {place: sample.logs[PLACE]},
-        {UnreadPlace(place, unread.offset): first for unread, first in sample.first_records.items()},
+        {UnreadPosition(place, unread.offset): first for unread, first in sample.first_records.items()},
     )
 
 
@@ -170,7 +170,7 @@ def test_only_places_with_something_to_read_are_asked_for() -> None:
         for group, committed in (("a", {PLACE: 4}), ("b", {PLACE: 4}), ("c", {PLACE: 10}), ("d", {}), ("e", None))
     )
     sample = ClusterSample(NOW_S, groups, {TOPIC: 2}, {PLACE: LogRange(3, 10, None)}, {})
-    assert sample.unread_places() == {UnreadPlace(PLACE, 4), UnreadPlace(PLACE, 3)}
+    assert sample.unread_positions() == {UnreadPosition(PLACE, 4), UnreadPosition(PLACE, 3)}
 
 
 def _tick_of(age_s: float, at_s: float = NOW_S) -> FirstRecord:

@@ -5,12 +5,12 @@ from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from sessionary.infra.story.page import Chart, Heading, draw_picture, render_page
-from sessionary.infra.story.story import Moment, tell_story, time_us
+from sessionary.infra.story.story import Moment, make_story, time_us
 from tests.core.infra.story.story_rows import USAGE, event_row, iso_time, outcome_row
 from tests.support.browser import count_pixels, needs_chromium, take_screenshot
 
 
-def told_moments() -> list[Moment]:
+def reported_moments() -> list[Moment]:
     rows = [
         event_row(1, "session_created", {}),
         event_row(2, "session_activity", {"kind": "llm", "text": "<script>alert(1)</script>"}, at_s=1.0),
@@ -20,10 +20,10 @@ def told_moments() -> list[Moment]:
     ]
     outcomes = [
         outcome_row(1, "transition", from_state="UNKNOWN", to_state="Active"),
-        outcome_row(5, "refusal", reason_code="stale_epoch"),
+        outcome_row(5, "rejection", reason_code="stale_epoch"),
         outcome_row(6, "transition", "session_timed_out", from_state="Active", to_state="Timeout", at_s=10.0),
     ]
-    return tell_story(rows, outcomes)
+    return make_story(rows, outcomes)
 
 
 def marks(svg: Element, name: str) -> list[Element]:
@@ -32,10 +32,12 @@ def marks(svg: Element, name: str) -> list[Element]:
 
 def test_the_picture_has_a_lane_for_each_process_and_a_mark_for_each_moment() -> None:
     start_us = time_us(iso_time(0.0))
-    svg = draw_picture(Chart(told_moments(), {"agent-1": [start_us + 2_000_000]}, deadline_us=start_us + 20_000_000))
+    svg = draw_picture(
+        Chart(reported_moments(), {"agent-1": [start_us + 2_000_000]}, deadline_us=start_us + 20_000_000)
+    )
     assert [lane.text for lane in marks(svg, "lane")] == ["state", "agent-1", "agent-1 #2", "processor", "cost"]
     assert [float(bar.get("width", "")) for bar in marks(svg, "bar")] == [103.0, 103.0]  # 2 s of 20 s
-    assert [len(marks(svg, name)) for name in ("model", "tool", "event", "refusal", "deadline", "beat", "due")] == [
+    assert [len(marks(svg, name)) for name in ("model", "tool", "event", "rejection", "deadline", "beat", "due")] == [
         1, 1, 2, 1, 1, 1, 1,
     ]  # fmt: skip
     assert [rect.get("class") for rect in marks(svg, "state")] == ["state Active", "state Timeout"]
@@ -43,7 +45,7 @@ def test_the_picture_has_a_lane_for_each_process_and_a_mark_for_each_moment() ->
 
 
 def test_a_picture_of_one_moment_has_a_width() -> None:
-    svg = draw_picture(Chart(told_moments()[:1], {}))
+    svg = draw_picture(Chart(reported_moments()[:1], {}))
     assert marks(svg, "event")[0].get("cx") == "150.0"
     assert [text.text for text in marks(svg, "start")] == ["none recorded"]
 
@@ -66,22 +68,22 @@ class _Reader(HTMLParser):
 def test_the_page_needs_nothing_else_and_runs_nothing_that_an_event_says() -> None:
     heading = Heading("acme", "s-1", {"state": "Timeout"}, "no row is missing (asked 12:00)", "Only the first 5.")
     reader = _Reader()
-    reader.feed(render_page(heading, Chart(told_moments(), {})))
+    reader.feed(render_page(heading, Chart(reported_moments(), {})))
     assert (reader.addresses, reader.tags.count("script"), reader.tags.count("svg")) == ([], 0, 1)
-    assert reader.tags.count("tr") == 1 + len(told_moments())
+    assert reader.tags.count("tr") == 1 + len(reported_moments())
     words = {"<script>alert(1)</script>", "no row is missing (asked 12:00)", "Only the first 5.", "$0.0055", "Timeout"}
     assert words <= set(reader.texts)
-    assert "refused: stale_epoch" in reader.texts
+    assert "rejected: stale_epoch" in reader.texts
 
 
 @needs_chromium
-def test_a_browser_shows_the_lanes_and_the_refusal(tmp_path: Path) -> None:
+def test_a_browser_shows_the_lanes_and_the_rejection(tmp_path: Path) -> None:
     """At the size of a window, and of a phone."""
     heading = Heading("acme", "s-1", {"state": "Timeout"}, "no row is missing (asked 12:00)")
     page = tmp_path / "story.html"
-    page.write_text(render_page(heading, Chart(told_moments(), {})), "utf-8")
+    page.write_text(render_page(heading, Chart(reported_moments(), {})), "utf-8")
     for width in (1280, 480):
         seen = take_screenshot(page, tmp_path / f"{width}.png", width, 800)
         assert seen.size == (width, 800)
-        model, tool, refused = (count_pixels(seen, colour) for colour in ("#2f6fde", "#d9822b", "#c62828"))
-        assert min(model, tool, refused) > width / 20
+        model, tool, rejected = (count_pixels(seen, colour) for colour in ("#2f6fde", "#d9822b", "#c62828"))
+        assert min(model, tool, rejected) > width / 20

@@ -12,15 +12,15 @@ def transition(offset: int) -> Row:
 def test_outcomes_of_events_beyond_the_limit_are_left_out() -> None:
     source = StoredRows([event_row(offset, "session_resumed", {}) for offset in (1, 4, 7)], [*map(transition, (1, 7))])
     rows = fetch_story(source, "acme", "s1", 2)
-    assert [row["source_offset"] for row in rows.outcomes] == [1], "else the third event is told as a deadline"
+    assert [row["source_offset"] for row in rows.outcomes] == [1], "else the third event is reported as a deadline"
     assert (len(rows.events), rows.is_cut) == (2, True)
 
 
 def test_events_whose_outcomes_are_beyond_the_limit_are_left_out() -> None:
-    refused = [outcome_row(offset, "refusal", reason_code="not_owner") for offset in (1, 2, 3, 9)]
-    source = StoredRows([event_row(1, "session_paused", {}), event_row(9, "session_paused", {})], refused)
+    rejected = [outcome_row(offset, "rejection", reason_code="not_owner") for offset in (1, 2, 3, 9)]
+    source = StoredRows([event_row(1, "session_paused", {}), event_row(9, "session_paused", {})], rejected)
     rows = fetch_story(source, "acme", "s1", 3)
-    assert [row["source_offset"] for row in rows.events] == [1], "else the refused event is told as accepted"
+    assert [row["source_offset"] for row in rows.events] == [1], "else the rejected event is reported as accepted"
     assert rows.is_cut
 
 

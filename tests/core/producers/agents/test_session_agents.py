@@ -10,7 +10,7 @@ from sessionary.producers import (
     Agent,
     AsyncSessionClient,
     Invalid,
-    Refused,
+    Rejected,
     Session,
     SessionClient,
     SettingsError,
@@ -94,7 +94,7 @@ def test_sessions_of_one_process_share_nothing_also_if_their_agents_have_one_id(
         assert [view.snapshot_state_json for view in views] == ['{"n":10}', '{"n":2}']
         assert [len(session.conversation.read()) for session in (one, two)] == [1, 0]
         agents[1].finish("of the second", task="write")  # each task is done once in each session
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_the_authors_role_decides_and_not_the_name_of_the_key() -> None:
@@ -169,7 +169,7 @@ def test_one_process_at_a_time_changes_an_agents_tasks() -> None:
         one = session.agents.get("w", "writer")
         other = session.agents.get("w")
         one.begin("write")
-        with pytest.raises(Refused, match="broken_chain"):
+        with pytest.raises(Rejected, match="broken_chain"):
             other.begin("read")
         other.begin("read")  # it knows the newest snapshot now
         assert other.view().agent_state.completed_tasks == ["write"]
@@ -188,7 +188,7 @@ def test_a_hand_over_links_the_givers_snapshot_to_the_taker() -> None:
         handover = session.agents.get("writer_1").view().agent_state.handover
         assert handover is not None
         assert handover[:3] == ("analyzer_1", analyzer.snapshot_id, "review")
-        with pytest.raises(Refused, match="unknown_agent"):
+        with pytest.raises(Rejected, match="unknown_agent"):
             researcher.handoff("critic_1")
     shared = [event.payload.shared_json for event in memory.events() if isinstance(event.payload, ContextSynced)]
     assert shared == ['{"note":"all of them"}', None, None]
@@ -199,7 +199,7 @@ def test_the_service_of_an_agent_is_a_member_once_the_owner_registers_it() -> No
     owner, guest = client_of(memory, "owner"), client_of(memory, "guest")
     with owner, guest, owner.session(user_id="u") as session:
         joined = guest.attach(session.session_id)
-        with pytest.raises(Refused, match="not_member"):
+        with pytest.raises(Rejected, match="not_member"):
             joined.agents.get("g", "writer")
         with pytest.raises(Invalid, match="agent g is not registered"):
             joined.agents.get("g")
@@ -272,7 +272,7 @@ def test_an_update_whose_verdict_did_not_come_is_settled_before_the_next_one() -
         assert other.update_state({"m": 1}) == 2
         memory.silence_control(silent=True)
         with pytest.raises(Unavailable):
-            session.update_state({"n": 1})  # refused, as it is based on version 1
+            session.update_state({"n": 1})  # rejected, as it is based on version 1
         memory.silence_control(silent=False)
         with pytest.raises(VersionConflict) as raised:
             session.update_state({"n": 2})  # else it would pass as version 3, and lose the other's
@@ -294,7 +294,7 @@ def test_a_client_that_was_there_before_the_agents_learns_of_them_by_a_poll() ->
         other = two.attach(session.session_id)
         other.agents.get("r", "researcher")
         assert other.update_state({"m": 1}) == 2
-        session.update_state({"n": 1})  # it does not know: the refusal is told afterwards
+        session.update_state({"n": 1})  # it does not know: the rejection is reported afterwards
         two_agents = other.agents.get("w", "writer")
         assert two_agents.agent_id == "w"
         one.core.watch.poll_now()

@@ -181,17 +181,17 @@ def test_what_lies_behind_the_checkpoint_is_cut_off_for_good(chunks: list[bytes]
 def test_a_continued_stream_is_whole_to_the_processor_whatever_was_lost_or_cut_off(kept: int, tmp_path: Path) -> None:
     client, memory = memory_client()
     library = ArtifactLibrary(tmp_path)
-    lost = ArtifactStream(library.store, lambda payload, **marks: "", "text", "a-lost", (), {})
+    lost = ArtifactStream(library.store, lambda payload, **metadata: "", "text", "a-lost", (), {})
     with client, client.session(user_id="u") as session:
-        told = library.stream(session, "text")
-        for stream in (told, lost):
+        reported = library.stream(session, "text")
+        for stream in (reported, lost):
             stream.append("abc")
             stream.append("de")
-        for artifact_id in (told.artifact_id, lost.artifact_id):
+        for artifact_id in (reported.artifact_id, lost.artifact_id):
             library.stream(session, "text", artifact_id=artifact_id, bytes_written=kept).complete()
         found = session.records.artifacts()
     assert [(each.state, each.size_bytes) for each in found] == [("complete", kept)] * 2
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_reading_a_continued_stream_reports_nothing(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ settings = ProducerSettings.from_env(
     {}, bootstrap_servers="127.0.0.1:1", spool_dir=Path(sys.argv[1]), close_timeout_s=0.1, delivery_policy=sys.argv[2]
 )
 client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", settings=settings, on_error=lambda error: None)
-told = {}
+reported = {}
 
 def wait_child(pid):
     end = time.monotonic() + 120
@@ -51,39 +51,39 @@ pids = {}
 for name in ("worker", "idle", "closes"):
     pid = os.fork()
     if pid == 0:
-        told = {"id": client.producer_id, "counted": client.counters.sent, "threads": threading.active_count()}
+        reported = {"id": client.producer_id, "counted": client.counters.sent, "threads": threading.active_count()}
         if name == "worker":
             try:
                 before.activity("llm")
             except ClientClosed as error:
-                told["refused"] = str(error)
+                reported["refused"] = str(error)
             with client.session(user_id="u") as session:
                 session.activity("llm")
-            told["sent"] = client.counters.sent
-            told["names"] = sorted(thread.name for thread in threading.enumerate())
+            reported["sent"] = client.counters.sent
+            reported["names"] = sorted(thread.name for thread in threading.enumerate())
         if name == "closes":
             client.close()
-            told["after"] = [client.counters.sent, client.backlog.events, client.flush(0.1)]
+            reported["after"] = [client.counters.sent, client.backlog.events, client.flush(0.1)]
             for use in (lambda: client.session(user_id="u"), lambda: client.on_cleanup(lambda request: None)):
                 try:
                     use()
                 except ClientClosed:
-                    told["refused"] = told.get("refused", 0) + 1
+                    reported["refused"] = reported.get("refused", 0) + 1
         if name == "idle":
             grandchild = os.fork()
             if grandchild == 0:
                 Path(sys.argv[1], "grandchild").write_text(client.producer_id)
                 os._exit(0)
             wait_child(grandchild)
-        Path(sys.argv[1], name).write_text(json.dumps(told))
+        Path(sys.argv[1], name).write_text(json.dumps(reported))
         sys.exit(0)
     pids[name] = pid
 for name, pid in pids.items():
-    told[name] = wait_child(pid)
+    reported[name] = wait_child(pid)
 before.activity("llm")
-told |= {"id": client.producer_id, "sent": client.counters.sent}
+reported |= {"id": client.producer_id, "sent": client.counters.sent}
 client.close()
-print(json.dumps(told))
+print(json.dumps(reported))
 """
 # A worker that never uses the client outlives its master, which dies with events in its spool.
 _ORPHAN = """
@@ -99,11 +99,11 @@ if master == 0:
     while not Path(sys.argv[1], "worker").exists():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
-told["master"] = wait_child(master)
+reported["master"] = wait_child(master)
 found = Spool(settings.spool_folder, "later", 1 << 20)
-told["taken_over"] = found.taken_over
+reported["taken_over"] = found.taken_over
 os.kill(int(Path(sys.argv[1], "worker").read_text()), signal.SIGKILL)
-print(json.dumps(told))
+print(json.dumps(reported))
 os._exit(0)
 """
 # The child leaves the `with` block of its parent's session, as its code after the fork does.
@@ -112,9 +112,9 @@ with client.session(user_id="u") as session:
     pid = os.fork()
 if pid == 0:
     os._exit(0)
-told["child"] = wait_child(pid)
-told["state"] = session.local_state
-print(json.dumps(told))
+reported["child"] = wait_child(pid)
+reported["state"] = session.local_state
+print(json.dumps(reported))
 client.close()
 """
 
@@ -187,7 +187,7 @@ def test_a_closed_client_stays_closed_in_a_child() -> None:
 
 @pytest.mark.parametrize("policy", ["spool", "block", "drop"])
 @pytest.mark.parametrize("timeout_s", [0.0, 0.5, -1.0])
-def test_closing_waits_at_most_for_what_it_is_told(
+def test_closing_waits_at_most_for_what_it_is_given(
     timeout_s: float, policy: str, closed_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[Exception] = []
@@ -261,7 +261,7 @@ def test_a_clean_up_handler_gets_the_time_that_is_left() -> None:
     ports = memory_ports(InMemoryTransport())._replace(cleanups=busy)
     client = SessionClient(tenant_id="acme", service_id="s", agent_id="a", ports=ports)
     client.close(600.0)
-    assert busy.given_s[0] == 0.0  # it is told to stop before anything is waited for
+    assert busy.given_s[0] == 0.0  # it is asked to stop before anything is waited for
     assert 400.0 < busy.given_s[1] <= 600.0
 
 
@@ -314,7 +314,7 @@ def test_a_refused_token_is_reported_and_counted_once_while_nothing_asks(
             closed_address, tmp_path, control_url=url, api_token="wrong", poll_interval_s=poll_interval_s
         )
         with new_client(settings, errors) as client:
-            # It is told a moment after it was counted.
+            # It is reported a moment after it was counted.
             wait_until(lambda: any(isinstance(error, AuthenticationFailed) for error in errors), 60, "the report")
             assert client.counters.errors["control_authentication"] == 1
             refused = [error for error in errors if isinstance(error, AuthenticationFailed)]

@@ -23,7 +23,7 @@ from sessionary.producers import (
     Ports,
     ProducerError,
     ProducerSettings,
-    Refused,
+    Rejected,
     SessionClient,
     SettingsError,
     Unavailable,
@@ -133,50 +133,50 @@ def test_closing_waits_for_the_verdict_on_a_tenants_session(closes: str) -> None
     client.close()
 
 
-def test_all_clean_ups_are_told_to_stop_before_one_is_waited_for(acme: Acme) -> None:
+def test_all_clean_ups_are_asked_to_stop_before_one_is_waited_for(acme: Acme) -> None:
     client, _ = acme
-    told: list[tuple[str, bool]] = []
+    reported: list[tuple[str, bool]] = []
 
     def note_close(name: str, timeout_s: float) -> None:
-        told.append((name, timeout_s > 0))
+        reported.append((name, timeout_s > 0))
 
     clients = {"acme": client, "globex": client.for_tenant("globex"), "initech": client.for_tenant("initech")}
     for name, each in clients.items():
         each.core.ports = each.core.ports._replace(cleanups=Cleanups(partial(note_close, name)))
     client.close(600.0)
-    assert {name for name, waits in told[:3] if not waits} == set(clients)
-    assert {name for name, waits in told[3:] if waits} == set(clients)
+    assert {name for name, waits in reported[:3] if not waits} == set(clients)
+    assert {name for name, waits in reported[3:] if waits} == set(clients)
 
 
-def test_the_tenants_share_one_count_of_refusals_and_errors(acme: Acme) -> None:
+def test_the_tenants_share_one_count_of_rejections_and_errors(acme: Acme) -> None:
     client, memory = acme
     globex = client.for_tenant("globex")
     for each in (client, globex):
         with each.session(user_id="u") as session:
             session.pause()
-            memory.refuse_next("stale_epoch")
-            with pytest.raises(Refused):
+            memory.reject_next("stale_epoch")
+            with pytest.raises(Rejected):
                 session.resume()
         each.core._count_error("by_hand")
-    assert client.counters.refused == globex.counters.refused == 2
+    assert client.counters.rejected == globex.counters.rejected == 2
     assert client.counters.errors == globex.counters.errors == {"by_hand": 2}
 
 
 def test_a_tenant_that_is_added_while_the_client_closes_is_refused(acme: Acme) -> None:
     client, _ = acme
-    refused: list[Exception] = []
+    rejected: list[Exception] = []
     made: list[SessionClient] = []
 
     def add_tenant(_: float) -> None:
         try:
             made.append(client.for_tenant("late"))
         except ClientClosed as error:
-            refused.append(error)
+            rejected.append(error)
 
     client.core.ports = client.core.ports._replace(cleanups=Cleanups(add_tenant))
     client.close(1.0)
     assert made == []
-    assert refused
+    assert rejected
 
 
 def request_of(tenant_id: str, session_id: str) -> CleanupRequest:
@@ -369,15 +369,15 @@ globex.session(user_id="u")
 child = os.fork()
 if child == 0:
     client.close()
-    refused = 0
+    rejected = 0
     for use in (
         lambda: globex.session(user_id="u"), lambda: globex.for_tenant("x"), lambda: globex.on_cleanup(lambda _: None)
     ):
         try:
             use()
         except ClientClosed:
-            refused += 1
-    assert refused == 3, refused
+            rejected += 1
+    assert rejected == 3, rejected
     assert globex.counters.sent == client.counters.sent == globex.flush(0.1) == 0
     globex.close()
     os._exit(0)

@@ -28,7 +28,7 @@ def test_a_run_takes_any_number_of_calls_of_the_same_model() -> None:
             with session.llm("large"):
                 pass
     assert len(call_events(memory)) == 9
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_model_call_reports_duration_tokens_and_cost() -> None:

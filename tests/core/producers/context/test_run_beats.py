@@ -38,7 +38,7 @@ def test_a_main_task_that_is_silent_for_a_minute_beats_every_five_seconds_with_t
         assert session.local_state == "Active"
     assert elapsed_of(memory) == [5.0 * number for number in range(1, 13)]
     assert {event.envelope.run_id for event in beats_of(memory)} == {run.run_id}
-    assert memory.rejections() == []
+    assert memory.rejected_records() == []
 
 
 def test_a_run_of_ten_minutes_with_heartbeats_never_hits_the_limit_of_thirty_seconds() -> None:
@@ -50,7 +50,7 @@ def test_a_run_of_ten_minutes_with_heartbeats_never_hits_the_limit_of_thirty_sec
 
 
 def test_without_heartbeats_a_run_hits_it_and_is_recorded_as_a_lost_connection() -> None:
-    client, memory = memory_client(on_timed_out=lambda _: None, on_refused=lambda _: None)
+    client, memory = memory_client(on_timed_out=lambda _: None, on_rejected=lambda _: None)
     with client, client.session(user_id="u", limits=SHORT) as session, session.run("train") as run:
         memory.silence(session)
         memory.advance(600)

@@ -121,7 +121,7 @@ def test_a_context_keeps_no_session_alive(client: SessionClient) -> None:
 
 def test_a_bound_function_has_its_session_in_any_context(client: SessionClient) -> None:
     with client.session(user_id="u") as session:
-        with session.marks(run_id="r"):
+        with session.metadata(run_id="r"):
             bound = session.bind(lambda text: (current_session(), session.info(text)))
         assert contextvars.Context().run(bound, "x")[0] is session
     assert current_session() is None

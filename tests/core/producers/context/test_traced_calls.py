@@ -115,7 +115,7 @@ def test_calls_within_calls_name_their_cause() -> None:
     def make_plan() -> None:
         look_up("x")
 
-    with client, client.session(user_id="u") as session, session.marks(run_id="run"):
+    with client, client.session(user_id="u") as session, session.metadata(run_id="run"):
         make_plan()
     plan, tool, _, plan_end = calls_of(memory)
     assert (plan.payload, plan.envelope.run_id) == (StepStarted("plan make_plan", 0), "run")

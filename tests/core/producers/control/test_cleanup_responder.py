@@ -37,8 +37,8 @@ def test_a_handler_that_returns_nothing_has_done_everything_in_order() -> None:
 
 
 def test_reports_are_put_in_the_order_that_was_asked_for() -> None:
-    told = [CleanupAction(name, done=True, at=n) for n, name in enumerate([*reversed(ACTIONS), "more"])]
-    assert [a.action for a in run_handler(request(), lambda _: told)] == [*ACTIONS, "more"]
+    reported = [CleanupAction(name, done=True, at=n) for n, name in enumerate([*reversed(ACTIONS), "more"])]
+    assert [a.action for a in run_handler(request(), lambda _: reported)] == [*ACTIONS, "more"]
 
 
 def test_what_a_handler_raises_fails_the_action_it_was_at() -> None:
@@ -132,14 +132,14 @@ def test_a_context_that_was_cleared_has_no_bytes_any_more(detail: str | None, le
         s.close()
         memory.advance(0)
         row = memory.fetch_session(s.session_id, None, 0.0)
-        told = {
+        reported = {
             type(event.payload): (event.envelope.context_bytes, event.envelope.occurred_at)
             for event in memory.events(s.session_id)[-2:]
         }
     assert row.state == "Terminated"
-    assert [size for size, _ in told.values()] == [None, left]
-    assert told[ResourcesReleased][1] <= told[SessionPhaseChanged][1]
-    assert memory.refusals() == []
+    assert [size for size, _ in reported.values()] == [None, left]
+    assert reported[ResourcesReleased][1] <= reported[SessionPhaseChanged][1]
+    assert memory.rejections() == []
 
 
 @pytest.mark.parametrize("fails_at", ["emitter", "emit"])

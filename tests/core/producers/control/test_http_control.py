@@ -1,4 +1,4 @@
-"""The control API's client against a server that says what it is told to."""
+"""The control API's client against a server that says what it is asked to."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from sessionary.producers import (
 from sessionary.producers.control import http_control
 from sessionary.producers.control.http_control import HttpControl, parse_session
 from sessionary.producers.ports import KnownSession, Verdict
-from sessionary.schemas.types import Refusal
+from sessionary.schemas.types import Rejection
 from tests.support.fake_control import ControlRequest, ControlResponse, control_server
 
 BODY: dict[str, Any] = {
@@ -34,8 +34,8 @@ BODY: dict[str, Any] = {
     "snapshot": {"snapshot_id": "snap_1", "state_json": '{"n":1}'},
     "limits": {"model_ms": 30_000},
     "deadline_ms": 5,
-    "refusals": [],
-    "verdict": {"partition": 1, "offset": 7, "outcome": "refused", "reason": "stale_epoch"},
+    "rejections": [],
+    "verdict": {"partition": 1, "offset": 7, "outcome": "rejected", "reason": "stale_epoch"},
     "position": {"partition": 1, "next_offset": 8},
 }
 
@@ -73,7 +73,7 @@ def test_it_reads_the_data_classes_that_it_can_write(given: dict[str, list[str]]
     assert parse_session({**BODY, **given}).data_classes == read
 
 
-def test_a_verdict_that_is_not_kept_is_neither_applied_nor_refused() -> None:
+def test_a_verdict_that_is_not_kept_is_neither_applied_nor_rejected() -> None:
     verdict = {"partition": 1, "offset": 7, "outcome": "not_kept", "reason": None}
     assert parse_session({**BODY, "verdict": verdict}).verdict == Verdict(applied=False, reason=None, kept=False)
 
@@ -143,7 +143,7 @@ CHANGES: dict[str, Any] = {
             "epoch": 2,
             "holder": None,
             "reason_code": "inactive",
-            "refusals": [{"offset": 7, "reason": "late", "event_id": "e"}],
+            "rejections": [{"offset": 7, "reason": "late", "event_id": "e"}],
             "verdict": None,
             "producer_seq": 4,
         }
@@ -166,7 +166,7 @@ def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
     assert changes.positions == {1: 8}
     (session,) = changes.sessions
     assert (session.state, session.epoch, session.reason_code, session.verdict) == ("Timeout", 2, "inactive", None)
-    assert (session.refusals, session.producer_seq) == ((Refusal(7, "late", "e"),), 4)
+    assert (session.rejections, session.producer_seq) == ((Rejection(7, "late", "e"),), 4)
     assert json.loads(asked[0].body) == {
         "tenant": "acme",
         "sessions": [
@@ -175,7 +175,7 @@ def test_it_polls_for_many_sessions_and_names_its_tenant() -> None:
                 "state": "Active",
                 "epoch": 2,
                 "holder": "p",
-                "refused_after": 5,
+                "rejected_after": 5,
                 "after": "1:7",
                 "producer_id": "p",
                 "last_seq": 3,

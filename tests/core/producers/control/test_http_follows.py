@@ -31,7 +31,7 @@ from tests.support.waiting import wait_until
 END = b"event: end\ndata: {}\n\n"
 
 
-def told(offset: int, version: int) -> bytes:
+def reported(offset: int, version: int) -> bytes:
     return message(f"1:{offset}", {**BODY, "version": version, "verdict": None})
 
 
@@ -46,7 +46,7 @@ def follower_at(url: str, timeout_s: float | None = None, **settings: Any) -> Se
 
 @pytest.mark.parametrize("chunked", [True, False])
 def test_states_are_read_from_any_pieces(chunked: bool) -> None:
-    sent = told(5, 1) + b":\n\n" + told(7, 2) + told(8, 3) + END
+    sent = reported(5, 1) + b":\n\n" + reported(7, 2) + reported(8, 3) + END
     pieces = [sent[n : n + 97] for n in range(0, len(sent), 97)]
     for parts in (pieces, [sent]):
         with stream_server(StreamAnswer(parts, chunked=chunked)) as server, follower_at(server.url) as follower:
@@ -62,7 +62,7 @@ def test_states_are_read_from_any_pieces(chunked: bool) -> None:
 def test_over_tls_too(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
     certificate = authority.issue("localhost")
-    parts = [told(5, 1), told(6, 2) + told(7, 3)]
+    parts = [reported(5, 1), reported(6, 2) + reported(7, 3)]
     with stream_server(StreamAnswer(parts, stays=True), certificate=certificate) as server:
         settings = {"control_ca_location": str(authority.file)}
         with follower_at(server.url, 0.2, **settings) as follower:
@@ -74,11 +74,11 @@ def test_over_tls_too(tmp_path: Path) -> None:
 
 def test_a_stream_that_ends_is_asked_for_again_after_its_last_message() -> None:
     answers = (
-        StreamAnswer([told(5, 1), told(6, 2)]),
-        StreamAnswer([told(7, 3)[:20]]),  # cut in the middle
+        StreamAnswer([reported(5, 1), reported(6, 2)]),
+        StreamAnswer([reported(7, 3)[:20]]),  # cut in the middle
         problem(503, "not_ready", Retry_After="1"),
         StreamAnswer([b"not a stream\xff\n"], chunked=False),
-        StreamAnswer([told(6, 2), told(9, 4), END]),
+        StreamAnswer([reported(6, 2), reported(9, 4), END]),
     )
     with stream_server(*answers) as server, follower_at(server.url) as follower:
         assert [view.version for view in follower] == [1, 2, 4]
@@ -103,7 +103,7 @@ def test_final_answers_are_errors(status: int, reason: str, error: type[Exceptio
 
 
 def test_an_archived_session_ends_the_iteration_after_a_state() -> None:
-    answers = StreamAnswer([told(5, 1)]), problem(410, "session_archived")
+    answers = StreamAnswer([reported(5, 1)]), problem(410, "session_archived")
     with stream_server(*answers) as server, follower_at(server.url) as follower:
         assert [view.version for view in follower] == [1]
         assert follower.is_archived
@@ -114,7 +114,7 @@ def test_workers_that_know_no_followers_or_have_too_many_are_asked_again() -> No
         problem(404, "not_found"),
         problem(405, "method_not_allowed"),
         problem(503, "too_many_followers"),
-        StreamAnswer([told(5, 1), END]),
+        StreamAnswer([reported(5, 1), END]),
     )
     with stream_server(*answers) as server, follower_at(server.url) as follower:
         assert [view.version for view in follower] == [1]
@@ -125,8 +125,8 @@ def test_a_wait_ends_in_its_time_and_loses_nothing() -> None:
     released = threading.Event()
 
     def parts() -> Any:
-        sent = told(6, 2)
-        yield told(5, 1)
+        sent = reported(6, 2)
+        yield reported(5, 1)
         yield sent[:30]
         released.wait(20)
         yield sent[30:] + END
@@ -143,7 +143,7 @@ def test_a_wait_ends_in_its_time_and_loses_nothing() -> None:
 
 def test_a_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_follows, "SILENT_S", 0.2)
-    answers = StreamAnswer([told(5, 1)], stays=True), StreamAnswer([told(6, 2), END])
+    answers = StreamAnswer([reported(5, 1)], stays=True), StreamAnswer([reported(6, 2), END])
     with stream_server(*answers) as server, follower_at(server.url) as follower:
         assert [view.version for view in follower] == [1, 2]
         assert len(server.asked) == 2
@@ -151,7 +151,7 @@ def test_a_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_closing_frees_the_connection_whether_a_thread_waits_or_not(waits: bool) -> None:
-    with stream_server(StreamAnswer([told(5, 1)], stays=True)) as server:
+    with stream_server(StreamAnswer([reported(5, 1)], stays=True)) as server:
         follower = follower_at(server.url)
         assert next(follower).version == 1
         stream: Any = follower._stream
@@ -209,7 +209,7 @@ def test_a_chunked_body_is_decoded_from_any_pieces(chunks: list[bytes], cuts: li
     assert body.is_over
 
 
-def test_what_is_no_such_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_such_stream_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in (b"<html>\r\n", b"x" * 2_000):
         with pytest.raises(ValueError, match=r"invalid literal|without a size"):
             ChunkedBody().take_bytes(wrong)

@@ -80,7 +80,7 @@ def fail_in_write(session: Session) -> None:
         work()
 
 
-def test_a_run_is_told_with_its_contents_and_its_last_checkpoint(
+def test_a_run_is_reported_with_its_contents_and_its_last_checkpoint(
     client: SessionClient, reads: RunReads, memory: InMemoryTransport
 ) -> None:
     with client.session(user_id="u") as session:
@@ -97,7 +97,7 @@ def test_a_run_is_told_with_its_contents_and_its_last_checkpoint(
     assert abs(at - memory.now_ms) < 60_000
 
 
-def test_steps_and_calls_are_told_in_order_and_without_contents(client: SessionClient, reads: RunReads) -> None:
+def test_steps_and_calls_are_reported_in_order_and_without_contents(client: SessionClient, reads: RunReads) -> None:
     with client.session(user_id="u") as session:
         fail_in_write(session)
         of_run = session.session_id, "r/1"
@@ -135,15 +135,17 @@ def test_a_call_that_runs_names_its_reservation(
     ]
 
 
-def test_a_verdict_is_told_with_the_record(client: SessionClient, reads: RunReads, memory: InMemoryTransport) -> None:
+def test_a_verdict_is_reported_with_the_record(
+    client: SessionClient, reads: RunReads, memory: InMemoryTransport
+) -> None:
     with client.session(user_id="u") as session, session.run("report", run_id="r") as run:
         run.report_progress(0.5)
         applied = memory.verdicts()[-1]
         session.emit(RunRunning(), run_id="unknown")
-        refused = memory.verdicts()[-1]
+        rejected = memory.verdicts()[-1]
         for event, verdict in (
             (applied, Verdict(applied=True, reason=None)),
-            (refused, Verdict(applied=False, reason="unknown_run")),
+            (rejected, Verdict(applied=False, reason="unknown_run")),
         ):
             after = event.partition, event.offset
             found = reads.fetch_run(session.session_id, "r", after, TIMEOUT_S)
@@ -162,7 +164,7 @@ def test_what_does_not_exist_is_none(client: SessionClient, reads: RunReads) -> 
             assert reads.fetch_call(session.session_id, "r", "k", None, TIMEOUT_S) is None
 
 
-def test_turns_are_told_in_order_and_only_the_last_ones(client: SessionClient, reads: RunReads) -> None:
+def test_turns_are_reported_in_order_and_only_the_last_ones(client: SessionClient, reads: RunReads) -> None:
     with client.session(user_id="u") as session:
         session.message("user", "Hello")
         with session.run("report", run_id="r/1"):
@@ -179,7 +181,9 @@ def test_turns_are_told_in_order_and_only_the_last_ones(client: SessionClient, r
     assert first.at_ms <= second.at_ms <= third.at_ms
 
 
-def test_artifacts_are_told_with_their_run_or_session(client: SessionClient, reads: RunReads, tmp_path: Path) -> None:
+def test_artifacts_are_reported_with_their_run_or_session(
+    client: SessionClient, reads: RunReads, tmp_path: Path
+) -> None:
     library = ArtifactLibrary(tmp_path)
     with client.session(user_id="u") as session:
         with session.run("report", run_id="r/1"):
@@ -193,7 +197,7 @@ def test_artifacts_are_told_with_their_run_or_session(client: SessionClient, rea
     assert of_session == ArtifactView(stream.artifact_id, "log", stream.uri, "open", 5, None)
 
 
-def test_what_a_session_is_at_is_told_without_contents(client: SessionClient, reads: RunReads) -> None:
+def test_what_a_session_is_at_is_reported_without_contents(client: SessionClient, reads: RunReads) -> None:
     send = tool(name="send", effect="write", key=lambda text: text)(str.upper)
     with client.session(user_id="u") as session:
         send("k")
@@ -204,10 +208,10 @@ def test_what_a_session_is_at_is_told_without_contents(client: SessionClient, re
     in_run, outside = (CallView("send", key, "succeeded", 1, side_effect=True) for key in ("x", "k"))
     run_view = RunView("r/2", "attached", "report", "running", reason_code="running")
     at_work = RunAtWork(run_view, [StepView("send", "succeeded", 1)], [in_run])
-    (told,) = found.runs
-    assert told.run.checkpoint is not None
-    assert told._replace(run=told.run._replace(checkpoint=None)) == at_work
-    assert found == ExecutionView([told], [outside])
+    (reported,) = found.runs
+    assert reported.run.checkpoint is not None
+    assert reported._replace(run=reported.run._replace(checkpoint=None)) == at_work
+    assert found == ExecutionView([reported], [outside])
 
 
 def test_the_parts_of_an_unknown_session_are_lost(reads: RunReads) -> None:
@@ -287,10 +291,10 @@ def test_a_failed_run_may_be_resumed_for_a_day_and_its_call_is_answered_again_as
         assert sent == ["early", "late"]
         memory.advance(120)
         session.emit(RunResumed(), run_id="late")
-        assert (memory.verdicts()[-1].outcome, memory.verdicts()[-1].reason) == ("refused", "resume_expired")
+        assert (memory.verdicts()[-1].outcome, memory.verdicts()[-1].reason) == ("rejected", "resume_expired")
 
 
-def test_an_interrupted_run_goes_on_by_what_is_told(client: SessionClient, memory: InMemoryTransport) -> None:
+def test_an_interrupted_run_goes_on_by_what_is_reported(client: SessionClient, memory: InMemoryTransport) -> None:
     calls: list[str] = []
 
     @tool(name="order", effect="write", deadline=1, query=lambda key: TookEffect("sent"))
@@ -304,7 +308,7 @@ def test_an_interrupted_run_goes_on_by_what_is_told(client: SessionClient, memor
         done = list(run.items(range(7), name="collect"))
         with pytest.raises(KeyboardInterrupt):
             run.step("order", order, "x")
-        run._leave_marks()
+        run._leave_metadata()
         memory.advance(2)
         plan = session.resume_run("r").resume_plan()
         assert (plan.state, plan.done, plan.to_retry, plan.next) == ("paused", ("collect",), ("order",), "order")

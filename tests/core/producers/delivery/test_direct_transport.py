@@ -69,7 +69,9 @@ def test_drop_counts_and_takes_the_number(closed_address: str, tmp_path: Path) -
 
 
 class FakeKafka:
-    """Stands for `KafkaProducer`: keeps what each producer was given, and delivers when told to."""
+    """Stands for `KafkaProducer`: keeps what each producer was given, and delivers when asked
+    to.
+    """
 
     def __init__(self, settings: object, on_error: object, on_poll: Callable[[], None], *more: object) -> None:
         self.on_poll = on_poll

@@ -165,13 +165,13 @@ def test_event_ids_are_random_uuids_also_in_a_forked_child(tmp_path: Path) -> No
     own = [ids.new_id(NOW_US) for _ in range(1_000)]
     assert all(str(uuid.UUID(one)) == one and uuid.UUID(one).version == 4 for one in own)
     assert {uuid.UUID(one).variant for one in own} == {uuid.RFC_4122}
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
     child = os.fork()
     if child == 0:
-        told.write_text("\n".join(ids.new_id(NOW_US) for _ in range(1_000)))
+        reported.write_text("\n".join(ids.new_id(NOW_US) for _ in range(1_000)))
         os._exit(0)
     os.waitpid(child, 0)
-    everything = [*own, *told.read_text().split(), *(ids.new_id(NOW_US) for _ in range(1_000))]
+    everything = [*own, *reported.read_text().split(), *(ids.new_id(NOW_US) for _ in range(1_000))]
     assert len(set(everything)) == 3_000
 
 
@@ -228,7 +228,7 @@ def test_ten_thousand_ended_sessions_leave_nothing_once_their_events_are_acknowl
 
 
 class LateTransport(InMemoryTransport):
-    """Keeps nothing but receipts, and acknowledges only when told to."""
+    """Keeps nothing but receipts, and acknowledges only when asked to."""
 
     def __init__(self) -> None:
         super().__init__()

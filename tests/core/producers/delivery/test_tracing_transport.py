@@ -72,10 +72,12 @@ def test_events_from_a_template_have_their_own_headers_and_context() -> None:
             session.activity("llm")
     records = memory.records()
     sent = [span for span in spans.ended if span.name == "send sessionary.events"]
-    told = [dict(record.headers) for record in records]
-    assert len(told) == len(sent) > 8
-    assert [headers["ce_id"].decode() for headers in told] == [record.event_id for record in records]
-    assert [headers["traceparent"].decode() for headers in told] == [format_traceparent(span.context) for span in sent]
+    reported = [dict(record.headers) for record in records]
+    assert len(reported) == len(sent) > 8
+    assert [headers["ce_id"].decode() for headers in reported] == [record.event_id for record in records]
+    assert [headers["traceparent"].decode() for headers in reported] == [
+        format_traceparent(span.context) for span in sent
+    ]
 
 
 def test_a_context_that_the_caller_names_is_the_parent() -> None:

@@ -5,7 +5,7 @@ from contextvars import copy_context
 
 import pytest
 
-from sessionary.producers import QuotaExceeded, Refused, Run, Session, SessionClient
+from sessionary.producers import QuotaExceeded, Rejected, Run, Session, SessionClient
 from sessionary.producers.testing import InMemoryTransport, MemoryQuota, memory_client
 from sessionary.producers.testing.memory_runs import MemoryRuns
 from sessionary.schemas.errors import Invalid
@@ -77,7 +77,7 @@ def test_a_run_waits_for_the_next_window_of_tokens() -> None:
             assert memory.now_ms // 600_000 == began_ms // 600_000 + 1
         with other.run("report"):
             assert memory.now_ms // 600_000 == began_ms // 600_000 + 1
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_run_is_rejected_once_the_tokens_are_used_up() -> None:
@@ -128,9 +128,9 @@ def test_a_resumed_run_asks_again() -> None:
         assert state_of(memory, session, run) == "completed"
 
 
-def test_a_refused_beginning_is_no_matter_of_quotas() -> None:
+def test_a_rejected_beginning_is_no_matter_of_quotas() -> None:
     client, session, _ = begin()
-    with client, session.run("report", run_id="r1"), pytest.raises(Refused, match="illegal_transition"):
+    with client, session.run("report", run_id="r1"), pytest.raises(Rejected, match="illegal_transition"):
         session.run("report", run_id="r1").__enter__()
 
 

@@ -63,7 +63,7 @@ def test_a_run_that_dies_at_any_moment_completes_with_each_effect_once(dies_at: 
         run.__enter__()
         with pytest.raises(KeyboardInterrupt):
             shop.work(run)
-        run._leave_marks()
+        run._leave_metadata()
         memory.advance(2)  # the deadline of a call that was cut off
         with session.resume_run("r") as resumed:
             assert shop.work(resumed) == len(ITEMS)

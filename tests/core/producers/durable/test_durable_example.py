@@ -11,4 +11,4 @@ def test_the_example_sends_one_message(capsys: pytest.CaptureFixture[str]) -> No
     with client, client.session(user_id="ada") as session:
         assert [answer_ticket(session, "ticket-1") for _ in range(2)] == ["#ops-1", "#ops-1"]
     assert capsys.readouterr().out == "sent to #ops no network: restart the router\n"
-    assert memory.refusals() == []
+    assert memory.rejections() == []

@@ -63,11 +63,13 @@ def test_a_model_that_would_plan_otherwise_now_is_not_asked_again() -> None:
             second.carry_out(run)
     assert started_steps(memory) == ["plan", "search", "write", "write", "send"]
     assert (first.asked, second.asked) == (1, 0)
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_after_half_an_hour_of_silence_a_run_goes_on_at_its_last_checkpoint() -> None:
-    """Its session has timed out meanwhile; the agent that resumes it is told what was going on."""
+    """Its session has timed out meanwhile; the agent that resumes it is reported what was going
+    on.
+    """
     client, memory = memory_client()
     parsed: list[str] = []
 
@@ -102,7 +104,7 @@ def test_after_half_an_hour_of_silence_a_run_goes_on_at_its_last_checkpoint() ->
         parse(run)
         run.step("sum", len, parsed)
     assert parsed == [*PAGES[:72], *PAGES[70:]]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_three_runs_of_one_user_side_by_side_have_states_of_their_own() -> None:
@@ -123,7 +125,7 @@ def test_three_runs_of_one_user_side_by_side_have_states_of_their_own() -> None:
             assert (run.run_id, run.state) == ("r", "running")
             assert [step.name for step in steps] == [f"step-{step}" for step in range(number + 1)]
             assert session.resume_run("r").resume_plan().request == number
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_each_of_ten_tool_calls_reads_what_the_one_before_wrote() -> None:
@@ -145,7 +147,7 @@ def test_each_of_ten_tool_calls_reads_what_the_one_before_wrote() -> None:
         assert [note(number) for number in range(10)] == [*range(2, 12)]
     updates = [event.payload for event in memory.events() if isinstance(event.payload, StateUpdated)]
     assert [(update.base_version, update.new_version) for update in updates] == [(n, n + 1) for n in range(1, 11)]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 @pytest.mark.parametrize("age_s", [10 * 60, 5 * 3_600, 20 * 86_400], ids=["minutes", "hours", "days"])

@@ -72,7 +72,7 @@ def leave(session: Session) -> None:
     """Let the process of run `r` die: nothing says that it ended."""
     run = session.run("report", run_id="r")
     run.__enter__()
-    run._leave_marks()
+    run._leave_metadata()
 
 
 def test_a_large_result_of_a_tool_is_an_artifact_and_comes_back(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_large_result_of_a_tool_is_an_artifact_and_comes_back(tmp_path: Path) 
     assert len(succeeded.result_json) < 1_000
     assert client.artifacts is not None
     assert json.loads(client.artifacts.load(reference["artifact_ref"])) == LARGE
-    assert [judged.reason for judged in memory.refusals()] == ["call_succeeded"]
+    assert [judged.reason for judged in memory.rejections()] == ["call_succeeded"]
 
 
 @pytest.mark.parametrize(("size", "count"), [(VALUE_BYTES_MAX, 0), (VALUE_BYTES_MAX + 1, 1)])
@@ -131,7 +131,7 @@ def test_a_resumed_run_loads_the_large_output_of_a_step_by_its_hash(tmp_path: Pa
             output: object = again.step("collect", source.read)
             assert output == LARGE
     assert source.calls == 1
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 class ReadStore(FolderStore):
@@ -154,7 +154,7 @@ def test_a_resumed_run_reads_no_body_that_it_does_not_need(tmp_path: Path) -> No
         with session.resume_run("r") as run:
             for number in range(3):
                 run.step(f"step-{number}", Source([*LARGE["pages"], f"{number}"]).read)
-            run._leave_marks()
+            run._leave_metadata()
         before = list(store.names_read)
         with session.resume_run("r") as again:
             assert again.resume_plan().done == ("step-0", "step-1", "step-2")
@@ -162,7 +162,7 @@ def test_a_resumed_run_reads_no_body_that_it_does_not_need(tmp_path: Path) -> No
             last: object = again.step("step-2", Source(None).read)
             assert last == [*LARGE["pages"], "2"]
     assert len(store.names_read) == len(before) + 1
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_the_large_result_of_a_run_is_an_artifact(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_the_answer_of_a_query_may_be_large(tmp_path: Path) -> None:
         run.__enter__()
         with pytest.raises(KeyboardInterrupt):
             order()
-        run._leave_marks()
+        run._leave_metadata()
         memory.advance(2)
         with session.resume_run("r"):
             assert order() == LARGE

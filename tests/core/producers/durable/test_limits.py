@@ -42,11 +42,11 @@ def test_a_run_declared_longer_than_an_attached_one_may_take_is_refused_with_a_h
             session.run("train", expected_ms=900_001)
         with session.run("train", expected_ms=900_000), session.run("train", mode="detached", expected_ms=10**8):
             pass
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_task_that_beats_for_ever_is_ended_at_the_hard_limit() -> None:
-    client, memory = memory_client(on_refused=lambda _: None)
+    client, memory = memory_client(on_rejected=lambda _: None)
     limits = Limits(attached_run_ms=300_000, idle_ms=10**7)  # as of a gateway: five minutes
     with client, client.session(user_id="u", limits=limits) as session, session.run("train") as run:
         memory.advance(299.9)
@@ -68,7 +68,7 @@ def test_a_task_that_beats_for_ever_is_ended_at_the_hard_limit() -> None:
     ],
 )
 def test_each_limit_fires_with_its_own_reason(limits: Limits, seconds: int, reason: str) -> None:
-    client, memory = memory_client(on_refused=lambda _: None, on_timed_out=lambda _: None)
+    client, memory = memory_client(on_rejected=lambda _: None, on_timed_out=lambda _: None)
     with client, client.session(user_id="u", limits=limits) as session, session.run("train"):
         if reason == "inactive":
             memory.silence(session)
@@ -114,7 +114,7 @@ def test_a_step_over_its_limit_fails_alone_and_is_retried() -> None:
         assert run.step("draft", lambda: "text", limit_ms=20_000) == "text"
     assert [started.attempt for started in payloads(memory, StepStarted)] == [1, 2]
     assert payloads(memory, StepFailed) == []  # the processor knew
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_tool_over_its_share_becomes_unknown_alone_and_may_be_tried_again() -> None:
@@ -153,7 +153,7 @@ def test_a_message_for_people_is_there_while_the_tool_call_still_runs() -> None:
         run.step("collect", search)
     assert seen[-2:] == ["tool_call_started", "session_activity"]
     assert "tool_call_succeeded" not in seen
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_the_limits_of_a_session_nest() -> None:

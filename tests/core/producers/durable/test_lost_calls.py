@@ -31,7 +31,7 @@ def reach_the_call(session: Session, orders: Orders, items: int) -> None:
         break
     else:
         orders.send("a")
-    run._leave_marks()
+    run._leave_metadata()
 
 
 def forget_call(memory: InMemoryTransport, session: Session) -> None:
@@ -75,7 +75,7 @@ def test_a_call_whose_record_is_there_is_not_asked_about() -> None:
         with session.resume_run("r"):
             assert orders.send("a") == "sent"
     assert orders.calls == ["a"]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_person_resolves_the_call_of_a_run_that_outlived_its_session() -> None:
@@ -89,7 +89,7 @@ def test_a_person_resolves_the_call_of_a_run_that_outlived_its_session() -> None
     run.__enter__()
     with pytest.raises(KeyboardInterrupt):
         send("a")
-    run._leave_marks()
+    run._leave_metadata()
     memory.silence(session)
     memory.advance(3_600)
     assert memory.find_row(session.session_id).state == "Terminated"
@@ -97,7 +97,7 @@ def test_a_person_resolves_the_call_of_a_run_that_outlived_its_session() -> None
     attached = other.attach(session.session_id)
     call_id = derived_id("acme", session.session_id, "r", KEY)
     attached.emit(ToolCallResolved(call_id, "send", KEY, "failed", None, "ann"), run_id="r", actor="ann")
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     with pytest.raises(SessionEnded):  # it is of no run that may go on
         attached.emit(ToolCallResolved(call_id, "send", KEY, "failed", None, "ann"))
     client.close()

@@ -99,7 +99,7 @@ def test_a_hundred_runs_that_fail_at_once_call_no_faster_than_allowed(clock: Flo
             run = session.run("report")
             run.__enter__()
             search(number)
-            run._leave_marks()
+            run._leave_metadata()
         ends = clock.run_all()
         events = [event.payload for event in memory.events()]
     assert ends == [TooManyRequests] * RUNS
@@ -129,7 +129,7 @@ def test_the_waits_of_a_hundred_failures_are_spread(clock: FlowClock) -> None:
             run = session.run("report")
             run.__enter__()
             lookup(number)
-            run._leave_marks()
+            run._leave_metadata()
         clock.run_all()
     assert clock.calls_s[:RUNS] == [0.0] * RUNS
     seconds = [clock.calls_s[RUNS * tries : RUNS * (tries + 1)] for tries in range(TRIES)]

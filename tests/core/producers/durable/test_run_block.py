@@ -100,7 +100,7 @@ def test_a_plan_given_at_the_start_is_replaced_too() -> None:
     assert PlanReplaced('["one"]', "") in [event.payload for event in run_events(memory)]
 
 
-def test_a_run_may_have_an_id_of_its_own_and_marks() -> None:
+def test_a_run_may_have_an_id_of_its_own_and_metadata() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session, session.run("report", run_id="r-7", actor="ops") as run:
         assert run.run_id == "r-7"
@@ -172,7 +172,7 @@ def test_a_detached_run_goes_on_while_its_session_is_held() -> None:
         session.resume()
     kinds = [type(event.payload) for event in run_events(memory)]
     assert kinds == [RunStarted, RunRunning, SessionPaused, RunRunning, ProgressReported, RunCompleted]
-    assert memory.rejections() == []
+    assert memory.rejected_records() == []
 
 
 def test_an_attached_run_is_paused_and_given_up_with_its_session() -> None:
@@ -192,11 +192,11 @@ def test_an_attached_run_is_paused_and_given_up_with_its_session() -> None:
     client.close()
 
 
-def test_an_event_of_a_run_that_never_began_is_refused() -> None:
+def test_an_event_of_a_run_that_never_began_is_rejected() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as session:
         session.progress(1, run_id="nowhere")
-    assert [rejection.reason for rejection in memory.rejections()] == ["unknown_run"]
+    assert [rejection.reason for rejection in memory.rejected_records()] == ["unknown_run"]
 
 
 def test_a_detached_run_ends_after_its_session_was_closed_and_no_other_work_does() -> None:
@@ -218,11 +218,11 @@ def test_a_detached_run_ends_after_its_session_was_closed_and_no_other_work_does
         runs["detached"].__exit__(None, None, None)
         completed = memory.verdicts()[-1]
         assert (completed.event_type, completed.outcome) == ("run_completed", "applied")
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
-def test_a_detached_run_that_ends_after_its_session_was_archived_is_refused() -> None:
-    client, memory = memory_client(on_refused=lambda _: None)
+def test_a_detached_run_that_ends_after_its_session_was_archived_is_rejected() -> None:
+    client, memory = memory_client(on_rejected=lambda _: None)
     with client, client.session(user_id="u") as session:
         run = session.run("report", mode="detached")
         run.__enter__()
@@ -230,6 +230,6 @@ def test_a_detached_run_that_ends_after_its_session_was_archived_is_refused() ->
         memory.advance(3 * 86_400)
         assert memory.audit(session.session_id)[-1].transition == "T14"
         run.__exit__(None, None, None)
-    assert [(judged.event_type, judged.reason) for judged in memory.refusals()] == [
+    assert [(judged.event_type, judged.reason) for judged in memory.rejections()] == [
         ("run_completed", "session_archived")
     ]

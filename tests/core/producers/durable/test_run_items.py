@@ -37,7 +37,7 @@ def die_in(session: Session, parser: Parser, pages: Sequence[str] = PAGES) -> No
     run.__enter__()
     with pytest.raises(KeyboardInterrupt):
         parser.parse_all(run, pages)
-    run._leave_marks()
+    run._leave_metadata()
 
 
 def checkpoints(memory: InMemoryTransport) -> list[CheckpointSaved]:
@@ -59,7 +59,7 @@ def test_a_run_killed_in_a_list_goes_on_at_its_last_checkpoint(dies_after: int, 
             second.parse_all(run)
     assert second.parsed == PAGES[goes_on_at - 1 :]
     assert len(first.parsed) - (goes_on_at - 1) < 5
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_list_is_a_step_that_is_done_once_over_all_attempts() -> None:
         run.__enter__()
         parser.parse_all(run, PAGES[:7])
         run.checkpoint("draft_made", "write")  # now the run's last checkpoint is not the list's
-        run._leave_marks()
+        run._leave_metadata()
         plan = session.resume_run("r").resume_plan()
         assert (plan.done, plan.next) == (("parse",), "write")
         with session.resume_run("r") as resumed:
@@ -89,7 +89,7 @@ def test_a_list_is_a_step_that_is_done_once_over_all_attempts() -> None:
     steps = [event.payload for event in memory.events() if isinstance(event.payload, StepStarted | StepSucceeded)]
     assert steps == [StepStarted("parse", 1, '{"items":true}'), StepSucceeded("parse", 1, '{"items":7}')]
     assert any(isinstance(event.payload, StepSkipped) for event in memory.events())
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_two_lists_need_two_names() -> None:
@@ -190,7 +190,7 @@ def test_lists_for_asyncio() -> None:
             async for number in run.items(numbers(), name="count"):
                 if number == 6:
                     break
-            run._leave_marks()
+            run._leave_metadata()
             async with session.resume_run("r") as resumed:
                 seen += [number async for number in resumed.items(numbers(), name="count")]
                 seen += [text async for text in resumed.items([10, 11], name="plain")]
@@ -245,7 +245,7 @@ def test_a_border_in_a_list_keeps_the_place_in_the_list() -> None:
         run.__enter__()
         with pytest.raises(KeyboardInterrupt):
             [order(page) for page in run.items(PAGES[:10], name="orders")]
-        run._leave_marks()
+        run._leave_metadata()
         last = places(memory)[-1]
         assert (last[0], *last[2:]) == ("orders", 7, "page-7")
         assert f"{last[1]}".startswith("before call order: ")
@@ -265,7 +265,7 @@ def test_the_kinds_of_checkpoints_are_the_usual_points_of_work() -> None:
     assert checkpoints(memory)[0] == CheckpointSaved(
         ids[0], "report", bytes_written=7, data_json='{"a":1}', kind="plan_made"
     )
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_text_that_is_generated_has_no_event_per_token() -> None:

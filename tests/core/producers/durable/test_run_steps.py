@@ -81,7 +81,7 @@ def die_in(session: Session, work: Callable[[Run], object]) -> None:
     run.__enter__()
     with pytest.raises(KeyboardInterrupt):
         work(run)
-    run._leave_marks()
+    run._leave_metadata()
 
 
 def test_a_step_is_recorded_and_its_output_handed_on() -> None:
@@ -95,7 +95,7 @@ def test_a_step_is_recorded_and_its_output_handed_on() -> None:
     ids = [envelope.step_id for envelope in events]
     assert ids[0::2] == ids[1::2]
     assert len(set(ids)) == 3
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_what_happens_in_a_step_belongs_to_it() -> None:
@@ -113,7 +113,7 @@ def test_a_step_without_output_stores_null() -> None:
         run.step("wait", lambda: None)
         assert run.step("wait", lambda: 7) is None
     assert StepSucceeded("wait", 1, "null") in payloads(memory)
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_failed_step_raises_its_error_and_fails_its_run() -> None:
@@ -187,7 +187,7 @@ def test_a_resumed_run_retries_what_failed_and_skips_what_succeeded() -> None:
     assert started == StepStarted("write", 2, '{"args":["write",10]}', reason=why)
     assert kinds(rest) == [StepSucceeded, StepStarted, StepSucceeded, RunCompleted]
     assert rest[-1] == RunCompleted("1000", None, 0)
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_run_goes_on_after_its_process_died_with_an_empty_list_of_messages() -> None:
@@ -207,7 +207,7 @@ def test_a_run_goes_on_after_its_process_died_with_an_empty_list_of_messages() -
     ]
     started = [payload for payload in payloads(memory) if isinstance(payload, StepStarted) and payload.name == "write"]
     assert [step.input_json for step in started] == ['{"args":["write",10]}'] * 2
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_complete_run_sends_nothing_and_tells_its_result() -> None:
@@ -251,7 +251,7 @@ def test_an_open_run_whose_step_failed_for_good_is_ended() -> None:
     failed = payloads(memory)[-1]
     assert isinstance(failed, RunFailed)
     assert failed.reason == "not resumed: step collect failed for good"
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_step_that_its_process_left_is_tried_again_for_that_reason() -> None:
@@ -264,7 +264,7 @@ def test_a_person_may_let_a_run_go_on_that_failed_for_good() -> None:
         first_attempt(session, Work(write=ValueError("bad month")), ValueError)
         with session.resume_run("r", actor="alice") as run:
             assert Work().do(run) == 1_000
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     reasons = [payload.reason for payload in payloads(memory) if isinstance(payload, RunResumed)]
     assert reasons == ["goes on, as a person asked; steps done: 1, to be tried again: 0"]
     assert isinstance(payloads(memory)[-1], RunCompleted)
@@ -322,7 +322,7 @@ def test_a_tool_that_succeeded_in_a_failed_step_is_not_called_again() -> None:
             assert run.step("notify", notify) == 1
     assert sent == ["hello"]
     assert [type(payload) for payload in payloads(memory)].count(ToolCallStarted) == 1
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_tool_has_another_key_in_another_step() -> None:
@@ -363,7 +363,7 @@ def test_a_run_with_an_unresolved_call_is_held_and_not_failed() -> None:
         with pytest.raises(ToolCallUnresolved), session.resume_run("r"):
             pass
         assert session.resume_run("r").resume_plan().state == "paused"
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_coroutine_functions_are_steps_and_runs_resume_with_asyncio() -> None:
@@ -391,4 +391,4 @@ def test_coroutine_functions_are_steps_and_runs_resume_with_asyncio() -> None:
 
     memory = asyncio.run(main())
     assert done == ["collect", "write", "write"]
-    assert memory.refusals() == []
+    assert memory.rejections() == []

@@ -10,7 +10,7 @@ from tests.core.producers.durable.test_tool import crash_in_call
 
 
 class LateRuns(MemoryRuns):
-    """Tells of a run what it told first, unless an event is waited for."""
+    """Tells of a run what it reported first, unless an event is waited for."""
 
     def __init__(self, memory: InMemoryTransport) -> None:
         super().__init__(memory)
@@ -52,7 +52,7 @@ def test_a_run_that_failed_just_now_goes_on_in_the_same_process(may_begin: bool)
         with resumed as run:
             carry_out(run)
     assert done == ["one", "two"]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     sent = [verdict.event.envelope.event_type for verdict in memory.verdicts()]
     assert (sent.count("run_started"), sent.count("run_resumed"), sent.count("run_completed")) == (1, 1, 1)
 
@@ -74,5 +74,5 @@ def test_a_run_that_goes_on_once_its_call_is_resolved_is_not_resumed_again() -> 
             second.attach(session.session_id).resume_run("r") as run,
         ):
             run.result = "done"
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     assert memory.verdicts()[-1].event.envelope.event_type == "run_completed"

@@ -48,7 +48,7 @@ def test_a_text_goes_on_where_the_last_checkpoint_was_saved(tmp_path: Path) -> N
         run.__enter__()
         with pytest.raises(KeyboardInterrupt):
             writer.write(run, dies_in=35)
-        run._leave_marks()
+        run._leave_metadata()
         before = len(memory.events())
         with session.resume_run("r") as resumed:
             artifact = writer.write(resumed).complete()

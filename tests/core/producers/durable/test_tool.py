@@ -58,7 +58,7 @@ def crash_in_call(session: Session, send: Callable[[Json], Json], run_id: str = 
     run.__enter__()
     with pytest.raises(KeyboardInterrupt):
         send("hello")
-    run._leave_marks()
+    run._leave_metadata()
 
 
 def test_a_call_is_reserved_then_made_then_completed() -> None:
@@ -76,7 +76,7 @@ def test_a_call_is_reserved_then_made_then_completed() -> None:
     assert succeeded.result_json == '{"sent":"hello"}'
     assert service.keys == [started.idem_key]
     assert len(started.idem_key) == 64
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     assert current_tool_key() is None
 
 
@@ -100,10 +100,10 @@ def test_a_call_that_succeeded_returns_its_stored_result() -> None:
     with client, client.session(user_id="u") as session, session.run("report"):
         assert [send("hello"), send(value="hello"), send("other")] == [{"sent": t} for t in ("hello", "hello", "other")]
     assert service.calls == ["hello", "other"]
-    assert [judged.reason for judged in memory.refusals()] == ["call_succeeded"]
+    assert [judged.reason for judged in memory.rejections()] == ["call_succeeded"]
 
 
-def test_refused_reservations_are_not_told() -> None:
+def test_rejected_reservations_are_not_reported() -> None:
     errors: list[Exception] = []
     send = tool(name="send")(Service().call)
     client, memory = memory_client(on_error=errors.append)
@@ -111,7 +111,7 @@ def test_refused_reservations_are_not_told() -> None:
         send("hello")
         send("hello")
         memory.advance(1)
-    assert len(memory.refusals()) == 1
+    assert len(memory.rejections()) == 1
     assert errors == []
 
 
@@ -150,7 +150,7 @@ def test_a_failure_that_may_pass_is_tried_again_with_growing_waits() -> None:
     assert [payload.try_number for payload in started] == [1, 2, 3, 4, 5, 6]
     assert len({payload.idem_key for payload in started}) == 1
     assert len({payload.tool_call_id for payload in started}) == 1
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("gone")])
@@ -176,7 +176,7 @@ def test_a_call_that_did_not_reach_its_service_is_repeated(error: Exception) -> 
     client, memory = memory_client()
     with client, client.session(user_id="u"):
         assert send("hello") == {"sent": "hello"}
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_after_five_retries_the_last_error_is_raised() -> None:
@@ -237,7 +237,7 @@ def test_a_call_may_wait_for_one_in_progress_and_take_its_outcome() -> None:
         crash_in_call(session, crash)
         with session.run("report", run_id="r", resume=True):
             assert send("hello") == {"sent": "hello"}
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def unresolved(session: Session, memory: InMemoryTransport) -> None:
@@ -276,7 +276,7 @@ def test_a_tool_that_can_be_asked_resolves_its_call(answer: TookEffect | None, c
     (resolved,) = [payload for payload in tool_payloads(memory) if isinstance(payload, ToolCallResolved)]
     assert (resolved.outcome, resolved.resolved_by) == ("failed" if calls else "succeeded", "query of send")
     assert asked == [resolved.idem_key]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_write_that_failed_after_its_effect_is_not_repeated_if_the_tool_can_be_asked() -> None:
@@ -296,7 +296,7 @@ def test_a_write_that_failed_after_its_effect_is_not_repeated_if_the_tool_can_be
     assert [type(payload) for payload in tool_payloads(memory)] == [ToolCallStarted, ToolCallSucceeded]
 
 
-def test_a_result_that_json_cannot_hold_is_told_and_its_call_not_repeated() -> None:
+def test_a_result_that_json_cannot_hold_is_reported_and_its_call_not_repeated() -> None:
     calls: list[int] = []
 
     @tool(effect="write")
@@ -368,4 +368,4 @@ def test_coroutine_functions_are_tools_too() -> None:
     assert send.__doc__ == "Send it."
     assert len(keys) == 3
     assert len(set(keys)) == 2
-    assert [judged.reason for judged in memory.refusals()] == ["call_succeeded"]
+    assert [judged.reason for judged in memory.rejections()] == ["call_succeeded"]

@@ -39,7 +39,7 @@ def test_a_failure_that_may_pass_is_recorded_as_retryable_and_tried_again(error:
     assert isinstance(second, ToolCallStarted)
     assert isinstance(succeeded, ToolCallSucceeded)
     assert [first.try_number, second.try_number] == [1, 2]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_tool_whose_effect_is_not_declared_is_treated_as_one_that_writes() -> None:

@@ -7,17 +7,17 @@ from sessionary.producers.testing import InMemoryTransport, memory_client
 
 
 class Stage:
-    """Clients of the services billing and shipping; what their callbacks were told."""
+    """Clients of the services billing and shipping; what their callbacks were notified."""
 
     def __init__(self) -> None:
-        self.told: list[Exception] = []
+        self.reported: list[Exception] = []
         self.arrived: list[Session] = []
         self.memory = InMemoryTransport()
         self.source = self.client("billing")
         self.target = self.client("shipping")
 
     def client(self, service_id: str) -> SessionClient:
-        return memory_client(service_id=service_id, memory=self.memory, on_error=self.told.append)[0]
+        return memory_client(service_id=service_id, memory=self.memory, on_error=self.reported.append)[0]
 
     def take(self) -> None:
         self.target.accept_migrations(self.arrived.append)

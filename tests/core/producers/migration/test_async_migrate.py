@@ -22,7 +22,7 @@ def test_asyncio_moves_sessions_and_takes_them() -> None:
             assert await moved.update_state({"n": 2}) == 2
             with pytest.raises(SessionFenced):
                 await session.activity("x")
-        assert (stage.memory.refusals(), stage.told) == ([], [])
+        assert (stage.memory.rejections(), stage.reported) == ([], [])
 
     asyncio.run(run())
 
@@ -35,9 +35,9 @@ def test_asyncio_s_function_may_fail_and_needs_a_loop() -> None:
         stage = Stage()
         AsyncSessionClient.wrap(stage.target).accept_migrations(fail)
         await asyncio.to_thread(stage.session().migration.move, to="shipping")
-        while not stage.told:
+        while not stage.reported:
             await asyncio.sleep(0)
-        return stage.told
+        return stage.reported
 
     (error,) = asyncio.run(run())
     assert f"{error}" == "no room"

@@ -13,7 +13,7 @@ from sessionary.producers import (
     NotAllowed,
     ProducerError,
     ProducerSettings,
-    Refused,
+    Rejected,
     Session,
     SessionClient,
     SessionEnded,
@@ -45,7 +45,7 @@ def test_a_session_moves_with_its_state_and_the_target_works_on() -> None:
         "u",
         ("personal",),
     )
-    assert (stage.memory.refusals(), stage.told) == ([], [])
+    assert (stage.memory.rejections(), stage.reported) == ([], [])
 
 
 def test_the_target_beats_for_the_session_and_the_source_does_not() -> None:
@@ -73,7 +73,7 @@ def test_the_source_has_left_and_no_poll_reports_it() -> None:
             assert (raised.value.holder, raised.value.epoch) == (stage.target.producer_id, 2)
     sent = len(stage.memory.events())
     stage.memory.advance(60)
-    assert (stage.told, len(stage.memory.events())) == ([], sent)
+    assert (stage.reported, len(stage.memory.events())) == ([], sent)
 
 
 def test_the_source_is_asked_to_clean_up_and_says_nothing_of_the_session_but_that() -> None:
@@ -86,7 +86,7 @@ def test_the_source_is_asked_to_clean_up_and_says_nothing_of_the_session_but_tha
     stage.memory.advance(0)
     assert [(each.reason_code, each.service_id, each.epoch) for each in asked] == [("migrated", "billing", 1)]
     assert stage.types(session)[3:] == ["resources_released"]
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
     assert stage.memory.view_session(session).state == "Active"
 
 
@@ -100,7 +100,7 @@ def test_a_session_comes_back_to_the_client_that_it_left() -> None:
     stage.memory.advance(1)
     assert stage.arrived[0].migration.move(to="billing").epoch == 3
     assert back[0].update_state({"n": 1}) == 2
-    assert (stage.memory.refusals(), stage.told) == ([], [])
+    assert (stage.memory.rejections(), stage.reported) == ([], [])
 
 
 @pytest.mark.parametrize("ttl_s", [1.0, 60.0])
@@ -115,7 +115,7 @@ def test_a_silent_target_aborts_it_and_the_session_goes_on(ttl_s: float) -> None
     view = session.sync()
     assert view.migration is not None
     assert (view.state, view.epoch, view.migration.step, session.local_state) == ("Active", 1, "aborted", "Active")
-    assert stage.told == []
+    assert stage.reported == []
 
 
 class Deaf(Stage):
@@ -128,7 +128,7 @@ class Deaf(Stage):
         def load(request: Any, on_receipt: Any) -> None:
             if request.step == "offered":
                 session = self.target.core.open_attached(request.session_id, None, may_beat=False)
-                Migration(session).tell_loaded(request.migration_id)
+                Migration(session).report_loaded(request.migration_id)
 
         port.start(load)
 
@@ -143,7 +143,7 @@ def test_a_session_that_was_held_goes_on_beating_and_working() -> None:
     stage.memory.advance(100)
     assert session.sync().state == "Active"
     session.activity("on")
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
 
 
 def test_a_session_that_is_read_while_it_is_held_is_active_again_if_that_ends() -> None:
@@ -159,10 +159,10 @@ def test_a_session_that_is_read_while_it_is_held_is_active_again_if_that_ends() 
     assert stage.memory.view_session(session).state == "Active"
     assert stage.memory.heartbeats()[-1].envelope.producer_id == stage.source.producer_id
     session.activity("on")
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
 
 
-def test_what_is_sent_while_it_is_held_is_refused_and_told() -> None:
+def test_what_is_sent_while_it_is_held_is_rejected_and_reported() -> None:
     stage = Deaf()
     stage.take()
     session = stage.session()
@@ -170,7 +170,7 @@ def test_what_is_sent_while_it_is_held_is_refused_and_told() -> None:
     stage.memory.advance(0)
     session.activity("too late")
     stage.memory.advance(1)
-    assert [f"{error}".rpartition(": ")[2] for error in stage.told] == ["illegal_transition"]
+    assert [f"{error}".rpartition(": ")[2] for error in stage.reported] == ["illegal_transition"]
 
 
 def _offer(migration_id: str) -> Any:
@@ -189,7 +189,7 @@ def test_a_paused_session_moves_and_stays_paused() -> None:
     assert arrived.local_state == "Paused"
     arrived.resume()
     arrived.activity("on")
-    assert (stage.memory.refusals(), stage.told) == ([], [])
+    assert (stage.memory.rejections(), stage.reported) == ([], [])
 
 
 def test_a_timed_out_session_moves_and_is_active_there() -> None:
@@ -206,14 +206,14 @@ def test_a_timed_out_session_moves_and_is_active_there() -> None:
     assert (arrived.local_state, stage.memory.view_session(arrived).state) == ("Active", "Active")
 
 
-def test_what_the_processor_refuses_is_raised_and_told_once() -> None:
+def test_what_the_processor_rejects_is_raised_and_reported_once() -> None:
     stage = Stage()
     session = stage.session()
     session.emit(_offer("m1"))
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(Rejected) as raised:
         session.migration.move(to="shipping")
     assert raised.value.reason == "migration_open"
-    assert stage.told == []
+    assert stage.reported == []
 
 
 def test_what_cannot_be_offered_sends_nothing() -> None:
@@ -260,7 +260,7 @@ def test_claim_is_a_take_over_by_its_plain_name() -> None:
     session = stage.session()
     claimed = stage.client("billing").claim(session.session_id, user_id="v")
     assert (claimed.epoch, claimed.state) == (2, {"cart": ["ü"]})
-    with pytest.raises(Refused) as raised:
+    with pytest.raises(Rejected) as raised:
         stage.target.claim(session.session_id)
     assert raised.value.reason == "owner_alive"
 
@@ -288,18 +288,18 @@ def test_a_closed_client_takes_no_migration() -> None:
     assert stage.arrived == []
 
 
-def test_steps_of_a_stranger_are_refused_and_raise_nothing_at_once() -> None:
+def test_steps_of_a_stranger_are_rejected_and_raise_nothing_at_once() -> None:
     stage = Stage()
     session = stage.session()
     session.emit(_offer("m1"))
     stranger = stage.client("stranger").attach(session.session_id)
     stranger.emit(SessionMigrationLoaded("m1"))
     stranger.emit(SessionMigrationAccepted("stranger", "m1", 1, "0" * 64))
-    assert [judged.reason for judged in stage.memory.refusals()] == ["not_owner", "not_owner"]
+    assert [judged.reason for judged in stage.memory.rejections()] == ["not_owner", "not_owner"]
 
 
 class Placeless:
-    """An offer whose place in the log the broker did not tell."""
+    """An offer whose position in the log the broker did not tell."""
 
     def __init__(self, session: Session) -> None:
         self._fetch = session.core.services.control.fetch_session

@@ -14,7 +14,7 @@ from sessionary.producers import Backlog, Counters, ProducerError, ProducerSetti
 from sessionary.producers.process.disabled_ports import DisabledTransport
 from sessionary.producers.testing import InMemoryTransport, memory_ports
 
-# Its SASL mechanism would be refused, its spool folder is a file: neither is looked at.
+# Its SASL mechanism would be rejected, its spool folder is a file: neither is looked at.
 _AGENT = """
 import os, sys, threading
 from sessionary.producers import SessionClient

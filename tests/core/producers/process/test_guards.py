@@ -56,12 +56,12 @@ def test_delivery_outlives_an_on_error_that_raises(
 
 
 def test_a_line_about_a_session_has_it_as_a_field(caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(error: Exception) -> None:
+    def reject(error: Exception) -> None:
         raise RuntimeError("listener")
 
     with caplog.at_level(logging.WARNING, "sessionary.producers"):
         log_error(SessionFenced("s1", "p1", 2))
-        guard_callback(refuse)(SessionFenced("s2", "p1", 2))
+        guard_callback(reject)(SessionFenced("s2", "p1", 2))
         log_error(ValueError("no session"))
     fields = [{name: line.__dict__.get(name) for name in ("session_id", "error_class")} for line in caplog.records]
     assert fields == [
@@ -72,11 +72,11 @@ def test_a_line_about_a_session_has_it_as_a_field(caplog: pytest.LogCaptureFixtu
 
 
 def test_what_a_callback_raises_is_logged_with_its_cause(caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(error: Exception) -> None:
+    def reject(error: Exception) -> None:
         raise RuntimeError("listener")
 
     with caplog.at_level(logging.ERROR, "sessionary.producers"):
-        guard_callback(refuse)(ValueError("the report"))
+        guard_callback(reject)(ValueError("the report"))
     assert "the report" in caplog.text
     assert "listener" in caplog.text
 
@@ -109,13 +109,13 @@ def test_an_expired_event_that_cannot_be_kept_aside_does_not_end_the_sender(
     old.append_frame(Frame(time.time_ns() // 1_000_000 - AGE_LIMIT_MS - 1_000, b"k", None, b"old"), None)
     old.close()
 
-    def refuse(spool: Spool, frame: Frame) -> Path:
+    def reject(spool: Spool, frame: Frame) -> Path:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(Spool, "store_aside", refuse)
+    monkeypatch.setattr(Spool, "store_aside", reject)
     errors: list[Exception] = []
     with new_client(of, errors) as client:
-        # It is told a moment after it was counted.
+        # It is reported a moment after it was counted.
         wait_until(lambda: any("too old" in str(error) for error in errors), 60, "the old event")
         assert (client.counters.expired, client.flush(0)) == (1, 0)
     assert any("too old" in str(error) and "Read-only file system" in str(error) for error in errors)

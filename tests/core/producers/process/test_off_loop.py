@@ -122,8 +122,8 @@ def test_a_session_that_is_left_by_a_cancelled_verb_ends_once_and_is_silent(
     applied = [type(each.event.payload) for each in memory.verdicts() if each.outcome == "applied"]
     assert [kind for kind in applied if kind in (SessionTerminated, SessionStartFailed)] == applied[-1:]
     # What was sent to end a session that was resumed after all came from the epoch before.
-    refused = [each.reason for each in memory.refusals()]
-    assert refused == (["stale_epoch"] if verb in ("resume", "recover") else [])
+    rejected = [each.reason for each in memory.rejections()]
+    assert rejected == (["stale_epoch"] if verb in ("resume", "recover") else [])
     memory.advance(600)
     assert (memory.heartbeats(), rig.errors) == ([], [])
     rig.client.sync_client.close()
@@ -161,7 +161,7 @@ def test_a_cancelled_update_comes_before_a_later_one_or_never(
     session = asyncio.run(main())
     assert session.state == {"n": 3}
     view = rig.memory.view_session(session.session_id)
-    assert (view.state_json, view.version, rig.memory.refusals()) == ('{"n":3}', session.version, [])
+    assert (view.state_json, view.version, rig.memory.rejections()) == ('{"n":3}', session.version, [])
 
 
 @pytest.mark.parametrize("may_block", [False, True], ids=["", "block"])
@@ -227,7 +227,7 @@ def test_under_policy_block_a_run_whose_entry_was_cancelled_is_cancelled(tmp_pat
     session_id, _run = asyncio.run(main())
     found = run_of(memory, session_id, "r")
     assert found is not None
-    assert (found.state, memory.refusals()) == ("cancelled", [])
+    assert (found.state, memory.rejections()) == ("cancelled", [])
     memory.advance(30)
     assert beats_of_run(memory, "r") == 0
     assert memory.view_session(session_id).state == "Active"
@@ -261,7 +261,7 @@ def test_a_run_whose_resumption_was_cancelled_is_silent_and_may_be_resumed(may_b
     asyncio.run(resume())
     found = run_of(memory, session_id, "r")
     assert found is not None
-    assert (found.state, memory.refusals()) == ("completed", [])
+    assert (found.state, memory.rejections()) == ("completed", [])
 
 
 def test_a_run_that_begins_after_its_caller_has_left_does_not_beat(
@@ -310,7 +310,7 @@ def test_under_policy_block_a_block_whose_end_was_cancelled_ends(block: str, tmp
     session_id = asyncio.run(main())
     assert sent_types(memory)[-1] == ("run_completed" if block == "run" else "usage_recorded")
     memory.advance(30)
-    assert (beats_of_run(memory, "r"), memory.refusals()) == (0, [])
+    assert (beats_of_run(memory, "r"), memory.rejections()) == (0, [])
     assert memory.view_session(session_id).state == "Active"
 
 
@@ -340,7 +340,7 @@ def test_a_step_that_was_cancelled_while_it_is_recorded_leaves_a_run_that_ends(m
     session_id = asyncio.run(main())
     found = run_of(memory, session_id, "r")
     assert found is not None
-    assert (found.state, memory.refusals()) == ("cancelled", [])
+    assert (found.state, memory.rejections()) == ("cancelled", [])
     memory.advance(30)
     assert beats_of_run(memory, "r") == 0
 

@@ -84,7 +84,7 @@ def test_a_lost_update_says_so() -> None:
     assert "dropped" in str(errors[0])
 
 
-def test_an_update_waits_for_nothing_if_it_is_told_so() -> None:
+def test_an_update_waits_for_nothing_if_it_is_asked_so() -> None:
     kafka = SlowKafka()
     session = client_of(kafka, "own", SOON).session(user_id="u", state={"n": 1})
     kafka.held = []

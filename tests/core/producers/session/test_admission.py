@@ -21,7 +21,7 @@ def test_a_session_within_the_quota_begins_and_frees_its_slot() -> None:
         for _ in range(3):
             with client.session(user_id="u1") as session:
                 assert session.sync().state == "Active"
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     kinds = [line.reason_code for line in memory.audit() if line.kind == "quota"]
     assert kinds == ["quota_granted"] * 3
 
@@ -52,12 +52,12 @@ def test_a_session_over_the_quota_waits_for_a_free_slot() -> None:
             assert second.sync().state == "Active"
             assert first.sync().state == "Terminated"
             assert any(beat.envelope.session_id == second.session_id for beat in memory.heartbeats())
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_session_over_the_quota_is_rejected() -> None:
-    refused: list[object] = []
-    client, memory = memory_client(quota=MemoryQuota(5_000, "reject", live_sessions=1), on_refused=refused.append)
+    rejected: list[object] = []
+    client, memory = memory_client(quota=MemoryQuota(5_000, "reject", live_sessions=1), on_rejected=rejected.append)
     with client, client.session(user_id="u1"):
         with pytest.raises(QuotaExceeded) as raised:
             client.session(user_id="u2")
@@ -69,19 +69,19 @@ def test_a_session_over_the_quota_is_rejected() -> None:
         memory.advance(120)
     (ended,) = (line for line in memory.audit() if line.session_id == error.session_id and line.transition == "T03")
     assert ended.reason_code == "quota_exceeded"
-    assert refused == [], "the caller was told"
+    assert rejected == [], "the caller was notified"
 
 
-def test_a_rejected_session_that_nobody_started_is_told_as_refused() -> None:
-    refused: list[str] = []
+def test_a_rejected_session_that_nobody_started_is_reported_as_rejected() -> None:
+    rejected: list[str] = []
     client, memory = memory_client(
         quota=MemoryQuota(5_000, "reject", live_sessions=1),
-        on_refused=lambda event: refused.append(f"{event.event_type} {event.reason}"),
+        on_rejected=lambda event: rejected.append(f"{event.event_type} {event.reason}"),
     )
     with client, client.session(user_id="u1"):
         client.create(user_id="u2")
         memory.advance(60)
-        assert refused == ["session_created quota_exceeded"]
+        assert rejected == ["session_created quota_exceeded"]
 
 
 def test_a_session_that_waited_long_enough_ends() -> None:
@@ -104,7 +104,7 @@ def test_a_created_session_waits_when_it_is_started() -> None:
         first.close()
         with second.start():
             assert not second.sync().awaits_quota
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_session_that_ends_while_it_waits_says_so() -> None:

@@ -127,7 +127,7 @@ def test_a_session_that_was_left_while_its_verdict_was_open_ends_at_the_epoch_of
                 await asyncio.sleep(BEAT_S)
         await wait_for_silence(client, memory, left.session_id)
         assert left.local_state == "Terminated"
-        assert memory.outcomes.count("refused stale_epoch") == granted
+        assert memory.outcomes.count("rejected stale_epoch") == granted
         client.close()
         assert errors == []
 

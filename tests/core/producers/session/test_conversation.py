@@ -81,7 +81,7 @@ def count_rows(memory: InMemoryTransport) -> int:
 
 
 @pytest.mark.parametrize("last", [-1, 201])
-def test_a_number_of_turns_out_of_bounds_is_refused(last: int) -> None:
+def test_a_number_of_turns_out_of_bounds_is_rejected(last: int) -> None:
     client, _ = memory_client()
     with client, client.session(user_id="u") as session:
         for ask in (session.conversation.read, lambda last: client.conversation(session.session_id, last)):
@@ -111,12 +111,12 @@ def test_a_large_turn_needs_a_library_and_is_an_artifact_then(tmp_path: Path) ->
             assert artifact.size_bytes == len(LARGE.encode())
             (reference,) = shared.conversation.read(last=1, load_artifacts=False)
             summary = f"16,385 characters: {LARGE[:200]}"
-            told = {"artifact_ref": f"artifact:message:{artifact.sha256}", "summary": summary}
-            assert json.loads(reference.content or "") == told
+            reported = {"artifact_ref": f"artifact:message:{artifact.sha256}", "summary": summary}
+            assert json.loads(reference.content or "") == reported
         with pytest.raises(SettingsError, match="turn 2"):
             session.conversation.read()
         assert [each.turn for each in session.conversation.read(load_artifacts=False)] == [1, 2]
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_text_that_only_looks_like_a_reference_stays_as_it_is(tmp_path: Path) -> None:

@@ -161,17 +161,17 @@ def test_bound_to_a_task_the_beats_end_when_it_is_done() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beats_with", "told"), [("task", "outside an asyncio task"), ("fibre", "use 'process', 'thread' or 'task'")]
+    ("beats_with", "reported"), [("task", "outside an asyncio task"), ("fibre", "use 'process', 'thread' or 'task'")]
 )
-def test_what_cannot_be_bound_is_refused_before_anything_is_sent(beats_with: Any, told: str) -> None:
+def test_what_cannot_be_bound_is_refused_before_anything_is_sent(beats_with: Any, reported: str) -> None:
     client, memory = memory_client()
-    with client, pytest.raises(Invalid, match=told):
+    with client, pytest.raises(Invalid, match=reported):
         client.session(user_id="u", beats_with=beats_with)
     assert memory.events() == []
 
 
 def test_a_forked_child_beats_for_its_own_sessions_only(tmp_path: Path) -> None:
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
     beats = Heartbeats(lambda error: None)
     parents, own = Counted(), Counted()
     beats.start_heartbeat(parents.send, BEAT_S)
@@ -183,12 +183,12 @@ def test_a_forked_child_beats_for_its_own_sessions_only(tmp_path: Path) -> None:
             before = parents.count
             beats.start_heartbeat(own.send, BEAT_S)
             wait_until(lambda: own.count > 10, 60, "beats of the child")
-            told.write_text(str(parents.count - before))
+            reported.write_text(str(parents.count - before))
             code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert told.read_text() == "0"
+    assert reported.read_text() == "0"
     beats.close(5.0)
 
 

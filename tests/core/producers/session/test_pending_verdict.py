@@ -1,4 +1,4 @@
-"""Waiting for the processor: epochs, refusals, no answer, no offset."""
+"""Waiting for the processor: epochs, rejections, no answer, no offset."""
 
 import gc
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 from sessionary.producers import (
     DeliveryFailed,
     ProducerSettings,
-    Refused,
+    Rejected,
     Session,
     SessionLost,
     Unavailable,
@@ -43,14 +43,14 @@ def test_the_epoch_is_adopted_from_the_verdict_and_used_from_then_on() -> None:
     assert errored.error.error_class == "retryable"
 
 
-def test_a_refusal_is_raised_and_leaves_the_session_where_it_was() -> None:
+def test_a_rejection_is_raised_and_leaves_the_session_where_it_was() -> None:
     client, memory = memory_client()
     with client, client.session(user_id="u") as s:
         s.pause()
-        memory.refuse_next("max_duration_exceeded")
-        with pytest.raises(Refused) as refused:
+        memory.reject_next("max_duration_exceeded")
+        with pytest.raises(Rejected) as rejected:
             s.resume()
-        assert refused.value.reason == "max_duration_exceeded"
+        assert rejected.value.reason == "max_duration_exceeded"
         assert (s.local_state, s.epoch) == ("Paused", 1)
         s.resume()
         assert (s.local_state, s.epoch) == ("Active", 2)
@@ -72,21 +72,21 @@ def test_without_a_verdict_nothing_else_is_sent_and_nothing_twice() -> None:
     assert sent_types(memory).count("session_resumed") == 1
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_a_resume_whose_place_the_broker_does_not_know_is_told_by_the_epoch(refused: bool) -> None:
+@pytest.mark.parametrize("rejected", [False, True])
+def test_a_resume_whose_position_the_broker_does_not_know_is_known_by_the_epoch(rejected: bool) -> None:
     client, memory = memory_client(settings=ProducerSettings.from_env({}, verdict_timeout_s=0.3))
     send = memory.send
 
     def send_without_place(record: OutRecord, on_receipt: OnReceipt | None = None) -> None:
-        told = on_receipt and (lambda receipt: on_receipt(receipt._replace(offset=None)))
-        send(record, told)
+        reported = on_receipt and (lambda receipt: on_receipt(receipt._replace(offset=None)))
+        send(record, reported)
 
     with client, client.session(user_id="u", state={"n": 1}) as s:
         s.pause()
         memory.send = send_without_place  # type: ignore[method-assign]
-        if refused:
-            memory.refuse_next("version_conflict")
-            with pytest.raises(DeliveryFailed, match="place in the log is unknown"):
+        if rejected:
+            memory.reject_next("version_conflict")
+            with pytest.raises(DeliveryFailed, match="position in the log is unknown"):
                 s.resume()
             assert (s.local_state, s.epoch) == ("Paused", 1)
         else:
@@ -95,9 +95,9 @@ def test_a_resume_whose_place_the_broker_does_not_know_is_told_by_the_epoch(refu
     assert sent_types(memory).count("session_resumed") == 1
 
 
-@pytest.mark.parametrize("refused", [False, True])
-def test_a_verdict_that_is_no_longer_kept_is_told_by_the_sessions_state(
-    refused: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rejected", [False, True])
+def test_a_verdict_that_is_no_longer_kept_is_known_by_the_sessions_state(
+    rejected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, memory = memory_client()
     fetch_session = memory.fetch_session
@@ -109,11 +109,11 @@ def test_a_verdict_that_is_no_longer_kept_is_told_by_the_sessions_state(
     monkeypatch.setattr(memory, "fetch_session", fetch_from_a_new_owner)
     with client, client.session(user_id="u", state={"a": 1}) as session:
         session.pause()
-        if not refused:
+        if not rejected:
             assert session.resume() == {"a": 1}
             return
-        memory.refuse_next("stale_epoch")
-        with pytest.raises(Refused) as caught:
+        memory.reject_next("stale_epoch")
+        with pytest.raises(Rejected) as caught:
             session.resume()
         assert (caught.value.reason, session.local_state) == ("UNKNOWN", "Paused")
 
@@ -151,7 +151,7 @@ def test_a_session_beats_while_its_agent_waits_for_a_verdict_that_was_granted(le
         assert memory.verdicts()[-1].outcome == "applied"
     assert [line.transition for line in memory.audit() if line.fired_at] == []
     assert {beat.envelope.epoch for beat in memory.heartbeats()} == {2}
-    assert memory.rejections() == []
+    assert memory.rejected_records() == []
 
 
 @LEAD_TO_ACTIVE
@@ -175,25 +175,25 @@ def test_a_session_whose_event_is_not_delivered_sends_no_beat_ahead_of_it(leave:
         assert len(memory.heartbeats()) == 3 * BUDGET_S / 10
         assert memory.view_session(s).state == "Active"
         verb(s)
-    assert memory.rejections() == []
+    assert memory.rejected_records() == []
 
 
-@pytest.mark.parametrize("end", ["told", "lost", "detach", "close", "forget"])
+@pytest.mark.parametrize("end", ["reported", "lost", "detach", "close", "forget"])
 def test_what_waits_for_no_verdict_any_more_beats_no_more(end: str) -> None:
     client, memory = memory_client(settings=ProducerSettings.from_env({}, verdict_timeout_s=0.05))
     s: Session | None = client.session(user_id="u")
     assert s is not None
     s.pause()
-    memory.refuse_next("max_duration_exceeded")
+    memory.reject_next("max_duration_exceeded")
     memory.silence_control(silent=True)
     wait_in_vain(s, Session.resume)
     memory.advance(BUDGET_S)
     beats = memory.heartbeats()
     assert {beat.envelope.epoch for beat in beats} == {2}
-    assert [refused.reason for refused in memory.rejections()] == ["future_epoch"] * len(beats)
+    assert [rejected.reason for rejected in memory.rejected_records()] == ["future_epoch"] * len(beats)
     memory.silence_control(silent=False)
-    if end == "told":
-        with pytest.raises(Refused):
+    if end == "reported":
+        with pytest.raises(Rejected):
             s.resume()
         assert s.local_state == "Paused"
     elif end == "lost":
@@ -228,5 +228,5 @@ def test_a_taker_over_that_waits_for_its_verdict_beats_in_the_epoch_that_it_aske
         memory.silence_control(silent=False)
         Verdicts(taken.core).wait_take_over(pending)
         assert (taken.epoch, taken.local_state) == (3, "Active")
-    assert memory.rejections() == []
+    assert memory.rejected_records() == []
     assert [line.transition for line in memory.audit() if line.fired_at] == []

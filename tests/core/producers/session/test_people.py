@@ -10,11 +10,11 @@ import pytest
 from sessionary.producers import (
     Answer,
     AsyncSessionClient,
-    EventRefused,
+    EventRejected,
     Invalid,
     Limits,
     NotAllowed,
-    Refused,
+    Rejected,
     SessionEnded,
     SessionFenced,
     SessionGoesOn,
@@ -25,8 +25,8 @@ from sessionary.producers.session.conversation import Questions
 from sessionary.producers.testing import InMemoryTransport, memory_client
 
 
-class Told:
-    """What a client's callbacks were told, in order."""
+class Reported:
+    """What a client's callbacks were notified, in order."""
 
     def __init__(self, memory: InMemoryTransport | None = None, **options: Any) -> None:
         self.found: list[Any] = []
@@ -34,7 +34,7 @@ class Told:
         self.client, self.memory = memory_client(
             memory=memory,
             on_error=keep,
-            on_refused=keep,
+            on_rejected=keep,
             on_timed_out=keep,
             on_fenced=keep,
             on_paused=keep,
@@ -48,118 +48,118 @@ class Told:
 
 
 def test_the_holder_learns_that_it_is_held_and_goes_on_after_the_resume() -> None:
-    told = Told()
-    with told.client.session(user_id="u1", state={"step": 0}) as session:
+    reported = Reported()
+    with reported.client.session(user_id="u1", state={"step": 0}) as session:
         session.update_state({"step": 1})
-        told.memory.operator.pause(session, "look at it")
-        told.memory.advance(1)
-        assert told.kinds == [SessionHeld]
+        reported.memory.operator.pause(session, "look at it")
+        reported.memory.advance(1)
+        assert reported.kinds == [SessionHeld]
         assert session.local_state == "Paused"
         with pytest.raises(NotAllowed, match="others hold the session"):
             session.activity("llm")
-        told.memory.operator.resume(session)
-        told.memory.advance(1)
-        assert told.found[1:] == [SessionGoesOn(session.session_id, 2, "resumed")]
+        reported.memory.operator.resume(session)
+        reported.memory.advance(1)
+        assert reported.found[1:] == [SessionGoesOn(session.session_id, 2, "resumed")]
         assert (session.local_state, session.epoch) == ("Active", 2)
         session.activity("llm")
         assert session.update_state({"step": 2}) == 3
-        told.memory.advance(120)  # it beats again
+        reported.memory.advance(120)  # it beats again
         session.complete()
-    assert told.memory.refusals() == []
-    assert told.memory.view_session(session).reason_code == "completed"
-    paused = next(record for record in told.memory.audit() if record.transition == "T04")
-    last: Any = told.memory.events()[-1].payload
+    assert reported.memory.rejections() == []
+    assert reported.memory.view_session(session).reason_code == "completed"
+    paused = next(record for record in reported.memory.audit() if record.transition == "T04")
+    last: Any = reported.memory.events()[-1].payload
     assert (paused.actor, paused.snapshot_id) == ("operator", last.snapshot.parent_snapshot_id)
 
 
-def test_what_was_sent_meanwhile_is_refused_and_the_content_is_the_committed_one() -> None:
-    told = Told()
-    with told.client.session(user_id="u1", state={"step": 0}) as session:
-        told.memory.operator.pause(session)
+def test_what_was_sent_meanwhile_is_rejected_and_the_content_is_the_committed_one() -> None:
+    reported = Reported()
+    with reported.client.session(user_id="u1", state={"step": 0}) as session:
+        reported.memory.operator.pause(session)
         session.update_state({"step": 1})  # it does not know yet
-        told.memory.operator.resume(session)
-        told.memory.advance(1)
+        reported.memory.operator.resume(session)
+        reported.memory.advance(1)
         assert (session.state, session.version, session.epoch) == ({"step": 0}, 1, 2)
-        assert EventRefused in told.kinds
-        assert SessionFenced not in told.kinds
+        assert EventRejected in reported.kinds
+        assert SessionFenced not in reported.kinds
         assert session.update_state({"step": 1}) == 2
 
 
 def test_a_session_that_is_held_may_be_resumed_and_left_by_its_own_process() -> None:
-    told = Told()
-    with told.client.session(user_id="u1", state={"step": 0}) as session:
+    reported = Reported()
+    with reported.client.session(user_id="u1", state={"step": 0}) as session:
         session.update_state({"step": 1})
-        told.memory.operator.pause(session)
-        told.memory.advance(1)
+        reported.memory.operator.pause(session)
+        reported.memory.advance(1)
         assert session.resume() == {"step": 1}
-        told.memory.operator.pause(session)
-        told.memory.advance(1)
-    assert told.memory.view_session(session).state == "Terminated"
-    assert "left out" not in told.memory.audit()[-1].reason
+        reported.memory.operator.pause(session)
+        reported.memory.advance(1)
+    assert reported.memory.view_session(session).state == "Terminated"
+    assert "left out" not in reported.memory.audit()[-1].reason
 
 
 def test_an_operator_calls_a_session_off() -> None:
-    told = Told()
-    session = told.client.session(user_id="u1").__enter__()
-    told.memory.operator.cancel(session, "wrong customer")
-    told.memory.advance(1)
-    assert told.kinds == [SessionEnded]
+    reported = Reported()
+    session = reported.client.session(user_id="u1").__enter__()
+    reported.memory.operator.cancel(session, "wrong customer")
+    reported.memory.advance(1)
+    assert reported.kinds == [SessionEnded]
     assert session.lost
 
 
 def test_a_process_that_does_not_hold_the_session_is_still_fenced() -> None:
-    told = Told()
-    session = told.client.session(user_id="u1").__enter__()
-    sharing = Told(told.memory)
+    reported = Reported()
+    session = reported.client.session(user_id="u1").__enter__()
+    sharing = Reported(reported.memory)
     shared = sharing.client.attach(session.session_id)
-    told.memory.operator.pause(session)
-    told.memory.operator.resume(session)
-    told.memory.advance(1)
+    reported.memory.operator.pause(session)
+    reported.memory.operator.resume(session)
+    reported.memory.advance(1)
     assert (session.epoch, shared.epoch) == (2, 1)
     shared.activity("llm")
-    assert told.memory.verdicts()[-1].reason == "stale_epoch"
+    assert reported.memory.verdicts()[-1].reason == "stale_epoch"
 
 
 def test_a_former_holder_is_fenced_although_an_operator_resumed_later() -> None:
-    told = Told()
-    session = told.client.session(user_id="u1").__enter__()
-    told.memory.silence_control(silent=True)  # it hears of nothing
-    other = Told(told.memory)
-    told.memory.silence_control(silent=False)
+    reported = Reported()
+    session = reported.client.session(user_id="u1").__enter__()
+    reported.memory.silence_control(silent=True)  # it hears of nothing
+    other = Reported(reported.memory)
+    reported.memory.silence_control(silent=False)
     taken = other.client.attach(session.session_id, take_over=True)
-    told.memory.operator.pause(taken)
-    told.memory.operator.resume(taken)
-    told.memory.advance(1)
-    assert SessionFenced in told.kinds
-    assert SessionGoesOn not in told.kinds
+    reported.memory.operator.pause(taken)
+    reported.memory.operator.resume(taken)
+    reported.memory.advance(1)
+    assert SessionFenced in reported.kinds
+    assert SessionGoesOn not in reported.kinds
     assert (taken.epoch, taken.local_state) == (3, "Active")
 
 
 def test_the_holder_is_fenced_by_another_process_that_resumed() -> None:
     """An agent that was declared dead does not go on, whatever operators did since."""
-    told = Told()
-    session = told.client.session(user_id="u1").__enter__()
-    other = Told(told.memory)
+    reported = Reported()
+    session = reported.client.session(user_id="u1").__enter__()
+    other = Reported(reported.memory)
     shared = other.client.attach(session.session_id)
-    told.memory.silence(session)
+    reported.memory.silence(session)
     shared.lifecycle.detach()
-    told.memory.advance(0)
-    told.memory.silence_control(silent=True)
-    told.memory.advance(61)
-    told.memory.silence_control(silent=False)
-    assert told.memory.view_session(session).state == "Timeout"
+    reported.memory.advance(0)
+    reported.memory.silence_control(silent=True)
+    reported.memory.advance(61)
+    reported.memory.silence_control(silent=False)
+    assert reported.memory.view_session(session).state == "Timeout"
     shared.sync()
     shared.resume()
-    told.memory.operator.pause(session)
-    told.memory.operator.resume(session)
-    told.memory.advance(1)
-    assert told.memory.view_session(session).epoch == 3
+    reported.memory.operator.pause(session)
+    reported.memory.operator.resume(session)
+    reported.memory.advance(1)
+    assert reported.memory.view_session(session).epoch == 3
     assert session.epoch == 1
 
 
 ANSWERS: list[tuple[Callable[[str], bool | None], bool, str, str]] = [
     (lambda question: question == "Deploy?", True, "approved", "operator"),
-    (lambda question: False, False, "refused", "operator"),
+    (lambda question: False, False, "denied", "operator"),
     (lambda question: None, False, "expired", ""),
 ]
 
@@ -168,26 +168,26 @@ ANSWERS: list[tuple[Callable[[str], bool | None], bool, str, str]] = [
 def test_a_question_ends_with_its_answer(
     decide: Callable[[str], bool | None], approved: bool, code: str, by: str
 ) -> None:
-    told = Told()
-    told.memory.operator.answer_with(decide)
-    with told.client.session(user_id="u1", state={"step": 0}) as session:
-        begun_ms = told.memory.now_ms
+    reported = Reported()
+    reported.memory.operator.answer_with(decide)
+    with reported.client.session(user_id="u1", state={"step": 0}) as session:
+        begun_ms = reported.memory.now_ms
         answer = session.ask("Deploy?", deadline=timedelta(minutes=5))
         assert (answer.approved, answer.reason_code, answer.by) == (approved, code, by)
-        assert (told.memory.now_ms - begun_ms >= 300_000) == (code == "expired")
+        assert (reported.memory.now_ms - begun_ms >= 300_000) == (code == "expired")
         assert (session.local_state, session.epoch) == ("Active", 2)
         session.activity("llm")
         session.complete()
-    assert told.memory.refusals() == []
-    assert [record.reason_code for record in told.memory.audit() if record.transition == "T05"] == [code]
+    assert reported.memory.rejections() == []
+    assert [record.reason_code for record in reported.memory.audit() if record.transition == "T05"] == [code]
 
 
 def test_asyncio_asks_too() -> None:
-    told = Told()
-    told.memory.operator.answer_with(lambda question: True)
+    reported = Reported()
+    reported.memory.operator.answer_with(lambda question: True)
 
     async def story() -> Answer:
-        client = AsyncSessionClient.wrap(told.client)
+        client = AsyncSessionClient.wrap(reported.client)
         async with client.session(user_id="u1") as session:
             return await session.ask("Deploy?", 60)
 
@@ -196,55 +196,55 @@ def test_asyncio_asks_too() -> None:
 
 
 def test_the_deadline_takes_the_place_of_the_hold_limit() -> None:
-    told = Told()
-    with told.client.session(user_id="u1", limits=Limits(hold_ms=10_000)) as session:
-        begun_ms = told.memory.now_ms
+    reported = Reported()
+    with reported.client.session(user_id="u1", limits=Limits(hold_ms=10_000)) as session:
+        begun_ms = reported.memory.now_ms
         assert session.ask("Deploy?", 60).reason_code == "expired"
-        assert told.memory.now_ms - begun_ms >= 60_000
-        begun_ms = told.memory.now_ms
+        assert reported.memory.now_ms - begun_ms >= 60_000
+        begun_ms = reported.memory.now_ms
         assert session.ask("And now?").reason_code == "expired"
-        assert 10_000 <= told.memory.now_ms - begun_ms < 20_000
+        assert 10_000 <= reported.memory.now_ms - begun_ms < 20_000
 
 
 def test_another_process_finds_the_open_question_and_takes_the_session_over() -> None:
-    told = Told()
-    session = told.client.session(user_id="u1").__enter__()
+    reported = Reported()
+    session = reported.client.session(user_id="u1").__enter__()
     Questions(session.core).open("Deploy?", None, {}, NO_FIELDS)
     session.lifecycle.detach()
-    again = Told(told.memory)
+    again = Reported(reported.memory)
     found = again.client.attach(session.session_id)
     with pytest.raises(NotAllowed, match="another question"):
         found.ask("Something else?")
-    told.memory.operator.answer_with(lambda question: True)
+    reported.memory.operator.answer_with(lambda question: True)
     assert found.ask("Deploy?").approved
     assert (found.epoch, found.local_state) == (3, "Active")
-    asked = [event for event in told.memory.events() if event.envelope.event_type == "session_paused"]
+    asked = [event for event in reported.memory.events() if event.envelope.event_type == "session_paused"]
     assert len(asked) == 1
 
 
 def test_a_session_that_is_held_cannot_ask() -> None:
-    told = Told()
-    with told.client.session(user_id="u1") as session:
-        told.memory.operator.pause(session)
-        with pytest.raises(Refused, match="illegal_transition"):
+    reported = Reported()
+    with reported.client.session(user_id="u1") as session:
+        reported.memory.operator.pause(session)
+        with pytest.raises(Rejected, match="illegal_transition"):
             session.ask("Deploy?", 60)
         assert session.local_state == "Paused"
 
 
 def test_a_session_that_is_called_off_while_it_asks_has_ended() -> None:
-    told = Told()
-    with told.client.session(user_id="u1") as session:
+    reported = Reported()
+    with reported.client.session(user_id="u1") as session:
 
         def call_off(question: str) -> None:
-            told.memory.operator.cancel(session)
+            reported.memory.operator.cancel(session)
 
-        told.memory.operator.answer_with(call_off)
+        reported.memory.operator.answer_with(call_off)
         with pytest.raises(SessionEnded, match="before its question was answered"):
             session.ask("Deploy?", 60)
 
 
 @pytest.mark.parametrize("deadline", [0, -1, timedelta(0), float("nan"), float("inf")])
 def test_a_deadline_is_above_0(deadline: Any) -> None:
-    told = Told()
-    with told.client.session(user_id="u1") as session, pytest.raises(Invalid, match="deadline"):
+    reported = Reported()
+    with reported.client.session(user_id="u1") as session, pytest.raises(Invalid, match="deadline"):
         session.ask("Deploy?", deadline)

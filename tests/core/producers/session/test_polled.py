@@ -34,9 +34,9 @@ class UnlockedCallback:
 
 
 def new_scene() -> tuple[JudgedMemory, SessionClient, UnlockedCallback]:
-    kafka, told = JudgedMemory(), UnlockedCallback()
-    client = kafka.polling_client(on_error=told, on_refused=told, on_timed_out=told, on_fenced=told)
-    return kafka, client, told
+    kafka, reported = JudgedMemory(), UnlockedCallback()
+    client = kafka.polling_client(on_error=reported, on_rejected=reported, on_timed_out=reported, on_fenced=reported)
+    return kafka, client, reported
 
 
 def find_by_sync(session: Session) -> None:
@@ -49,45 +49,45 @@ def find_by_resume(session: Session) -> None:
 
 
 @pytest.mark.parametrize("find", [find_by_sync, find_by_resume])
-def test_a_refusal_that_a_verb_finds_is_told_without_the_lock(find: Callable[[Session], None]) -> None:
-    _, client, told = new_scene()
-    session = told.session = client.session(user_id="u")
-    session.emit(SessionResumed(None, None))  # refused: the session is Active
+def test_a_rejection_that_a_verb_finds_is_reported_without_the_lock(find: Callable[[Session], None]) -> None:
+    _, client, reported = new_scene()
+    session = reported.session = client.session(user_id="u")
+    session.emit(SessionResumed(None, None))  # rejected: the session is Active
     find(session)
-    assert (told.kinds, told.waited) == (["EventRefused"], [True])
+    assert (reported.kinds, reported.waited) == (["EventRejected"], [True])
 
 
-def test_a_time_out_that_a_verb_finds_is_told_without_the_lock() -> None:
-    kafka, client, told = new_scene()
-    session = told.session = client.session(user_id="u", limits=BRIEF)
+def test_a_time_out_that_a_verb_finds_is_reported_without_the_lock() -> None:
+    kafka, client, reported = new_scene()
+    session = reported.session = client.session(user_id="u", limits=BRIEF)
     kafka.rig.advance(10_000)
     session.sync()
-    assert (told.kinds, told.waited) == (["SessionTimedOut"], [True])
+    assert (reported.kinds, reported.waited) == (["SessionTimeout"], [True])
 
 
-def test_a_take_over_that_a_verb_finds_is_told_without_the_lock() -> None:
-    kafka, client, told = new_scene()
-    session = told.session = client.session(user_id="u")
+def test_a_take_over_that_a_verb_finds_is_reported_without_the_lock() -> None:
+    kafka, client, reported = new_scene()
+    session = reported.session = client.session(user_id="u")
     kafka.client()[0].attach(session.session_id, take_over=True)
     with pytest.raises(SessionFenced):
         session.sync()
-    assert (told.kinds, told.waited) == (["SessionFenced"], [True])
+    assert (reported.kinds, reported.waited) == (["SessionFenced"], [True])
 
 
-def test_a_copied_process_is_told_without_the_lock() -> None:
-    kafka, client, told = new_scene()
+def test_a_copied_process_is_reported_without_the_lock() -> None:
+    kafka, client, reported = new_scene()
     first, _ = kafka.client()
     client.core.producer_id = client.core.sequences._producer_id = first.producer_id
-    told.session = client.attach(first.session(user_id="u").session_id)
-    told.session.activity("refused")
-    told.session.sync()
-    assert ProducerConflict.__name__ in told.kinds
-    assert set(told.waited) == {True}
+    reported.session = client.attach(first.session(user_id="u").session_id)
+    reported.session.activity("rejected")
+    reported.session.sync()
+    assert ProducerConflict.__name__ in reported.kinds
+    assert set(reported.waited) == {True}
 
 
-def test_what_a_late_verdict_finds_is_told_without_the_lock() -> None:
-    kafka, client, told = new_scene()
-    session = told.session = client.session(user_id="u")
+def test_what_a_late_verdict_finds_is_reported_without_the_lock() -> None:
+    kafka, client, reported = new_scene()
+    session = reported.session = client.session(user_id="u")
     session.emit(SessionResumed(None, None))
     session.pause()
     answer = kafka.fetch_session
@@ -100,14 +100,14 @@ def test_what_a_late_verdict_finds_is_told_without_the_lock() -> None:
         session.resume()
     session.close()
     kafka.fetch_session = answer  # type: ignore[method-assign]
-    wait_until(lambda: told.waited, 60, "the news of the late verdict")
-    assert told.waited == [True] * len(told.waited)
+    wait_until(lambda: reported.waited, 60, "the notification of the late verdict")
+    assert reported.waited == [True] * len(reported.waited)
     client.close()
 
 
 def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, client, told = new_scene()
-    told.session = session = client.session(user_id="u")
+    kafka, client, reported = new_scene()
+    reported.session = session = client.session(user_id="u")
     second, _ = kafka.client(agent_id="agent-2")
     second.attach(session.session_id, take_over=True)
     entered, leave, acquire = threading.Event(), threading.Event(), SessionLock.acquire_within
@@ -129,16 +129,16 @@ def test_a_take_over_is_found_although_a_heartbeat_is_being_sent(monkeypatch: py
     client.core.watch.poll_now()
     sender.join(60)
     assert session.lost
-    assert told.kinds == ["SessionFenced"]
+    assert reported.kinds == ["SessionFenced"]
 
 
-def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
-    kafka, client, told = new_scene()
-    told.session = session = client.session(user_id="u")
-    session.core.emitter.epoch = 9  # what follows is refused
+def test_a_rejection_found_while_a_verb_runs_ends_what_was_certain() -> None:
+    kafka, client, reported = new_scene()
+    reported.session = session = client.session(user_id="u")
+    session.core.emitter.epoch = 9  # what follows is rejected
     session.pause()
     session.core.emitter.epoch = 1
-    assert kafka.outcomes[-1].startswith("refused")
+    assert kafka.outcomes[-1].startswith("rejected")
     entered, leave = threading.Event(), threading.Event()
 
     def run_verb() -> None:
@@ -149,10 +149,10 @@ def test_a_refusal_found_while_a_verb_runs_ends_what_was_certain() -> None:
     verb = threading.Thread(target=run_verb)
     verb.start()
     assert entered.wait(60)
-    told.session = client.create(user_id="another")
+    reported.session = client.create(user_id="another")
     client.core.watch.poll_now()
     leave.set()
     verb.join(60)
-    assert told.kinds == ["EventRefused"]
+    assert reported.kinds == ["EventRejected"]
     session.activity("the session is Active still")
     assert kafka.outcomes[-1] == "applied"

@@ -9,7 +9,7 @@ from sessionary.producers import (
     AsyncSessionClient,
     ProducerConflict,
     ProducerSettings,
-    Refused,
+    Rejected,
     SessionClient,
     SessionEnded,
     SessionFenced,
@@ -37,7 +37,7 @@ def test_a_new_process_takes_over_and_the_former_one_is_fenced_off() -> None:
         f"agent-1 of billing (process {first.producer_id})"
     )
     session.activity("still here")
-    assert kafka.outcomes[-1] == "refused stale_epoch"
+    assert kafka.outcomes[-1] == "rejected stale_epoch"
     with pytest.raises(SessionFenced) as raised:
         session.sync()
     assert (raised.value.holder, raised.value.epoch) == (second.producer_id, 2)
@@ -90,11 +90,11 @@ def test_processes_that_share_a_session_by_attach_stay_as_they_were() -> None:
     assert kafka.outcomes[-2:] == ["applied", "applied"]
 
 
-def test_another_service_is_refused_while_the_owner_is_alive() -> None:
+def test_another_service_is_rejected_while_the_owner_is_alive() -> None:
     kafka = JudgedMemory()
     owner, shop = kafka.client()[0], kafka.client(service_id="shop", agent_id="agent-9")[0]
     session = owner.session(user_id="u")
-    with pytest.raises(Refused, match="session_taken_over was refused: owner_alive") as raised:
+    with pytest.raises(Rejected, match="session_taken_over was rejected: owner_alive") as raised:
         shop.attach(session.session_id, take_over=True)
     assert raised.value.reason == "owner_alive"
     assert session.sync().owner_service == "billing"
@@ -107,17 +107,17 @@ def test_another_service_is_refused_while_the_owner_is_alive() -> None:
 
 @pytest.mark.parametrize("takes", [True, False])
 def test_a_service_takes_at_once_what_an_operator_claimed_for_it(*, takes: bool) -> None:
-    told: list[object] = []
-    owner, memory = memory_client(service_id="billing", on_fenced=told.append)
+    reported: list[object] = []
+    owner, memory = memory_client(service_id="billing", on_fenced=reported.append)
     shop, _ = memory_client(memory=memory, service_id="shop")
     session = owner.session(user_id="u", state={"n": 1})
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         shop.claim(session.session_id)
     claimed = memory.operator.claim(session, "shop", "billing sends nonsense")
     assert isinstance(claimed.event.payload, SessionTakenOver)
     assert claimed.event.payload.reason == "billing sends nonsense"
     memory.advance(1)
-    assert [type(each) for each in told] == [SessionFenced]
+    assert [type(each) for each in reported] == [SessionFenced]
     with pytest.raises(SessionFenced):
         session.sync()
     taken = shop.claim(session.session_id) if takes else shop.attach(session.session_id)
@@ -142,11 +142,11 @@ def test_a_claimed_session_times_out_unless_a_process_of_its_service_takes_it() 
     assert memory.view_session(session).state == "Active"
 
 
-def test_a_refused_take_over_sends_no_heartbeat() -> None:
+def test_a_rejected_take_over_sends_no_heartbeat() -> None:
     kafka = JudgedMemory()
     owner, shop = kafka.client()[0], kafka.client(service_id="shop")[0]
     session = owner.session(user_id="u")
-    with pytest.raises(Refused):
+    with pytest.raises(Rejected):
         shop.attach(session.session_id, take_over=True)
     kafka.advance(60)
     assert {beat.envelope.service_id for beat in kafka.heartbeats()} == {"billing"}
@@ -192,17 +192,17 @@ def test_without_a_verdict_the_holder_says_who_took_over() -> None:
     session = first.session(user_id="u")
     assert second.attach(session.session_id, take_over=True).epoch == 2
     kafka.holder = "another"
-    with pytest.raises(Refused, match="UNKNOWN"):
+    with pytest.raises(Rejected, match="UNKNOWN"):
         second.attach(session.session_id, take_over=True)
 
 
-def test_the_in_memory_client_grants_and_refuses_take_overs() -> None:
+def test_the_in_memory_client_grants_and_rejects_take_overs() -> None:
     client, memory = memory_client(settings=SETTINGS)
     session = client.session(user_id="u")
     assert client.attach(session.session_id, take_over=True).epoch == 2
     assert memory.events()[-1].envelope.event_type == "session_taken_over"
-    memory.refuse_next("owner_alive")
-    with pytest.raises(Refused, match="owner_alive"):
+    memory.reject_next("owner_alive")
+    with pytest.raises(Rejected, match="owner_alive"):
         client.attach(session.session_id, take_over=True)
 
 
@@ -220,7 +220,7 @@ def test_the_asyncio_client_takes_over_too() -> None:
     assert kafka.outcomes[-1] == "applied"
 
 
-def test_a_copied_process_that_is_far_behind_is_told_by_its_next_poll_without_a_verb() -> None:
+def test_a_copied_process_that_is_far_behind_is_reported_by_its_next_poll_without_a_verb() -> None:
     kafka, errors = JudgedMemory(), list[Exception]()
     first, _ = kafka.client()
     second = kafka.polling_client(on_error=errors.append)
@@ -258,7 +258,7 @@ def test_a_process_whose_events_are_judged_while_it_polls_keeps_its_id() -> None
     assert (errors, session.core.emitter.producer_id) == ([], producer_id)
 
 
-def test_a_copied_process_is_told_and_goes_on_with_an_id_of_its_own() -> None:
+def test_a_copied_process_is_reported_and_goes_on_with_an_id_of_its_own() -> None:
     kafka = JudgedMemory()
     first, _ = kafka.client()
     second, errors = kafka.client()
@@ -266,7 +266,7 @@ def test_a_copied_process_is_told_and_goes_on_with_an_id_of_its_own() -> None:
     session = first.session(user_id="u")
     shared = second.attach(session.session_id)
     shared.activity("lost without an error until now")
-    assert kafka.outcomes[-1] == "refused producer_conflict"
+    assert kafka.outcomes[-1] == "rejected producer_conflict"
     view = shared.sync()
     assert view.verdict is not None
     assert view.verdict.reason == "producer_conflict"

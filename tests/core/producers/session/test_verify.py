@@ -37,7 +37,7 @@ def test_an_update_of_the_same_version_but_another_content_differs() -> None:
     other = SessionClient(tenant_id="acme", service_id="service", agent_id="a2", ports=memory_ports(memory))
     with client, other, client.session(user_id="u", state={"n": 0}) as session:
         other.attach(session.session_id).update_state({"n": 1})
-        session.update_state({"n": 2})  # refused: it is based on version 1
+        session.update_state({"n": 2})  # rejected: it is based on version 1
         with pytest.raises(StateMismatch) as found:
             session.records.verify()
         assert found.value.known[0] == found.value.committed[0] == 2

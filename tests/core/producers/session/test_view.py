@@ -57,29 +57,29 @@ if child == 0:
     with session:
         pass
     for name, verb in verbs.items():
-        told = {}
+        reported = {}
 
-        def run(verb=verb, told=told):
+        def run(verb=verb, reported=reported):
             try:
                 verb()
-                told["raised"] = "nothing"
+                reported["raised"] = "nothing"
             except ClientClosed as error:
-                told["raised"] = str(error)
+                reported["raised"] = str(error)
             except Exception as error:
-                told["raised"] = repr(error)
+                reported["raised"] = repr(error)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(60)
-        os.write(write_end, (json.dumps([name, told.get("raised", "hangs")]) + "\\n").encode())
+        os.write(write_end, (json.dumps([name, reported.get("raised", "hangs")]) + "\\n").encode())
     os._exit(0)
 os.close(write_end)
-with os.fdopen(read_end) as told:
-    print(told.read())
+with os.fdopen(read_end) as reported:
+    print(reported.read())
 os.waitpid(child, 0)
 leave.set()
 session.activity("goes on")
-assert memory.refusals() == []
+assert memory.rejections() == []
 """
 
 
@@ -87,9 +87,9 @@ assert memory.refusals() == []
 def test_in_a_forked_child_each_verb_of_a_parents_session_says_so_and_waits_for_no_lock() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = dict(json.loads(line) for line in done.stdout.splitlines() if line)
-    assert len(told) == 13
-    assert {name: why for name, why in told.items() if "before the fork" not in why} == {}
+    reported: dict[str, Any] = dict(json.loads(line) for line in done.stdout.splitlines() if line)
+    assert len(reported) == 13
+    assert {name: why for name, why in reported.items() if "before the fork" not in why} == {}
 
 
 def test_snapshots_form_a_chain_and_hash_canonical_json() -> None:

@@ -25,7 +25,7 @@ def carry_out(stage: Stage, function: TaskFunction, library: ArtifactLibrary | N
     """Carry out a task with a function; return its id."""
     task_id, request = stage.start("work")
     stage.attempt(request, artifacts=library).carry_out({"work": function})
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
     return task_id
 
 
@@ -44,8 +44,8 @@ def test_a_large_result_is_an_artifact_that_another_process_reads(tmp_path: Path
     assert isinstance(completed, RunCompleted)
     assert completed.artifact_id == created.artifact_id
     assert len(completed.result_json or "") < 1_000
-    told = reader(stage, library).get_task_results(task_id)
-    assert told == {"task_id": task_id, "status": "completed", "result": value}
+    reported = reader(stage, library).get_task_results(task_id)
+    assert reported == {"task_id": task_id, "status": "completed", "result": value}
     with pytest.raises(SettingsError, match="SESSIONARY_ARTIFACTS_URL"):
         reader(stage, None).get_task_results(task_id)
 
@@ -81,20 +81,20 @@ def test_a_store_that_takes_nothing_fails_a_task_only_if_no_event_can_hold_the_r
 
 
 def test_intermediate_results_are_read_while_the_task_runs_and_the_last_of_a_name_counts(tmp_path: Path) -> None:
-    stage, library, told = Stage(), ArtifactLibrary(tmp_path), list[dict[str, Json]]()
+    stage, library, reported = Stage(), ArtifactLibrary(tmp_path), list[dict[str, Json]]()
 
     def train(ctx: TaskContext, given: Json) -> str:
         for loss in (0.4, 0.2):
             ctx.save_result("best", {"loss": loss})
             ctx.save_result(f"epoch-{loss}", LARGE)
             ctx.report_progress(1 - loss)
-            told.append(reader(stage, library).get_intermediate_results(ctx.task_id))
+            reported.append(reader(stage, library).get_intermediate_results(ctx.task_id))
         return f"{ctx.save_artifact(b'weights', 'weights').reference}"
 
     task_id = carry_out(stage, train, library)
     first = {"best": {"loss": 0.4}, "epoch-0.4": LARGE}
     later = {"best": {"loss": 0.2}, "epoch-0.4": LARGE, "epoch-0.2": LARGE}
-    assert told == [{"task_id": task_id, "status": "running", "results": each} for each in (first, later)]
+    assert reported == [{"task_id": task_id, "status": "running", "results": each} for each in (first, later)]
     client = reader(stage, library)
     assert client.get_intermediate_results(task_id) == {"task_id": task_id, "status": "completed", "results": later}
     assert library.load(client.get_task_results(task_id)["result"]) == b"weights"
@@ -112,14 +112,14 @@ def test_a_task_that_failed_keeps_what_it_saved(tmp_path: Path) -> None:
         raise TimeoutError("the model server is silent")
 
     task_id = carry_out(stage, fail, library)
-    told = {"task_id": task_id, "status": "failed", "results": {"half": 1}}
-    assert reader(stage, library).get_intermediate_results(task_id) == told
+    reported = {"task_id": task_id, "status": "failed", "results": {"half": 1}}
+    assert reader(stage, library).get_intermediate_results(task_id) == reported
     with pytest.raises(SettingsError, match="1 intermediate results"):
         reader(stage, None).get_intermediate_results(task_id)
     (saved,) = stage.session.records.artifacts(task_id)  # and once its body has expired
     library.store.write(deleted_name(f"{saved.sha256}"), library.store.read(body_name(f"{saved.sha256}")))
     library.store.remove(body_name(f"{saved.sha256}"))
-    assert reader(stage, library).get_intermediate_results(task_id) == {**told, "results": {}}
+    assert reader(stage, library).get_intermediate_results(task_id) == {**reported, "results": {}}
 
 
 def test_without_a_library_or_a_name_nothing_is_saved(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class Stage:
         return [event.payload for event in self.memory.events() if event.envelope.run_id == task_id][1:]
 
 
-def test_a_task_is_carried_out_and_told_by_its_id_alone() -> None:
+def test_a_task_is_carried_out_and_reported_by_its_id_alone() -> None:
     stage = Stage()
     task_id, request = stage.start()
     assert (request.task_type, json.loads(request.input_json or ""), request.user_id) == (
@@ -92,14 +92,14 @@ def test_a_task_is_carried_out_and_told_by_its_id_alone() -> None:
         "u1",
     )
     other, _ = memory_client(agent_id="another-process", memory=stage.memory)
-    told = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
-    assert other.check_task_status(task_id) == told
+    reported = {"task_id": task_id, "status": "started", "progress": 0.0, "task_type": "model_training"}
+    assert other.check_task_status(task_id) == reported
     assert other.get_task_results(task_id) == {"error": "task not completed. Current status: started"}
     stage.attempt(request).carry_out(FUNCTIONS)
-    assert other.check_task_status(task_id) == {**told, "status": "completed", "progress": 1.0}
+    assert other.check_task_status(task_id) == {**reported, "status": "completed", "progress": 1.0}
     result = {"accuracy": 0.9, "epochs": 4}
     assert other.get_task_results(task_id) == {"task_id": task_id, "status": "completed", "result": result}
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
 
 
 def test_the_events_of_a_task_are_in_order() -> None:
@@ -198,7 +198,7 @@ def test_the_task_of_a_lost_worker_begins_again(lost_after: str) -> None:
     assert repeated == [True]
     assert any(isinstance(payload, RunResumed) for payload in stage.payloads(task_id))
     assert stage.client.get_task_results(task_id)["result"] == "again"
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
 
 
 def test_a_task_that_changes_is_left_to_its_worker() -> None:
@@ -241,7 +241,7 @@ def test_beats_tell_the_time_while_the_function_is_silent_and_end_with_it() -> N
     assert not [thread for thread in threading.enumerate() if thread.name == "sessionary-task-beats"]
 
 
-def test_intermediate_results_are_told_while_the_task_runs() -> None:
+def test_intermediate_results_are_reported_while_the_task_runs() -> None:
     stage = Stage()
     seen: list[TaskView | None] = []
 
@@ -329,7 +329,7 @@ def test_a_task_that_is_not_completed_has_no_result_but_its_status(events: Seque
         stage.attempt(request)._sender.send(payload)
     assert stage.client.check_task_status(task_id)["status"] == status
     assert stage.client.get_task_results(task_id) == {"error": f"task not completed. Current status: {status}"}
-    assert stage.memory.refusals() == []
+    assert stage.memory.rejections() == []
 
 
 def test_an_unknown_task_is_an_answer() -> None:
@@ -380,5 +380,5 @@ def test_a_client_remembers_a_bounded_number_of_places() -> None:
     client: SessionClient = stage.client
     for number in range(1_100):
         Runs(stage.session.core).note_task(f"task {number}", (0, number))
-    assert len(client.core.services.task_places) == 1_000
-    assert "task 1099" in client.core.services.task_places
+    assert len(client.core.services.task_positions) == 1_000
+    assert "task 1099" in client.core.services.task_positions

@@ -24,19 +24,19 @@ def rig() -> Iterator[WorkerRig]:
 
 
 @pytest.fixture
-def told(rig: WorkerRig) -> list[Condition]:
+def reported(rig: WorkerRig) -> list[Condition]:
     """The answers about readiness that `ask` took."""
     return []
 
 
 @pytest.fixture
-def ask(rig: WorkerRig, told: list[Condition]) -> Callable[[], None]:
+def ask(rig: WorkerRig, reported: list[Condition]) -> Callable[[], None]:
     """A step: it asks whether the worker is ready."""
-    return lambda: told.append(rig.worker.readiness())
+    return lambda: reported.append(rig.worker.readiness())
 
 
 def test_a_worker_is_ready_while_it_has_an_assignment(
-    rig: WorkerRig, told: list[Condition], ask: Callable[[], None]
+    rig: WorkerRig, reported: list[Condition], ask: Callable[[], None]
 ) -> None:
     assert (rig.worker.health(), rig.worker.readiness()) == (OK, UNASSIGNED)
     rig.run_steps(
@@ -49,7 +49,7 @@ def test_a_worker_is_ready_while_it_has_an_assignment(
         ask,
     )
     # Where there are more workers than partitions, one that has none is as it should be.
-    assert told == [UNASSIGNED, OK, REVOKED, OK]
+    assert reported == [UNASSIGNED, OK, REVOKED, OK]
     assert rig.errors == []
 
 
@@ -79,15 +79,15 @@ def test_a_worker_whose_loop_has_ended_is_not_alive(rig: WorkerRig) -> None:
 
 
 def test_a_worker_is_not_ready_while_its_consumer_is_replaced(
-    rig: WorkerRig, told: list[Condition], ask: Callable[[], None]
+    rig: WorkerRig, reported: list[Condition], ask: Callable[[], None]
 ) -> None:
     renewed = FakeConsumer(TOPIC, [ask, lambda: renewed.schedule_assignment(0), ask])
     rig.later, rig.log_ends = [renewed], {0: 1}
     former = rig.kafka
     rig.run_steps(lambda: former.schedule_assignment(0), ask, *[rig.pass_time] * 4)
-    assert told[0] == told[2] == OK
-    assert told[1][0] is False
-    assert told[1][1].startswith("reading begins again with a new consumer: partition 0 at offset 0 for ")
+    assert reported[0] == reported[2] == OK
+    assert reported[1][0] is False
+    assert reported[1][1].startswith("reading begins again with a new consumer: partition 0 at offset 0 for ")
     assert rig.worker.health() == OK
 
 
@@ -99,14 +99,14 @@ def test_a_worker_is_not_ready_while_its_consumer_is_replaced(
     ],
 )
 def test_a_worker_is_not_ready_after_an_error_and_says_which_in_one_line_without_a_payload(
-    rig: WorkerRig, told: list[Condition], ask: Callable[[], None], error: Exception, text: str
+    rig: WorkerRig, reported: list[Condition], ask: Callable[[], None], error: Exception, text: str
 ) -> None:
     def fail() -> None:
         raise error
 
     rig.later = [FakeConsumer(TOPIC, [ask])]
     rig.run_steps(lambda: rig.kafka.schedule_assignment(0), fail)
-    ((is_ready, why),) = told
+    ((is_ready, why),) = reported
     assert not is_ready
     assert why.startswith("reading begins again after an error: ")
     assert text in why

@@ -49,5 +49,5 @@ def test_the_page_names_what_the_memory_has() -> None:
 
     text = (ROOT / "docs" / "guides" / "testing.md").read_text("utf-8")
     calls = set(re.findall(r"memory\.(\w+)", text))
-    assert calls >= {"advance", "refusals", "cleanups", "verdicts", "audit", "events"}
+    assert calls >= {"advance", "rejections", "cleanups", "verdicts", "audit", "events"}
     assert [name for name in calls if not hasattr(InMemoryTransport(), name)] == []

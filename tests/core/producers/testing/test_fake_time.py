@@ -130,7 +130,7 @@ def test_events_have_the_fake_time() -> None:
         assert memory.verdicts()[-1].at_ms == memory.now_ms
 
 
-def test_a_gravestone_vanishes_too() -> None:
+def test_a_tombstone_vanishes_too() -> None:
     client, memory = memory_client()
     with client:
         session = client.session(user_id="u")

@@ -11,7 +11,7 @@ from sessionary.producers import (
     AsyncSessionClient,
     Invalid,
     Limits,
-    Refused,
+    Rejected,
     SessionClient,
     SessionLost,
 )
@@ -24,27 +24,27 @@ IDS = [str(uuid.uuid5(uuid.NAMESPACE_OID, "memory"))]
 
 
 def reasons(memory: InMemoryTransport) -> list[str]:
-    return [f"{refusal.reason}" for refusal in memory.refusals()]
+    return [f"{rejection.reason}" for rejection in memory.rejections()]
 
 
 # Verdicts
 
 
-def test_work_in_a_paused_session_is_refused_as_the_processor_does() -> None:
+def test_work_in_a_paused_session_is_rejected_as_the_processor_does() -> None:
     client, memory = memory_client()
     with client:
         session = client.session(user_id="u")
         session.pause("lunch")
         session.core.emitter.emit(SessionActivity("work"))  # past whatever the client knows itself
-        (refusal,) = memory.refusals()
-        assert refusal == memory.verdicts()[-1]
-        assert (refusal.event_type, refusal.outcome, refusal.reason) == (
+        (rejection,) = memory.rejections()
+        assert rejection == memory.verdicts()[-1]
+        assert (rejection.event_type, rejection.outcome, rejection.reason) == (
             "session_activity",
-            "refused",
+            "rejected",
             "illegal_transition",
         )
-        assert "Paused" in f"{refusal.detail}"
-        assert memory.rejections()[-1].event_id == refusal.event.envelope.event_id
+        assert "Paused" in f"{rejection.detail}"
+        assert memory.rejected_records()[-1].event_id == rejection.event.envelope.event_id
         verdict = session.sync().verdict
         assert verdict is not None
         assert (verdict.applied, verdict.reason) == (False, "illegal_transition")
@@ -57,13 +57,13 @@ def test_each_applied_event_has_its_verdict_in_order() -> None:
     assert [judged.event for judged in memory.verdicts()] == memory.events()
     assert {judged.outcome for judged in memory.verdicts()} == {"applied"}
     assert [judged.offset for judged in memory.verdicts()] == list(range(len(memory.events())))
-    assert memory.refusals() == []
+    assert memory.rejections() == []
     assert not memory.verdicts("another")
     assert not memory.audit("another")
     assert not memory.events("another")
 
 
-def test_limits_outside_their_ranges_are_refused() -> None:
+def test_limits_outside_their_ranges_are_rejected() -> None:
     client, memory = memory_client()
     with client:
         client.session(user_id="u")
@@ -83,7 +83,7 @@ def test_a_repetition_is_a_duplicate() -> None:
         memory.send(memory.records()[-1])
         assert memory.verdicts()[-1].outcome == "duplicate"
         assert memory.verdicts()[-1].verdict.applied
-        assert memory.refusals() == []
+        assert memory.rejections() == []
 
 
 def test_a_memory_has_one_quota() -> None:
@@ -125,13 +125,13 @@ def test_an_unknown_session_is_lost() -> None:
         memory.view_session("0b0e7f0a-0000-4000-8000-000000000000")
 
 
-def test_a_refusal_that_the_test_asks_for_changes_nothing() -> None:
+def test_a_rejection_that_the_test_asks_for_changes_nothing() -> None:
     client, memory = memory_client()
     with client:
         session = client.session(user_id="u")
         session.pause()
-        memory.refuse_next("version_conflict")
-        with pytest.raises(Refused, match="version_conflict"):
+        memory.reject_next("version_conflict")
+        with pytest.raises(Rejected, match="version_conflict"):
             session.resume()
         assert reasons(memory) == ["version_conflict"]
         assert memory.view_session(session).state == "Paused"
@@ -154,7 +154,7 @@ def test_the_asyncio_client_is_judged_too() -> None:
 
     memory = asyncio.run(main())
     assert isinstance(memory.events()[-2].payload, SessionResumed)
-    assert memory.refusals() == []
+    assert memory.rejections() == []
 
 
 def test_a_client_of_the_users_own_is_judged_by_the_ports() -> None:
@@ -194,12 +194,14 @@ def test_the_judge_needs_only_what_the_core_install_has() -> None:
     assert others == ["sessionary.stream_processors"]
 
 
-def test_a_view_tells_the_last_refusals_and_why_the_session_is_in_its_state() -> None:
+def test_a_view_tells_the_last_rejections_and_why_the_session_is_in_its_state() -> None:
     client, memory = memory_client()
     with client:
         session = client.session(user_id="u", limits=IDLE)
         event_id = session.emit(SessionResumed(None, None))
         memory.advance(120)
         view = memory.view_session(session)
-        assert [(refusal.reason, refusal.event_id) for refusal in view.refusals] == [("illegal_transition", event_id)]
+        assert [(rejection.reason, rejection.event_id) for rejection in view.rejections] == [
+            ("illegal_transition", event_id)
+        ]
         assert (view.state, view.reason_code) == ("Timeout", "idle")

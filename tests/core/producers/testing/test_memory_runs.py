@@ -34,7 +34,7 @@ def test_each_iteration_tells_what_changed_since_the_last_one() -> None:
         assert (list(own), own.is_archived) == ([], True)
 
 
-def test_a_clock_s_effect_is_told() -> None:
+def test_a_clock_s_effect_is_reported() -> None:
     client, memory = memory_client(on_timed_out=lambda _: None)
     with client:
         session = client.session(user_id="u")
@@ -48,17 +48,17 @@ def test_a_clock_s_effect_is_told() -> None:
 def test_a_wait_ends_with_another_thread_s_change_or_the_client() -> None:
     client, _ = memory_client()
     session = client.session(user_id="u", state={"n": 0})
-    told: list[int] = []
+    reported: list[int] = []
     follower = client.follow(session)
-    waiting = threading.Thread(target=lambda: told.extend(view.version for view in follower), daemon=True)
+    waiting = threading.Thread(target=lambda: reported.extend(view.version for view in follower), daemon=True)
     waiting.start()
-    wait_until(lambda: follower._told is not None, 20, "the first state")
+    wait_until(lambda: follower._reported is not None, 20, "the first state")
     session.update_state({"n": 1})
-    wait_until(lambda: follower._told is not None and follower._told.version == 2, 20, "the second state")
+    wait_until(lambda: follower._reported is not None and follower._reported.version == 2, 20, "the second state")
     client.close()
     waiting.join(20)
     assert not waiting.is_alive()
-    assert told == [1, 2]
+    assert reported == [1, 2]
     with pytest.raises(ClientClosed):
         client.follow(session.session_id)
 

@@ -43,7 +43,7 @@ def test_both_clients_share_the_memory(sessionary_client, sessionary_async_clien
 
 @pytest.fixture
 def agents_folder(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A folder with an agent's tests; its pytest loads no plugin that it is not told to."""
+    """A folder with an agent's tests; its pytest loads no plugin that it is not asked to."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(test_agent=_AGENTS_TESTS)
     return pytester

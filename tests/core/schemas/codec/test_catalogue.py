@@ -26,7 +26,7 @@ def test_a_schema_of_newer_rules_is_compatible_with_the_former_one_both_ways() -
     assert changed_since == {
         "sessionary.events.SessionActivity",
         "sessionary.records.BatchRecord",
-        "sessionary.records.Gravestone",
+        "sessionary.records.Tombstone",
     }
     for name in changed_since:
         assert compatible(reader=later[name], writer=former[name])

@@ -56,7 +56,7 @@ def test_ticks_and_heartbeats_are_idle_other_events_are_not() -> None:
 def test_a_batch_is_idle_if_only_ticks_made_it() -> None:
     is_idle = IDLE_RECORDS["batches"]
     assert is_idle(ticks_alone())
-    for count in ("applied", "duplicate", "refused", "audited", "timers"):
+    for count in ("applied", "duplicate", "rejected", "audited", "timers"):
         assert not is_idle(ticks_alone(**{count: 1})), count
 
 

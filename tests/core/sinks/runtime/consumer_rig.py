@@ -74,7 +74,7 @@ class SinkRig:
         self.metrics = SinkMetrics("history", "g")
         self.consumers: list[FakeConsumer] = []  # that were opened
         self.next_consumer = FakeConsumer(TOPIC)  # that replaces the first one
-        self.log_ends: dict[int, int] = {}  # that another client is told
+        self.log_ends: dict[int, int] = {}  # that another client is notified
         self.topic_id: str | None = None
         self.ranges_read: list[dict[int, tuple[int, int]]] = []
         self.log_watch = LogWatch(lambda: self.log_ends, self.clock, lambda: self.topic_id)

@@ -28,7 +28,7 @@ from tests.support.mock_cluster import mock_cluster
 from tests.support.sink_records import agent_event
 
 
-def test_a_dead_letter_is_told_with_its_place_and_session(
+def test_a_dead_letter_is_reported_with_its_place_and_session(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Sent(Exception):

@@ -20,9 +20,9 @@ from sessionary.stream_processors.api import routing
 from sessionary.stream_processors.api.operators.partitions import PartitionApi
 from sessionary.stream_processors.api.operators.rules import RulesApi
 from sessionary.stream_processors.api.operators.session_events import (
+    LogPosition,
     MigrationPages,
     PeoplePages,
-    Place,
     SendEvent,
     SessionEvents,
 )
@@ -36,7 +36,7 @@ from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 
 
-class Answer(NamedTuple):
+class ApiResponse(NamedTuple):
     status: int
     headers: Mapping[str, str]  # by lower-case name
     body: Any
@@ -96,7 +96,7 @@ class Server:
         self.metrics = metrics
         self.url = f"http://127.0.0.1:{port}"
 
-    async def send(self, raw: bytes) -> Answer:
+    async def send(self, raw: bytes) -> ApiResponse:
         """Send a request as it is, read one answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         try:
@@ -109,7 +109,7 @@ class Server:
         finally:
             writer.close()
         is_json = "json" in headers["content-type"]
-        return Answer(int(first.split()[1]), headers, json.loads(body) if is_json and body else body)
+        return ApiResponse(int(first.split()[1]), headers, json.loads(body) if is_json and body else body)
 
     async def ask(
         self,
@@ -118,7 +118,7 @@ class Server:
         method: bytes = b"GET",
         more: bytes = b"",
         body: bytes = b"",
-    ) -> Answer:
+    ) -> ApiResponse:
         """Ask for a page; `token` is a reader's, `op` an operator's."""
         more += b"Content-Length: %d\r\n" % len(body) if body else b""
         header = b"" if auth is None else b"Authorization: " + auth + b"\r\n"
@@ -127,7 +127,7 @@ class Server:
         )
 
 
-def lose_event(event: Event) -> Place:
+def lose_event(event: Event) -> LogPosition:
     """Send nothing: there is no Kafka."""
     raise Lost(f"{event.envelope.event_type} was not sent: there is no Kafka")
 

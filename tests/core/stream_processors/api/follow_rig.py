@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from aiohttp import ClientResponse
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import RecentOutcomes
-from sessionary.stream_processors.runtime.partition_owner import CommitNews
+from sessionary.stream_processors.core.model import RecentVerdicts
+from sessionary.stream_processors.runtime.partition_owner import CommitNotifications
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, Server
 from tests.support.event_factory import EventFactory
@@ -47,7 +47,7 @@ class Reader:
             fields[name] = text.removeprefix(" ")
 
     async def read_versions(self, last: int) -> list[int]:
-        """Return the versions that are told, up to `last`."""
+        """Return the versions that are reported, up to `last`."""
         versions: list[int] = []
         while not versions or versions[-1] != last:
             message = await self.read()
@@ -65,13 +65,13 @@ class FollowedOwner:
     def __init__(self, rig: OracleRig) -> None:
         self._rig = rig
         self.state = rig.fold
-        self.news = CommitNews()
+        self.notifications = CommitNotifications()
         self.commits = 0
         self.committed_s = time.monotonic()
         self.is_readable, self.is_open, self.halted = True, True, None
-        self.recent_outcomes = RecentOutcomes()
+        self.recent_verdicts = RecentVerdicts()
         self.accesses: list[Any] = []
-        self._told = 0
+        self._reported = 0
 
     @property
     def position(self) -> Position:
@@ -79,17 +79,17 @@ class FollowedOwner:
 
     def commit(self) -> None:
         """Tell readers of all that was folded since, as one transaction."""
-        rows = {key: row for outcome in self._rig.outcomes[self._told :] for key, row in outcome.rows.items()}
-        self._told = len(self._rig.outcomes)
+        rows = {key: row for outcome in self._rig.outcomes[self._reported :] for key, row in outcome.rows.items()}
+        self._reported = len(self._rig.outcomes)
         self.commits += 1
         self.committed_s = time.monotonic()
-        self.news.tell_commit(rows)
+        self.notifications.notify_commit(rows)
 
     async def wait_until_committed(self, offset: int, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
                 while self.position.next_offset <= offset:
-                    await self.news.wait()
+                    await self.notifications.wait()
         except TimeoutError:
             return False
         return True
@@ -129,7 +129,7 @@ class FollowRig:
 
     @property
     def is_watched(self) -> bool:
-        return bool(self.owner.news._watches)
+        return bool(self.owner.notifications._watches)
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ from sessionary.stream_processors.api.runs import (
 from sessionary.stream_processors.api.session_pages import AgentPages, MessagePages
 from sessionary.stream_processors.api.session_questions import SessionQuestions
 from sessionary.stream_processors.api.tokens import TokenStore
-from sessionary.stream_processors.core.model import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentVerdicts
 from sessionary.stream_processors.metrics import Metrics
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import OracleRig
@@ -46,7 +46,7 @@ class RunRig:
             state=self.rig.fold,
             is_readable=True,
             committed_s=time.monotonic(),
-            recent_outcomes=RecentOutcomes(),
+            recent_verdicts=RecentVerdicts(),
             wait_until_committed=self._is_committed,
         )
         assignment: Any = SimpleNamespace(owners={0: owner})

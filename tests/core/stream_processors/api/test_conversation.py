@@ -40,7 +40,7 @@ def asked_turns(rig: RunRig, query: str) -> list[int]:
     return [message["turn"] for message in rig.ask("conversation", query=query)[1]["messages"]]
 
 
-def test_the_last_turns_are_told_in_order_with_their_contents() -> None:
+def test_the_last_turns_are_reported_in_order_with_their_contents() -> None:
     status, found = rig_with_turns(5).ask("conversation", query="?last=2")
     assert (status, set(found), found["turns"]) == (200, fields("Conversation"), 5)
     fourth, fifth = found["messages"]
@@ -49,7 +49,7 @@ def test_the_last_turns_are_told_in_order_with_their_contents() -> None:
     assert shown(fifth, "turn", "content", "name", "artifact_id", "run_id") == (5, "turn 5", None, None, None)
 
 
-def test_no_more_turns_are_told_than_there_were_and_none_before_the_first() -> None:
+def test_no_more_turns_are_reported_than_there_were_and_none_before_the_first() -> None:
     assert asked_turns(rig_with_turns(3), "?last=200") == [1, 2, 3]
     assert asked_turns(rig_with_turns(3), "?last=0") == []
     assert asked_turns(rig_with_turns(0), "") == []
@@ -75,7 +75,7 @@ def test_a_turn_whose_row_a_later_one_took_meanwhile_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("query", ["?last=201", "?last=-1", "?last=x", "?last="])
-def test_a_number_of_turns_that_is_none_is_refused(query: str) -> None:
+def test_a_number_of_turns_that_is_none_is_rejected(query: str) -> None:
     status, problem = rig_with_turns(1).ask("conversation", query=query)
     assert (status, problem["reason"]) == (400, "invalid_value")
 
@@ -97,7 +97,7 @@ def rig_with_execution() -> RunRig:
     return rig
 
 
-def test_what_a_session_is_at_is_told_without_contents() -> None:
+def test_what_a_session_is_at_is_reported_without_contents() -> None:
     status, found = rig_with_execution().ask("execution")
     assert (status, set(found)) == (200, fields("Execution"))
     (run,) = found["runs"]

@@ -1,4 +1,4 @@
-"""What a follower of a session is told, and when; over HTTP, without a broker."""
+"""What a follower of a session is reported, and when; over HTTP, without a broker."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ def followers(server: Server, source: str = "own") -> float | None:
     return server.metrics.registry.get_sample_value("sessionary_processor_followers", {"source": source})
 
 
-def test_the_state_is_told_at_once_and_after_each_committed_change(tmp_path: Path) -> None:
+def test_the_state_is_reported_at_once_and_after_each_committed_change(tmp_path: Path) -> None:
     async def check(rig: FollowRig, server: Server) -> None:
         async with following(server, rig.path) as reader:
             assert (reader.answer.status, reader.answer.content_type) == (200, "text/event-stream")
@@ -62,7 +62,7 @@ def test_the_state_is_told_at_once_and_after_each_committed_change(tmp_path: Pat
     follow(tmp_path, check)
 
 
-def test_signs_of_life_refusals_and_other_sessions_make_no_message(tmp_path: Path) -> None:
+def test_signs_of_life_rejections_and_other_sessions_make_no_message(tmp_path: Path) -> None:
     async def check(rig: FollowRig, server: Server) -> None:
         other = EventFactory("other")
         rig.rig.start(other)
@@ -72,7 +72,7 @@ def test_signs_of_life_refusals_and_other_sessions_make_no_message(tmp_path: Pat
                 rig.beat()
                 rig.owner.commit()
                 await asyncio.sleep(0)
-            assert rig.rig.send(rig.agent, "session_started").startswith("refused")
+            assert rig.rig.send(rig.agent, "session_started").startswith("rejected")
             rig.owner.commit()
             rig.rig.send(other, "session_paused")
             rig.rig.tick()
@@ -99,7 +99,7 @@ def test_changes_that_are_committed_together_are_one_message(tmp_path: Path) -> 
     follow(tmp_path, check)
 
 
-def test_what_is_folded_but_not_committed_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_folded_but_not_committed_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_pages, "KEEP_ALIVE_S", 0.02)
 
     async def check(rig: FollowRig, server: Server) -> None:
@@ -107,7 +107,7 @@ def test_what_is_folded_but_not_committed_is_not_told(tmp_path: Path, monkeypatc
             assert await reader.read_versions(1) == [1]
             batch = rig.rig.fold.begin()
             rig.owner.is_readable = False  # as before the first transaction of an assignment
-            rig.owner.news.tell_commit({rig.agent.key.encoded(): None})
+            rig.owner.notifications.notify_commit({rig.agent.key.encoded(): None})
             messages = [await reader.read() for _ in range(3)]
             assert [message and message.name for message in messages] == [None, None, None]
             del batch
@@ -165,7 +165,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(tmp_path: Path, monkeypatch: pyt
     follow(tmp_path, check)
 
 
-def test_a_follower_that_resumes_is_told_nothing_older(tmp_path: Path) -> None:
+def test_a_follower_that_resumes_is_notified_of_nothing_older(tmp_path: Path) -> None:
     async def check(rig: FollowRig, server: Server) -> None:
         async def read_first(query: str, header: str | None) -> int:
             headers = {} if header is None else {"Last_Event_ID": header}
@@ -212,7 +212,7 @@ def test_a_lost_partition_ends_a_stream_without_an_end(tmp_path: Path) -> None:
     async def check(rig: FollowRig, server: Server) -> None:
         async with following(server, rig.path) as reader:
             assert await reader.read_versions(1) == [1]
-            rig.owner.news.end()
+            rig.owner.notifications.end()
             assert await reader.read() is None
         await until(lambda: followers(server) == 0)
         assert not rig.is_watched
@@ -243,13 +243,13 @@ def test_a_worker_that_may_have_lost_its_group_ends_its_streams(
 def test_a_token_that_is_withdrawn_ends_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_pages, "KEEP_ALIVE_S", 0.02)
 
-    def refuse(*_: object) -> str:
+    def reject(*_: object) -> str:
         raise Problem(401, "unauthorized", "Unauthorized", "the token is not known")
 
     async def check(rig: FollowRig, server: Server) -> None:
         async with following(server, rig.path) as reader:
             assert await reader.read_versions(1) == [1]
-            monkeypatch.setattr(follow_pages, "require_tenant", refuse)
+            monkeypatch.setattr(follow_pages, "require_tenant", reject)
             while await reader.read() is not None:
                 continue
         await until(lambda: followers(server) == 0)
@@ -278,7 +278,7 @@ def test_a_busy_session_has_keep_alives_and_looks_too(tmp_path: Path, monkeypatc
     follow(tmp_path, check)
 
 
-def test_too_many_followers_are_told_to_come_later(tmp_path: Path) -> None:
+def test_too_many_followers_are_asked_to_come_later(tmp_path: Path) -> None:
     async def check(rig: FollowRig, server: Server) -> None:
         async with following(server, rig.path) as one, following(server, rig.path):
             assert followers(server) == 2

@@ -16,7 +16,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.core.partition import PartitionState
 from tests.core.oracle_rig import DECODER, FIRST_POSITION, SETTINGS, OracleRig
-from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 from tests.support.event_factory import EventFactory
 from tests.support.judges import JUDGE
 
@@ -86,7 +86,7 @@ class Fleet:
                 yield server
 
 
-async def ask(server: Server, page: str, **query: Any) -> Answer:
+async def ask(server: Server, page: str, **query: Any) -> ApiResponse:
     return await server.ask(f"/v1/{page}?{urlencode(query)}".encode())
 
 

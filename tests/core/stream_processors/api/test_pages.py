@@ -15,7 +15,7 @@ from aiohttp.web import Response
 
 from sessionary.schemas.ids import new_session_id
 from sessionary.stream_processors.api.tokens import TokenStore
-from tests.core.stream_processors.api.api_server import Answer, Server, running_server
+from tests.core.stream_processors.api.api_server import ApiResponse, Server, running_server
 
 PATH = f"/v1/sessions/{new_session_id()}".encode()
 MUTANTS = 400
@@ -80,7 +80,7 @@ def test_each_malformed_request_is_answered_with_a_problem_document(
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_no_mutated_request_fails_and_each_refusal_is_a_problem_document(
+def test_no_mutated_request_fails_and_each_rejection_is_a_problem_document(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chance = random.Random(3)
@@ -118,7 +118,7 @@ def test_a_page_that_fails_is_a_problem_document_and_logged(
 
     monkeypatch.setattr(TokenStore, "require_role", fail)
 
-    async def story() -> Answer:
+    async def story() -> ApiResponse:
         async with running_server(tmp_path) as server:
             return await server.ask(PATH)
 

@@ -71,7 +71,7 @@ def test_the_place_to_resume_from_is_passed_on(tmp_path: Path) -> None:
     follow_by_another(tmp_path, check)
 
 
-def test_what_the_owner_refuses_is_passed_on(tmp_path: Path) -> None:
+def test_what_the_owner_rejects_is_passed_on(tmp_path: Path) -> None:
     async def check(rig: FollowRig, owning: Server, asked: Server) -> None:
         unknown = EventFactory("unknown").key.session_id
         answer = await asked.ask(f"/v1/sessions/{unknown}/follow".encode())
@@ -89,7 +89,7 @@ def test_a_stream_ends_with_that_of_the_owner(tmp_path: Path) -> None:
     async def check(rig: FollowRig, owning: Server, asked: Server) -> None:
         async with following(asked, rig.path) as reader:
             assert await reader.read_versions(1) == [1]
-            rig.owner.news.end()
+            rig.owner.notifications.end()
             assert await reader.read() is None
 
     follow_by_another(tmp_path, check)

@@ -1,10 +1,10 @@
 """What the control API answers about the runs of a session."""
 
-from sessionary.schemas.records import RunGravestone
+from sessionary.schemas.records import RunTombstone
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.api.openapi import DOCUMENT
-from sessionary.stream_processors.core.gravestones import DAY_MS
-from sessionary.stream_processors.core.run.rows import RUN_GRAVESTONE_MS
+from sessionary.stream_processors.core.run.rows import RUN_TOMBSTONE_MS
+from sessionary.stream_processors.core.tombstones import DAY_MS
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.api.run_rig import RunRig
 
@@ -73,11 +73,11 @@ def test_an_answer_waits_for_a_record_and_tells_its_verdict() -> None:
     status, run = rig.ask_run("r1", query=f"?after=0:{offset}")
     assert (status, run["verdict"]["outcome"]) == (200, "applied")
     assert rig.ask_run("r1", query=f"?after=0:{offset + 1}&wait_ms=0")[0] == 503
-    assert rig.send("run_completed", "r1", result_json=None, artifact_id=None) == "refused illegal_transition"
+    assert rig.send("run_completed", "r1", result_json=None, artifact_id=None) == "rejected illegal_transition"
     _, run = rig.ask_run("r1", query=f"?after=0:{offset + 1}")
     assert (run["state"], run["verdict"]["outcome"], run["verdict"]["reason"]) == (
         "started",
-        "refused",
+        "rejected",
         "illegal_transition",
     )
 
@@ -118,7 +118,7 @@ def test_a_run_that_vanished_is_gone_for_its_tenant_alone_packed_or_not() -> Non
         rig.send("run_started", run_id, mode="detached")
         rig.send("run_running", run_id, progress=None)
     answers = {}
-    for run_id in ("r1", "r2", "r3"):  # gravestones are packed in twos
+    for run_id in ("r1", "r2", "r3"):  # tombstones are packed in twos
         assert rig.send("run_completed", run_id, result_json=None, artifact_id=None) == "applied"
     assert rig.ask_run("r1")[0] == 200
     rig.rig.at += FINISHED_RUN_MS
@@ -130,8 +130,8 @@ def test_a_run_that_vanished_is_gone_for_its_tenant_alone_packed_or_not() -> Non
     for gone, steps, foreign in answers.values():
         assert [(status, body["reason"]) for status, body in (gone, steps)] == [(410, "run_gone")] * 2
         assert (foreign[0], foreign[1]["reason"]) == (404, "unknown_run")
-    rig.rig.fold.load(rig.run_key("r9"), RunGravestone(rig.rig.at + 1))
+    rig.rig.fold.load(rig.run_key("r9"), RunTombstone(rig.rig.at + 1))
     assert rig.ask_run("r9")[0] == 410
-    rig.rig.at += RUN_GRAVESTONE_MS + DAY_MS
+    rig.rig.at += RUN_TOMBSTONE_MS + DAY_MS
     rig.rig.tick()
     assert [rig.ask_run(run_id)[0] for run_id in answers] == [404] * 3

@@ -23,7 +23,7 @@ def rig_with_agents() -> RunRig:
     return rig
 
 
-def test_the_agents_are_told_in_the_order_of_registration_without_results() -> None:
+def test_the_agents_are_reported_in_the_order_of_registration_without_results() -> None:
     rig = rig_with_agents()
     status, found = rig.ask("agents")
     assert (status, set(found)) == (200, fields("Agents"))
@@ -75,6 +75,6 @@ def test_an_agent_that_is_not_registered_is_unknown() -> None:
     assert RunRig().ask("agents")[1]["agents"] == []
 
 
-def test_another_tenant_is_told_nothing() -> None:
+def test_another_tenant_is_notified_of_nothing() -> None:
     status, _ = rig_with_agents().ask("agents", "writer_1", token="unknown")
     assert status == 401

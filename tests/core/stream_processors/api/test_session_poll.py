@@ -1,4 +1,4 @@
-"""The poll of many sessions: what differs, what was refused, whose token it is, other workers."""
+"""The poll of many sessions: what differs, what was rejected, whose token it is, other workers."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from sessionary.infra.local.ports import free_port
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.ids import new_session_id, partition_of
 from sessionary.schemas.limits import NAME_CHARACTERS_MAX
-from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Limits, RefusalReason
+from sessionary.schemas.records import SessionState, Tombstone
+from sessionary.schemas.types import Limits, RejectionReason
 from sessionary.stream_processors.api.session_poll import SESSIONS_MAX, verdict_document
-from sessionary.stream_processors.core.model import EVENT_ID_KEPT, RecentOutcomes
+from sessionary.stream_processors.core.model import EVENT_ID_KEPT, RecentVerdicts
 from sessionary.stream_processors.core.sequencing import OFFSETS_KEPT
-from sessionary.stream_processors.core.session.effects import REFUSALS_KEPT
+from sessionary.stream_processors.core.session.effects import REJECTIONS_KEPT
 from sessionary.stream_processors.core.trail import Access
 from tests.core.fold_rig import FoldRig
 from tests.core.oracle_rig import OracleRig
-from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 from tests.support.event_factory import EventFactory
 
 PARTITIONS = 4
@@ -32,7 +32,7 @@ class RigOwner:
     """Owns a partition whose committed state is that of a fold."""
 
     def __init__(self) -> None:
-        self.rig, self.recent_outcomes = FoldRig(), RecentOutcomes()
+        self.rig, self.recent_verdicts = FoldRig(), RecentVerdicts()
         self.committed_s, self.is_readable = time.monotonic(), True
         self.accesses: list[Access] = []
 
@@ -43,7 +43,7 @@ class RigOwner:
     def send(self, agent: EventFactory, event_type: str, **fields: Any) -> str:
         outcome = self.rig.send(agent, event_type, **fields)
         assert self.rig.outcome is not None
-        self.recent_outcomes.add_batch(self.rig.outcome.judged)
+        self.recent_verdicts.add_batch(self.rig.outcome.judged)
         return outcome
 
 
@@ -57,12 +57,12 @@ def known(agent: EventFactory, **values: Any) -> dict[str, Any]:
     return {"session_id": agent.key.session_id, "state": "Active", "epoch": 1, **values}
 
 
-async def poll(server: Server, *sessions: Any, more: bytes = b"", **fields: Any) -> Answer:
+async def poll(server: Server, *sessions: Any, more: bytes = b"", **fields: Any) -> ApiResponse:
     body = json.dumps({"sessions": list(sessions), **fields}).encode()
     return await server.ask(b"/v1/sessions/poll", method=b"POST", body=body, more=more)
 
 
-def changes(answer: Answer) -> list[dict[str, Any]]:
+def changes(answer: ApiResponse) -> list[dict[str, Any]]:
     assert answer.status == 200, answer
     found: list[dict[str, Any]] = answer.body["sessions"]
     return found
@@ -72,7 +72,7 @@ def home(agent: EventFactory) -> int:
     return partition_of(agent.key.encoded(), PARTITIONS)
 
 
-def test_only_what_differs_is_told(tmp_path: Path) -> None:
+def test_only_what_differs_is_reported(tmp_path: Path) -> None:
     owner = RigOwner()
     agents = [EventFactory(f"s{n}") for n in range(3)]
     for agent in agents:
@@ -96,7 +96,7 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
                 "holder_epoch": 0,
                 "snapshot_id": "paused",
                 "reason_code": "manual",
-                "refusals": [],
+                "rejections": [],
                 "verdict": None,
                 "producer_seq": 0,
                 "agents": 0,
@@ -107,7 +107,7 @@ def test_only_what_differs_is_told(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_number_above_the_last_one_of_the_client_is_told(tmp_path: Path) -> None:
+def test_a_number_above_the_last_one_of_the_client_is_reported(tmp_path: Path) -> None:
     owner, agent = RigOwner(), EventFactory()
     owner.rig.start(agent)
 
@@ -121,25 +121,25 @@ def test_a_number_above_the_last_one_of_the_client_is_told(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-def test_refused_events_are_told_once(tmp_path: Path) -> None:
+def test_rejected_events_are_reported_once(tmp_path: Path) -> None:
     owner, agent = RigOwner(), EventFactory()
     owner.rig.start(agent)
-    assert owner.send(agent, "session_started") == "refused illegal_transition"
+    assert owner.send(agent, "session_started") == "rejected illegal_transition"
     offset = owner.rig.offset - 1
 
     async def story() -> None:
         async with running_server(tmp_path, owning(owner)) as server:
             (document,) = changes(await poll(server, known(agent)))
-            (refusal,) = document["refusals"]
-            assert (refusal["offset"], refusal["reason"]) == (offset, "illegal_transition")
-            assert changes(await poll(server, known(agent, refused_after=offset))) == []
+            (rejection,) = document["rejections"]
+            assert (rejection["offset"], rejection["reason"]) == (offset, "illegal_transition")
+            assert changes(await poll(server, known(agent, rejected_after=offset))) == []
 
     asyncio.run(story())
 
 
-def test_a_session_whose_creation_was_refused_is_told_with_the_verdict(tmp_path: Path) -> None:
+def test_a_session_whose_creation_was_rejected_is_reported_with_the_verdict(tmp_path: Path) -> None:
     owner, agent = RigOwner(), EventFactory()
-    assert owner.send(agent, "session_created", limits=Limits(idle_ms=-1)) == "refused invalid_limits"
+    assert owner.send(agent, "session_created", limits=Limits(idle_ms=-1)) == "rejected invalid_limits"
     partition, offset = home(agent), owner.rig.offset - 1
 
     async def story() -> None:
@@ -149,10 +149,10 @@ def test_a_session_whose_creation_was_refused_is_told_with_the_verdict(tmp_path:
             assert document["verdict"] == {
                 "partition": partition,
                 "offset": offset,
-                "outcome": "refused",
+                "outcome": "rejected",
                 "reason": "invalid_limits",
             }
-            owner.recent_outcomes = RecentOutcomes()  # another worker took the partition over
+            owner.recent_verdicts = RecentVerdicts()  # another worker took the partition over
             (document,) = changes(await poll(server, known(agent, state="Idle", after=f"{partition}:{offset}")))
             assert document["verdict"]["outcome"] == "not_kept"
             (document,) = changes(await poll(server, known(agent, state="Idle", after=f"{partition}:{offset + 1}")))
@@ -161,9 +161,9 @@ def test_a_session_whose_creation_was_refused_is_told_with_the_verdict(tmp_path:
     asyncio.run(story())
 
 
-def test_an_archived_session_is_told_unless_the_client_has_ended_it(tmp_path: Path) -> None:
+def test_an_archived_session_is_reported_unless_the_client_has_ended_it(tmp_path: Path) -> None:
     owner, agent = RigOwner(), EventFactory()
-    owner.rig.fold.rows[agent.key.encoded()] = Gravestone("acme", agent.key.session_id, (), "closed", 1, 7, 1 << 60)
+    owner.rig.fold.rows[agent.key.encoded()] = Tombstone("acme", agent.key.session_id, (), "closed", 1, 7, 1 << 60)
 
     async def story() -> None:
         async with running_server(tmp_path, owning(owner)) as server:
@@ -206,7 +206,7 @@ def test_a_token_of_another_tenant_is_said_so(tmp_path: Path, path: bytes) -> No
     asyncio.run(story())
 
 
-def test_another_number_of_agents_than_the_client_knows_is_told(tmp_path: Path) -> None:
+def test_another_number_of_agents_than_the_client_knows_is_reported(tmp_path: Path) -> None:
     owner, agent = RigOwner(), EventFactory()
     owner.rig.start(agent)
     for name in ("r", "w"):
@@ -228,7 +228,7 @@ CASES: list[tuple[object, str]] = [
     ({"sessions": [{"session_id": new_session_id(), "state": "Active"}] * (SESSIONS_MAX + 1)}, "at most 1000"),
     ({"sessions": [5]}, "sessions[0]: session_id and state"),
     ({"sessions": [{"session_id": "x", "state": "Active"}]}, "sessions[0]: session id 'x' is not a UUID"),
-    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch, refused_after,"),
+    ({"sessions": [{"session_id": new_session_id(), "state": "Active", "epoch": True}]}, "epoch, rejected_after,"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "last_seq": "1"}]}, "last_seq and agents"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "agents": ""}]}, "agents whole numbers"),
     ({"sessions": [{"session_id": new_session_id(), "state": "Active", "holder": 5}]}, "holder, producer_id and after"),
@@ -301,7 +301,7 @@ class VerdictRig(OracleRig):
 
     def __init__(self) -> None:
         super().__init__()
-        self.agent, self.recent = EventFactory(), RecentOutcomes()
+        self.agent, self.recent = EventFactory(), RecentVerdicts()
         self.start(self.agent)
 
     def append(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> str:
@@ -322,9 +322,9 @@ class VerdictRig(OracleRig):
         """Return the answer of a worker that only has the session's row, from the changelog."""
         row = Decoder().decode_record(encode_record(self.row_of(self.agent), self.fold.position.rules.version))
         assert isinstance(row, SessionState)
-        return self._answer(RecentOutcomes(), row, offset)
+        return self._answer(RecentVerdicts(), row, offset)
 
-    def _answer(self, recent: RecentOutcomes, row: SessionState, offset: int) -> tuple[str, str | None]:
+    def _answer(self, recent: RecentVerdicts, row: SessionState, offset: int) -> tuple[str, str | None]:
         document = verdict_document(recent, row, self.agent.key.encoded(), 3, offset)
         assert (document["partition"], document["offset"]) == (3, offset)
         return document["outcome"], document["reason"]
@@ -332,20 +332,20 @@ class VerdictRig(OracleRig):
 
 APPLIED = ("applied", None)
 NOT_KEPT = ("not_kept", None)
-REFUSED: tuple[str, RefusalReason] = ("refused", "illegal_transition")
+REJECTED: tuple[str, RejectionReason] = ("rejected", "illegal_transition")
 
 
-def test_an_unreadable_event_is_refused_though_the_row_does_not_know_it() -> None:
+def test_an_unreadable_event_is_rejected_though_the_row_does_not_know_it() -> None:
     rig = VerdictRig()
-    assert rig.verdict(rig.deliver(b"\xc3\x01" + b"\x07" * 8 + b"newer schema")) == ("refused", "unknown_schema")
+    assert rig.verdict(rig.deliver(b"\xc3\x01" + b"\x07" * 8 + b"newer schema")) == ("rejected", "unknown_schema")
     cut = rig.agent.event_bytes("session_activity")[:-3]
-    assert rig.verdict(rig.deliver(cut)) == ("refused", "undecodable")
+    assert rig.verdict(rig.deliver(cut)) == ("rejected", "undecodable")
 
 
 def test_a_repetition_has_the_verdict_of_the_original() -> None:
     rig = VerdictRig()
-    refused, applied = rig.agent.event_bytes("session_resumed"), rig.agent.event_bytes("session_activity")
-    assert [rig.verdict(rig.deliver(value)) for value in (refused, refused)] == [REFUSED] * 2
+    rejected, applied = rig.agent.event_bytes("session_resumed"), rig.agent.event_bytes("session_activity")
+    assert [rig.verdict(rig.deliver(value)) for value in (rejected, rejected)] == [REJECTED] * 2
     assert [rig.verdict(rig.deliver(value)) for value in (applied, applied)] == [("applied", None)] * 2
 
 
@@ -354,7 +354,7 @@ def test_an_event_id_of_any_length_costs_no_memory_and_gives_no_false_verdict() 
     for event_type, length, verdict in (
         ("session_activity", EVENT_ID_KEPT, APPLIED),
         ("session_activity", EVENT_ID_KEPT + 1, APPLIED),
-        ("session_resumed", EVENT_ID_KEPT + 1, REFUSED),
+        ("session_resumed", EVENT_ID_KEPT + 1, REJECTED),
         ("session_activity", NAME_CHARACTERS_MAX, APPLIED),
     ):
         value = rig.agent.event_bytes(event_type, {"event_id": "x" * length})
@@ -363,7 +363,7 @@ def test_an_event_id_of_any_length_costs_no_memory_and_gives_no_false_verdict() 
         assert rig.verdict(rig.deliver(value)) == (verdict if is_kept else NOT_KEPT)
         assert list(rig.outcomes[-1].judged.duplicates.values()) == ["x" * length if is_kept else ""]
     too_long = rig.agent.event_bytes("session_activity", {"event_id": "x" * (NAME_CHARACTERS_MAX + 1)})
-    assert [rig.verdict(rig.deliver(too_long)) for _ in range(2)] == [("refused", "invalid_value")] * 2
+    assert [rig.verdict(rig.deliver(too_long)) for _ in range(2)] == [("rejected", "invalid_value")] * 2
 
 
 def test_a_repetition_without_an_id_has_not_the_verdict_of_an_unreadable_event() -> None:
@@ -373,21 +373,21 @@ def test_a_repetition_without_an_id_has_not_the_verdict_of_an_unreadable_event()
     assert [rig.verdict(rig.deliver(value)) for _ in range(2)] == [APPLIED, NOT_KEPT]
 
 
-def test_a_refusal_stays_one_after_many_others() -> None:
+def test_a_rejection_stays_one_after_many_others() -> None:
     rig = VerdictRig()
     value = rig.agent.event_bytes("session_resumed")
     first = rig.deliver(value)
-    for _ in range(REFUSALS_KEPT):
+    for _ in range(REJECTIONS_KEPT):
         rig.send(rig.agent, "session_resumed")
-    assert rig.verdict(first) == REFUSED
+    assert rig.verdict(first) == REJECTED
     assert rig.verdict(rig.deliver(value)) == ("not_kept", None)  # the row has forgotten the original
 
 
 def test_a_worker_that_did_not_judge_a_record_says_what_the_row_says() -> None:
     rig = VerdictRig()
-    refused = rig.deliver(rig.agent.event_bytes("session_resumed"))
+    rejected = rig.deliver(rig.agent.event_bytes("session_resumed"))
     applied = rig.deliver(rig.agent.event_bytes("session_activity"))
-    assert rig.verdict_after_restart(refused) == REFUSED
+    assert rig.verdict_after_restart(rejected) == REJECTED
     assert rig.verdict_after_restart(applied) == rig.verdict(applied) == APPLIED
 
 
@@ -398,14 +398,14 @@ def test_the_row_says_what_became_of_a_sessions_last_events() -> None:
     unreadable = rig.deliver(b"\xc3\x01" + b"\x07" * 8 + b"newer schema")
     cut = rig.deliver(agent.event_bytes("session_activity")[:-3])
     foreign = rig.deliver(EventFactory("another").event_bytes("session_activity"))
-    refused = rig.deliver(agent.event_bytes("session_resumed"))
+    rejected = rig.deliver(agent.event_bytes("session_resumed"))
     applied = rig.deliver(agent.event_bytes("session_activity"))
     rig.tick()
     assert [rig.verdict_after_restart(offset) for offset in (0, 1, 2, 3, applied)] == [APPLIED] * 5
-    assert rig.verdict_after_restart(unreadable) == ("refused", "unknown_schema")
-    assert rig.verdict_after_restart(cut) == ("refused", "undecodable")
-    assert rig.verdict_after_restart(foreign) == ("refused", "key_mismatch")
-    assert rig.verdict_after_restart(refused) == REFUSED
+    assert rig.verdict_after_restart(unreadable) == ("rejected", "unknown_schema")
+    assert rig.verdict_after_restart(cut) == ("rejected", "undecodable")
+    assert rig.verdict_after_restart(foreign) == ("rejected", "key_mismatch")
+    assert rig.verdict_after_restart(rejected) == REJECTED
     others = [offset for offset, record in enumerate(rig.log) if record.key != agent.key.encoded()]
     assert len(others) == 5
     assert {rig.verdict_after_restart(offset) for offset in (*others, len(rig.log))} == {NOT_KEPT}
@@ -416,22 +416,24 @@ def test_a_row_has_no_verdict_on_a_repetition(event_type: str) -> None:
     rig = VerdictRig()
     value = rig.agent.event_bytes(event_type)
     original, repetition = rig.deliver(value), rig.deliver(value)
-    verdict = REFUSED if event_type == "session_resumed" else APPLIED
+    verdict = REJECTED if event_type == "session_resumed" else APPLIED
     assert rig.verdict_after_restart(original) == rig.verdict(repetition) == verdict
     assert rig.verdict_after_restart(repetition) == NOT_KEPT
 
 
-def test_a_row_that_has_forgotten_a_refusal_says_applied_of_no_event_before_the_next() -> None:
+def test_a_row_that_has_forgotten_a_rejection_says_applied_of_no_event_before_the_next() -> None:
     rig, second = VerdictRig(), EventFactory(producer="q")
     second.key = rig.agent.key
     forgotten = rig.deliver(rig.agent.event_bytes("session_resumed"))
     applied = rig.deliver(rig.agent.event_bytes("session_activity"))
-    refusals = [rig.deliver(second.event_bytes("session_resumed")) for _ in range(REFUSALS_KEPT - 1)]
-    assert (rig.verdict_after_restart(forgotten), rig.verdict_after_restart(applied)) == (REFUSED, APPLIED)
+    rejections = [rig.deliver(second.event_bytes("session_resumed")) for _ in range(REJECTIONS_KEPT - 1)]
+    assert (rig.verdict_after_restart(forgotten), rig.verdict_after_restart(applied)) == (REJECTED, APPLIED)
     rig.deliver(second.event_bytes("session_resumed"))
     assert [rig.verdict_after_restart(offset) for offset in (forgotten, applied)] == [NOT_KEPT] * 2
     later = rig.deliver(rig.agent.event_bytes("session_activity"))
-    assert [rig.verdict_after_restart(offset) for offset in (*refusals, later)] == [REFUSED] * len(refusals) + [APPLIED]
+    assert [rig.verdict_after_restart(offset) for offset in (*rejections, later)] == [REJECTED] * len(rejections) + [
+        APPLIED
+    ]
 
 
 def test_a_row_knows_the_last_events_of_each_producer() -> None:

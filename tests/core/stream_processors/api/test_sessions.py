@@ -14,7 +14,7 @@ from aiohttp.web import Response
 
 from sessionary.schemas.ids import SessionKey, new_session_id, partition_of
 from sessionary.schemas.kafka.log_progress import StalledPartition
-from sessionary.schemas.records import Gravestone, Position
+from sessionary.schemas.records import Position, Tombstone
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.access import parse_tokens
 from sessionary.stream_processors.api.problems import Problem
@@ -34,14 +34,14 @@ PARTITION = partition_of(KEY.encoded(), SETTINGS.partitions)
 
 
 class FakeOwner:
-    """Owns the session's partition; its state holds a gravestone."""
+    """Owns the session's partition; its state holds a tombstone."""
 
     def __init__(self, heard_s: float, is_open: bool = True) -> None:
         self.committed_s, self.is_readable, self.is_open = heard_s, is_open, is_open
         self.halted: Halted | None = None
         self.state = self
         self.position = Position(100, 0, 0, 0, 0)
-        self.rows = {KEY.encoded(): Gravestone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
+        self.rows = {KEY.encoded(): Tombstone("acme", KEY.session_id, (), "closed", 1, 7, 99)}
         self.packed: set[bytes] = set()
 
     def is_packed(self, key: bytes) -> bool:
@@ -127,7 +127,7 @@ def test_a_partition_that_is_not_open_or_not_there_yet_is_not_ready() -> None:
     assert problem(ask(FakeAssignment(FakeOwner(now_s)), group, f"?after={PARTITION}:99")) == (410, "session_archived")
 
 
-def test_of_an_archived_session_a_row_or_a_packed_gravestone_remains() -> None:
+def test_of_an_archived_session_a_row_or_a_packed_tombstone_remains() -> None:
     now_s = time.monotonic()
     owner, group = FakeOwner(now_s), FakeGroup(now_s)
     assert problem(ask(FakeAssignment(owner), group)) == (410, "session_archived")
@@ -197,7 +197,7 @@ def test_a_worker_is_not_ready_while_an_open_partition_stands_still() -> None:
     assert read_readiness(FakeOwner(0.0, is_open=False), {PARTITION: stalled})[1] == {str(PARTITION): "opening"}
 
 
-def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
+def reported_deadline(rig: OracleRig, agent: EventFactory) -> int:
     """Return the deadline that the API tells of an agent's session."""
     owner: Any = SimpleNamespace(state=rig.fold)
     asked = AskedOwner(Question(agent.key, 0, None, 0.0), owner)
@@ -205,24 +205,24 @@ def told_deadline(rig: OracleRig, agent: EventFactory) -> int:
     return deadline
 
 
-def test_the_deadline_that_is_told_is_when_the_session_s_clock_fires() -> None:
+def test_the_deadline_that_is_reported_is_when_the_session_s_clock_fires() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(idle_ms=70_000))
-    assert told_deadline(rig, agent) == rig.at + 60_000
+    assert reported_deadline(rig, agent) == rig.at + 60_000
     rig.at += 50_000
-    rig.tick()  # a hole ends
-    told_ms = told_deadline(rig, agent)
-    assert told_ms == rig.at + 60_000
-    assert rig.advance(told_ms - rig.at - 1) == []
+    rig.tick()  # an outage ends
+    reported_ms = reported_deadline(rig, agent)
+    assert reported_ms == rig.at + 60_000
+    assert rig.advance(reported_ms - rig.at - 1) == []
     assert rig.advance(1) == ["T06 inactive"]
 
 
-def test_the_deadline_that_is_told_goes_by_a_repaired_clock() -> None:
+def test_the_deadline_that_is_reported_goes_by_a_repaired_clock() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(max_duration_ms=40_000))
     rig.at += 86_400_000
     rig.set_clock()
-    told_ms = told_deadline(rig, agent)
-    assert told_ms == rig.at + 40_000
-    assert rig.advance(told_ms - rig.at - 1) == []
+    reported_ms = reported_deadline(rig, agent)
+    assert reported_ms == rig.at + 40_000
+    assert rig.advance(reported_ms - rig.at - 1) == []
     assert rig.advance(1) == ["T06 max_duration"]

@@ -13,7 +13,7 @@ def rig_with_task() -> tuple[RunRig, str]:
     return rig, task_id
 
 
-def test_a_task_is_told_by_its_id_in_any_case_of_letters() -> None:
+def test_a_task_is_reported_by_its_id_in_any_case_of_letters() -> None:
     rig, task_id = rig_with_task()
     for name in (task_id, task_id.upper()):
         status, task = rig.ask_task(name)

@@ -116,7 +116,7 @@ def test_a_file_that_is_written_in_place_is_read_again_by_its_time(tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["", '{"s3cret": 7}', '{"first": "acme"', None])
-def test_a_file_that_cannot_be_used_keeps_the_last_tokens_and_is_told_once(
+def test_a_file_that_cannot_be_used_keeps_the_last_tokens_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -128,18 +128,18 @@ def test_a_file_that_cannot_be_used_keeps_the_last_tokens_and_is_told_once(
     for _ in range(3):
         bench.store.refresh()
     assert (bench.tenant_of("first"), bench.failures) == ("acme", 3)
-    (told,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert str(bench.path) in told.getMessage()
+    (reported,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert str(bench.path) in reported.getMessage()
     assert "s3cret" not in caplog.text
     bench.write('{"second": "globex"}')
     bench.store.refresh()
     assert (bench.tenant_of("first"), bench.tenant_of("second"), bench.failures) == (None, "globex", 3)
     bench.write("")
     bench.store.refresh()
-    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 2, "a new fault is told"
+    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 2, "a new fault is reported"
 
 
-def test_the_same_file_that_comes_back_is_told_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_file_that_comes_back_is_reported_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(tmp_path, {"first": "acme"})
     bench.path.rename(tmp_path / "away")
@@ -147,8 +147,8 @@ def test_the_same_file_that_comes_back_is_told_too(tmp_path: Path, caplog: pytes
     (tmp_path / "away").rename(bench.path)
     bench.store.refresh()
     bench.store.refresh()
-    told = [record for record in caplog.records if record.name.endswith("api.tokens")]
-    assert [record.levelname for record in told] == ["ERROR", "INFO"]
+    reported = [record for record in caplog.records if record.name.endswith("api.tokens")]
+    assert [record.levelname for record in reported] == ["ERROR", "INFO"]
 
 
 def test_a_worker_does_not_start_without_its_file(tmp_path: Path) -> None:

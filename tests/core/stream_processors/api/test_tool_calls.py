@@ -49,7 +49,7 @@ def test_a_running_call_is_shown_with_its_reservation_and_deadline(parts: tuple[
     assert shown(call, "state", "try_number", "started_ms", "entered_ms", "limit_ms", "reservation") == (
         *("running", 2, 30, 30, 1_000, "e-1"),
     )
-    assert call["deadline_ms"] == max(1_030, rig.rig.fold.position.quiet_until_ms)
+    assert call["deadline_ms"] == max(1_030, rig.rig.fold.position.outage_grace_until_ms)
     assert shown(call, "run_id", "tool_name", "step_id", "side_effect", "queryable") == (
         *("r1" if parts else None, "pay", "a-1", True, False),
     )

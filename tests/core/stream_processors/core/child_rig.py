@@ -1,4 +1,4 @@
-"""A fold by rules 2 with one run at work, and what its steps and reserved calls come to."""
+"""A fold with one run at work, and what its steps and reserved calls come to."""
 
 from typing import Any
 

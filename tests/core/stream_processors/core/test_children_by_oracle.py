@@ -9,8 +9,8 @@ from sessionary.schemas.records import (
     EndedToolCall,
     FinishedRun,
     MessageState,
-    RunGravestone,
     RunState,
+    RunTombstone,
     StepState,
     TimedStep,
     ToolCallState,
@@ -64,9 +64,11 @@ def test_the_outcome_of_a_finished_runs_call_counts_in_its_run_only() -> None:
     assert one.say("run_cancelled") == "applied"
     finished = one.row(FinishedRun)
     assert one.say("tool_call_failed", **CALL, try_number=1, error=ErrorInfo("retryable", "e", "e")) == "applied"
-    told = one.row(FinishedRun)
-    assert (told.unresolved_calls, told.run_seq) == (0, finished.run_seq + 1)
-    assert told == finished._replace(unresolved_calls=0, run_seq=told.run_seq, last_event_at=told.last_event_at)
+    reported = one.row(FinishedRun)
+    assert (reported.unresolved_calls, reported.run_seq) == (0, finished.run_seq + 1)
+    assert reported == finished._replace(
+        unresolved_calls=0, run_seq=reported.run_seq, last_event_at=reported.last_event_at
+    )
 
 
 def test_a_run_that_its_client_paused_is_not_resumed_by_an_outcome() -> None:
@@ -76,7 +78,7 @@ def test_a_run_that_its_client_paused_is_not_resumed_by_an_outcome() -> None:
     assert one.say("run_paused") == "applied"
     one.rig.advance(3_000)
     assert one.row(RunState).unresolved_calls == 1
-    assert one.say("run_resumed") == "refused call_unresolved"
+    assert one.say("run_resumed") == "rejected call_unresolved"
     fields = {**CALL, "outcome": "succeeded", "result_json": "{}", "resolved_by": "ops"}
     assert one.say("tool_call_resolved", **fields) == "applied"
     assert (one.row(RunState).state, one.row(RunState).reason_code) == ("paused", "paused")
@@ -100,7 +102,7 @@ def test_a_call_without_a_side_effect_is_tried_again_after_its_limit() -> None:
     one.lose_call(side_effect=False)
     assert one.row(RunState).state == "started"
     again = {**STARTED, "try_number": 2}
-    assert one.say("tool_call_started", **again) == "refused call_unresolved"
+    assert one.say("tool_call_started", **again) == "rejected call_unresolved"
     assert one.say("tool_call_started", **{**again, "side_effect": False}) == "applied"
     assert one.row(ToolCallState, call_key(one.run, "k")).try_number == 2
 
@@ -118,7 +120,7 @@ def test_all_children_vanish_with_their_run_and_the_sessions_own_calls_with_the_
     one.rig.at += 31 * 86_400_000
     one.rig.tick()
     left = {key: type(row) for key, row in one.rig.fold.rows.items() if key.startswith(one.agent.key.encoded())}
-    assert left == {one.run: RunGravestone}
+    assert left == {one.run: RunTombstone}
 
 
 def test_a_call_becomes_unknown_after_its_session_was_archived() -> None:
@@ -140,10 +142,10 @@ def test_a_step_fails_by_its_limit_also_after_its_session_was_archived() -> None
     fields: dict[str, Any] = {"attempt": 1, "input_json": "[1]"}
     assert one.say("step_started", name="search", limit_ms=2_500, **fields) == "applied"
     assert one.say("step_started", name="answer", limit_ms=1_000_000, **fields) == "applied"
-    assert one.say("step_started", name="answer", limit_ms=0, **{**fields, "attempt": 2}) == "refused invalid_value"
+    assert one.say("step_started", name="answer", limit_ms=0, **{**fields, "attempt": 2}) == "rejected invalid_value"
     one.rig.advance(3_000)
     assert one.row(StepState, first).error.code == "model_limit"
-    assert one.say("step_succeeded", name="search", attempt=1, output_json="1") == "refused illegal_transition"
+    assert one.say("step_succeeded", name="search", attempt=1, output_json="1") == "rejected illegal_transition"
     assert one.say("step_started", name="search", limit_ms=2_500, **{**fields, "attempt": 2}) == "applied"
     assert one.row(TimedStep, first).attempt == 2
     assert one.say("step_succeeded", name="search", attempt=2, output_json="1") == "applied"
@@ -167,7 +169,7 @@ def test_a_silent_agent_loses_its_run_at_the_last_checkpoint() -> None:
     one.rig.advance(100_000)
     assert (one.row(RunState).state, one.row(RunState).reason_code) == ("paused", "connection_lost")
     assert one.row(RunState).checkpoint.checkpoint_id == "c2"
-    assert one.say("checkpoint_saved", "unheard-of") == "refused unknown_run"
+    assert one.say("checkpoint_saved", "unheard-of") == "rejected unknown_run"
     assert one.say("checkpoint_saved", None) == "applied"
     one.rig.advance(1_000_000, step_ms=4_000)
     assert one.row(FinishedRun).checkpoint.checkpoint_id == "c2"
@@ -179,7 +181,7 @@ def test_a_finished_runs_artifact_is_deleted_and_vanishes_with_the_run() -> None
     assert one.say("artifact_created", **named, artifact_type="json", uri="file:///f") == "applied"
     assert one.say("artifact_completed", **named, size_bytes=9, sha256="a" * 64) == "applied"
     assert one.say("run_cancelled") == "applied"
-    assert one.say("artifact_completed", **named, size_bytes=9, sha256="a" * 64) == "refused illegal_transition"
+    assert one.say("artifact_completed", **named, size_bytes=9, sha256="a" * 64) == "rejected illegal_transition"
     assert one.say("artifact_soft_deleted", **named) == "applied"
     assert one.say("artifact_purged", **named) == "applied"
     row = one.row(ArtifactState, key)
@@ -196,7 +198,7 @@ def test_a_conversation_is_longer_than_its_rows() -> None:
         assert one.say("message_appended", None if number % 3 else "r", content=content) == "applied"
     session = one.agent.key.encoded()
     assert one.row(MessageState, message_key(session, 1)).turn == CONVERSATION_TURNS_MAX + 1
-    assert one.say("message_appended", content="x" * 16_385) == "refused invalid_value"
+    assert one.say("message_appended", content="x" * 16_385) == "rejected invalid_value"
     assert one.row(MessageState, message_key(session, 8)).turn == 8
 
 
@@ -208,8 +210,8 @@ def test_a_missing_message_is_the_next_turn_if_it_is_replayed() -> None:
     assert one.say("message_appended", content="later") == "applied"
     assert one.say("session_paused") == "applied"
     replayed = (("replayed_from", b'"events:0:1"'),)
-    for value, outcome in zip(missed, ("applied", "applied", "refused late_filler"), strict=True):
+    for value, outcome in zip(missed, ("applied", "applied", "rejected late_filler"), strict=True):
         assert one.rig.append(session, value, replayed) == outcome
-    assert one.rig.append(session, lost, replayed) == "refused late_filler"
+    assert one.rig.append(session, lost, replayed) == "rejected late_filler"
     contents = [one.row(MessageState, message_key(session, turn)).content for turn in (1, 2, 3)]
     assert contents == ["later", "a", "b"]

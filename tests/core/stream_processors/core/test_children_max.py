@@ -1,4 +1,4 @@
-"""How many children a run, or a session itself, may have: one more is refused."""
+"""How many children a run, or a session itself, may have: one more is rejected."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support.event_factory import EventFactory
 
 _BATCH = 2_500
 _CALL: dict[str, Any] = {"tool_call_id": "id", "tool_name": "pay", "try_number": 1, "side_effect": False}
-_REFUSED = "refused too_many_children"
+_REJECTED = "rejected too_many_children"
 
 
 def fill_up(rig: ChildRig, run_id: str | None) -> None:
@@ -29,17 +29,17 @@ def fill_up(rig: ChildRig, run_id: str | None) -> None:
         assert rig.append_batch(*records).counts.applied == _BATCH
 
 
-def test_one_more_child_of_a_run_is_refused() -> None:
+def test_one_more_child_of_a_run_is_rejected() -> None:
     rig = ChildRig()
     fill_up(rig, "r1")
     rows = len(rig.fold.rows)
-    assert rig.step("started") == _REFUSED
+    assert rig.step("started") == _REJECTED
     assert rig.letter().detail == "the run r1 has 10000 children, which is the most"
-    assert rig.call("started") == _REFUSED
+    assert rig.call("started") == _REJECTED
     assert len(rig.fold.rows) == rows
-    assert rig.call("failed") == "refused unknown_call"  # for another reason, which is told first
+    assert rig.call("failed") == "rejected unknown_call"  # for another reason, which is reported first
     assert rig.call("succeeded", idem_key="n7", result_json="1") == "applied"
-    assert rig.step("skipped", run_id="r2") == "refused unknown_run"
+    assert rig.step("skipped", run_id="r2") == "rejected unknown_run"
     rig.begin("r2")
     assert rig.step("started", run_id="r2") == "applied"
     assert rig.call("started", run_id=None) == "applied"
@@ -48,7 +48,7 @@ def test_one_more_child_of_a_run_is_refused() -> None:
 def test_a_full_session_goes_on_with_its_conversation() -> None:
     rig = ChildRig()
     fill_up(rig, None)
-    assert rig.call("started", run_id=None) == _REFUSED
+    assert rig.call("started", run_id=None) == _REJECTED
     assert rig.letter().detail == "the session has 10000 children, which is the most"
     assert rig.step("started") == "applied"
     for _ in range(CONVERSATION_TURNS_MAX + 1):
@@ -68,11 +68,11 @@ def test_both_judges_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert rig.send(agent, "run_started", {"run_id": "r"}, mode="attached", plan_json=None) == "applied"
     for run_id in (None, "r"):
-        assert [call(number, run_id) for number in range(4)] == [*["applied"] * 3, _REFUSED]
-    assert rig.send(agent, "step_started", {"run_id": "r"}, name="a", attempt=1) == _REFUSED
-    assert rig.send(agent, "artifact_created", {"run_id": None}) == _REFUSED
+        assert [call(number, run_id) for number in range(4)] == [*["applied"] * 3, _REJECTED]
+    assert rig.send(agent, "step_started", {"run_id": "r"}, name="a", attempt=1) == _REJECTED
+    assert rig.send(agent, "artifact_created", {"run_id": None}) == _REJECTED
     assert rig.send(agent, "message_appended", {"run_id": None}) == "applied"
-    assert rig.send(agent, "artifact_created", {"run_id": None}) == _REFUSED
+    assert rig.send(agent, "artifact_created", {"run_id": None}) == _REJECTED
     succeeded = {"idem_key": "n2", "result_json": "1", **_CALL}
     del succeeded["side_effect"]
     assert rig.send(agent, "tool_call_succeeded", {"run_id": "r"}, **succeeded) == "applied"

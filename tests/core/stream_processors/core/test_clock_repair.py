@@ -15,7 +15,7 @@ from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.judges import JUDGE
 
-DAY_MS, SECOND_MS, QUIET_MS = 86_400_000, 1_000, 25_000
+DAY_MS, SECOND_MS, OUTAGE_GRACE_MS = 86_400_000, 1_000, 25_000
 LIMITS = Limits(idle_ms=120_000, max_duration_ms=200_000, grace_ms=60_000, recovery_ms=40_000)
 INIT_MS, BUDGET_MS = 15_000, 60_000
 
@@ -44,7 +44,7 @@ def test_a_clock_that_is_ahead_is_set_back_and_says_so_in_the_audit_trail() -> N
     former_ms = rig.at + DAY_MS - 3_000
     assert line.reason == (f"sessionary.events-0: clock set from {former_ms} to {rig.at} ms (-86,397.0 s): it leapt")
     position = outcome.position
-    assert (position.clock_ms, position.quiet_until_ms) == (rig.at, rig.at + QUIET_MS)
+    assert (position.clock_ms, position.outage_grace_until_ms) == (rig.at, rig.at + OUTAGE_GRACE_MS)
     assert position.clock_repairs == (ClockRepair(1, 0, rig.at, 0, DAY_MS - 3_000),)
     decided = PartitionDecision("clock_repaired", line.source_offset, None, None, rig.at, "alice")
     assert position.decisions == (decided,)
@@ -104,7 +104,7 @@ def test_what_is_left_of_a_limit_is_left_after_a_clock_is_set_forward(state: str
     rig.advance(5_000)
     rig.at += DAY_MS  # the partition was halted, and its clock stood still
     rig.set_clock()
-    left_ms = max(QUIET_MS, limit_ms - 5_000)
+    left_ms = max(OUTAGE_GRACE_MS, limit_ms - 5_000)
     assert rig.advance(left_ms - 1) == []
     assert len(rig.advance(1)) == 1
 
@@ -135,7 +135,7 @@ def test_a_pause_before_and_after_a_repair_takes_nothing_off_the_maximum_duratio
         assert rig.row_of(agent).max_due_at == rig.at + 190_000
 
 
-def test_a_resume_in_the_grace_period_is_not_refused_for_the_time_of_the_leap() -> None:
+def test_a_resume_in_the_grace_period_is_not_rejected_for_the_time_of_the_leap() -> None:
     rig, agent = started_rig()
     assert rig.advance(BUDGET_MS) == ["T06 inactive"]
     rig.at += DAY_MS
@@ -238,7 +238,7 @@ def test_no_clock_is_set_after_a_record_that_moved_it_and_did_not_fit_into_the_b
     assert not batch.apply(LogRecord(offset + 3, due_ms + SECOND_MS, None, TICK))
     few.fold.merge(batch)
     position = few.fold.position
-    assert (position.next_offset, position.clock_ms, position.outcome_n) == (offset + 3, due_ms + SECOND_MS, 0)
+    assert (position.next_offset, position.clock_ms, position.outputs_written) == (offset + 3, due_ms + SECOND_MS, 0)
     assert not few.fold.may_repair_clock
     with pytest.raises(ValueError, match="between two records"):
         few.fold.begin().set_clock(ClockSetting(few.at, 0, "why", "alice"))
@@ -252,7 +252,7 @@ def test_a_clock_is_set_right_after_a_decision_that_folds_nothing() -> None:
         SkippedOffsets("log_truncation_accepted", rig.fold.position.next_offset, 0, "power loss", "alice", (), (2, 3))
     )
     rig.fold.merge(batch)
-    assert (rig.fold.position.outcome_n, rig.fold.may_repair_clock) == (1, True)
+    assert (rig.fold.position.outputs_written, rig.fold.may_repair_clock) == (1, True)
     ((_, line),) = rig.set_clock().records_on("audit")
     assert (line.event_type, line.source_n) == ("clock_repaired", 1)
     assert not rig.fold.may_repair_clock

@@ -40,7 +40,7 @@ def test_a_session_counts_by_its_state_and_its_context_once_the_batch_is_merged(
     assert sum(rig.fold.tally.counts.values()) == 1
     rig.advance(120_000)
     assert not isinstance(rig.fold.rows[agent.key.encoded()], SessionState)
-    assert (+rig.fold.tally.counts, rig.fold.gravestones) == ({}, 1)
+    assert (+rig.fold.tally.counts, rig.fold.tombstones) == ({}, 1)
 
 
 def test_a_deadline_is_overdue_from_its_due_time_on_but_not_after_a_silence() -> None:
@@ -56,7 +56,7 @@ def test_a_deadline_is_overdue_from_its_due_time_on_but_not_after_a_silence() ->
     assert rig.fold.live == 2, "to count changes nothing"
     rig.at += 10_000
     outcome = rig.append_batch(LogRecord(rig.offset, rig.at, None, TICK))
-    assert outcome.silences == 1
+    assert outcome.outages == 1
     assert rig.fold.count_overdue(rig.at + 20_000, 100) == 0
     assert rig.fold.count_overdue(START_MS + 39_999, 100) == 0
     assert rig.fold.count_overdue(START_MS + 40_000, 100) == 1, "a silence does not move a maximum duration"
@@ -70,4 +70,4 @@ def test_an_outcome_tells_when_its_timers_were_due() -> None:
     rig.advance(39_000)
     rig.at += 1_700
     outcome = rig.append_batch(LogRecord(rig.offset, rig.at, None, TICK))
-    assert (outcome.timer_due_ms, outcome.timer_lateness_ms, outcome.silences) == ([START_MS + 40_000], [700], 0)
+    assert (outcome.timer_due_ms, outcome.timer_lateness_ms, outcome.outages) == ([START_MS + 40_000], [700], 0)

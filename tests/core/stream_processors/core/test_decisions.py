@@ -9,23 +9,23 @@ from sessionary.schemas.codec import Decoder, encode_position
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import Limits, PartitionDecision
 from sessionary.stream_processors.core.family import SessionArrival
-from sessionary.stream_processors.core.model import Decision, LogRecord, Outcome, RowLookup, SkippedOffsets
+from sessionary.stream_processors.core.model import BatchResult, Decision, LogRecord, RowLookup, SkippedOffsets
 from sessionary.stream_processors.core.session.effects import SessionRow
 from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.session.rows import SessionRows
 from sessionary.stream_processors.metrics import CommitCosts, Metrics
-from tests.core.fold_rig import FoldRig, write_outcome
+from tests.core.fold_rig import FoldRig, write_result
 from tests.support.event_factory import TICK, EventFactory
 
 POISON = b"poison"
 
 
-def skip_at(rig: FoldRig, next_offset: int, clock_ms: int = 0, *records: LogRecord) -> Outcome:
+def skip_at(rig: FoldRig, next_offset: int, clock_ms: int = 0, *records: LogRecord) -> BatchResult:
     """Skip the offsets up to `next_offset` in a batch of their own."""
     batch = rig.fold.begin()
     batch.skip_offsets(SkippedOffsets("records_skipped", next_offset, clock_ms, "it is broken", "alice", records))
     rig.outcome = batch.finish()
-    rig.written = write_outcome(rig.outcome)
+    rig.written = write_result(rig.outcome)
     rig.fold.merge(batch)
     rig.offset = next_offset
     return rig.outcome
@@ -48,7 +48,7 @@ def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> 
     assert letters[0].session_id == agent.key.session_id
     assert letters[0].headers == {"a": b"b"}
     assert letters[0].detail == "skipped by alice: it is broken"
-    assert (outcome.counts.refused, outcome.judged.refusals[first]) == (2, "skipped")
+    assert (outcome.counts.rejected, outcome.judged.rejections[first]) == (2, "skipped")
     decision = PartitionDecision("records_skipped", first, first, first + 1, rig.at, "alice")
     rig.send(agent, "session_activity")
     assert [*rig.fold.position.decisions] == [decision], "it stays in the position record"
@@ -57,13 +57,13 @@ def test_by_the_second_rules_skipped_records_are_rejected_with_their_bytes() -> 
     assert [*stored.decisions] == [decision]
 
 
-def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_quiet() -> None:
+def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_an_outage() -> None:
     rig, agent, brief = FoldRig(), EventFactory(), EventFactory("brief")
     rig.start(agent)
     rig.start(brief, limits=Limits(max_duration_ms=100_000))
     assert skip_at(rig, 9, rig.at - 1).position.clock_ms == rig.at
     position = skip_at(rig, 10, rig.at + 200_000).position
-    assert (position.clock_ms, position.quiet_until_ms) == (rig.at + 200_000, rig.at + 225_000)
+    assert (position.clock_ms, position.outage_grace_until_ms) == (rig.at + 200_000, rig.at + 225_000)
     rig.at += 200_000
     rig.append(None, TICK)
     assert rig.audits() == [], "its agents are heard first"
@@ -74,13 +74,13 @@ def test_a_skip_never_sets_the_clock_back_and_a_leap_of_it_is_quiet() -> None:
     assert fired == [(25, brief.key.session_id, "max_duration"), (60, agent.key.session_id, "inactive")]
 
 
-def accept_truncation(rig: FoldRig, replaced: tuple[int, int], *records: LogRecord) -> Outcome:
+def accept_truncation(rig: FoldRig, replaced: tuple[int, int], *records: LogRecord) -> BatchResult:
     """Leave records unfolded that have taken the offsets of others."""
     batch = rig.fold.begin()
     skip = SkippedOffsets("log_truncation_accepted", rig.offset, 0, "power loss", "alice", records, replaced)
     batch.skip_offsets(skip)
     rig.outcome = batch.finish()
-    rig.written = write_outcome(rig.outcome)
+    rig.written = write_result(rig.outcome)
     rig.fold.merge(batch)
     return rig.outcome
 
@@ -97,7 +97,7 @@ def test_records_that_took_the_offsets_of_folded_ones_are_rejected_and_the_posit
         assert line.reason == f"sessionary.events-0, offsets {offset} to {offset}: power loss"
         letter = rig.letter()
         assert (letter.reason, letter.source_offset, letter.value) == ("skipped", offset, POISON)
-        assert (outcome.position.next_offset, outcome.position.outcome_n) == (next_offset, n + 1)
+        assert (outcome.position.next_offset, outcome.position.outputs_written) == (next_offset, n + 1)
     assert rig.row_of(agent) == row
     assert rig.send(agent, "session_activity") == "applied"
 
@@ -142,7 +142,7 @@ def break_judge(monkeypatch: pytest.MonkeyPatch, place: str, event_type: str = "
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_event_on_which_the_judge_fails_is_refused_and_changes_nothing(
+def test_an_event_on_which_the_judge_fails_is_rejected_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     rig, agent = FoldRig(), EventFactory()
@@ -150,7 +150,7 @@ def test_an_event_on_which_the_judge_fails_is_refused_and_changes_nothing(
     row, live, deadline = rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms
     with monkeypatch.context() as broken:
         break_judge(broken, place)
-        assert rig.send(agent, "session_paused") == "refused internal_error"
+        assert rig.send(agent, "session_paused") == "rejected internal_error"
     assert (rig.row_of(agent), rig.fold.live, rig.fold.next_deadline_ms) == (row, live, deadline)
     letter, (line,) = rig.letter(), rig.audits()
     assert (letter.reason, letter.session_id) == ("internal_error", agent.key.session_id)
@@ -158,13 +158,13 @@ def test_an_event_on_which_the_judge_fails_is_refused_and_changes_nothing(
     assert letter.detail == line.reason
     assert line.reason.startswith("ZeroDivisionError at ")
     assert "the record's text" not in line.reason
-    assert (line.kind, line.reason_code, line.audit_seq, line.source_n) == ("refusal", "internal_error", 0, 0)
+    assert (line.kind, line.reason_code, line.audit_seq, line.source_n) == ("rejection", "internal_error", 0, 0)
     assert rig.outcome is not None
-    assert (rig.outcome.rows, rig.outcome.counts.refused, rig.outcome.counts.applied) == ({}, 1, 0)
+    assert (rig.outcome.rows, rig.outcome.counts.rejected, rig.outcome.counts.applied) == ({}, 1, 0)
     assert rig.send(agent, "session_paused") == "applied", "mended code judges the next one"
 
 
-def test_a_failure_that_is_told_gives_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_is_reported_gives_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rigs = FoldRig(), FoldRig()
     agent = EventFactory()
     for rig in rigs:
@@ -182,5 +182,5 @@ def test_a_failure_that_is_told_gives_the_same_again(monkeypatch: pytest.MonkeyP
 
 def test_failures_of_the_judge_are_counted_by_a_metric() -> None:
     metrics, outcome = Metrics(), FoldRig().append_batch(LogRecord(0, 1, None, TICK))
-    metrics.count_outcome(outcome._replace(refusals=["late", "internal_error"]), CommitCosts(0.1))
+    metrics.count_outcome(outcome._replace(rejections=["late", "internal_error"]), CommitCosts(0.1))
     assert metrics.errors.labels("judge")._value.get() == 1

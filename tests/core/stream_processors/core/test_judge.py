@@ -9,12 +9,12 @@ from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.judge import Arrival
 from sessionary.stream_processors.core.model import (
+    BatchResult,
     Decision,
     Emitted,
     EventLog,
     LogRecord,
-    Outcome,
-    Place,
+    OutputCause,
     RowLookup,
     Stream,
 )
@@ -76,9 +76,9 @@ class ScriptedJudge:
         log: EventLog,
         now_ms: int,
         rules: RuleSet,
-        hole_end_ms: int = 0,
+        outage_end_ms: int = 0,
     ) -> Arrival | None:
-        return SESSION_JUDGE.read(record, None, decoder, log, now_ms, rules, hole_end_ms)
+        return SESSION_JUDGE.read(record, None, decoder, log, now_ms, rules, outage_end_ms)
 
     def decode(self, value: bytes) -> ScriptedRow:
         raise NotImplementedError("these tests read no changelog")
@@ -96,14 +96,14 @@ class ScriptedJudge:
         after: ScriptedRow | None,
         fact: RowSet,
         arrival: Arrival | None,
-        place: Place,
+        cause: OutputCause,
     ) -> Sequence[Emitted]:
         raise NotImplementedError("no fact is reported")
 
     def estimate_bytes(self, row: ScriptedRow) -> int:
         return 100
 
-    def due_ms(self, row: ScriptedRow, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: ScriptedRow, outage_end_ms: int = 0) -> int:
         return row.due_at
 
     def repair_times(self, row: ScriptedRow, repairs: Sequence[ClockRepair]) -> ScriptedRow:
@@ -112,7 +112,7 @@ class ScriptedJudge:
     def is_only_postponed(self, row: ScriptedRow, after: ScriptedRow) -> bool:
         return False
 
-    def fire(self, key: bytes, row: ScriptedRow, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: ScriptedRow, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         return Decision((RowSet(None),))
 
 
@@ -130,15 +130,15 @@ def fold_script(*script: ScriptedRow | None) -> PartitionState:
     return state
 
 
-def fold_record(state: PartitionState, record: LogRecord) -> Outcome:
-    overlay = state.begin()
-    assert overlay.apply(record)
-    outcome = overlay.finish()
-    state.merge(overlay)
+def fold_record(state: PartitionState, record: LogRecord) -> BatchResult:
+    uncommitted = state.begin()
+    assert uncommitted.apply(record)
+    outcome = uncommitted.finish()
+    state.merge(uncommitted)
     return outcome
 
 
-def pass_deadline(state: PartitionState) -> Outcome:
+def pass_deadline(state: PartitionState) -> BatchResult:
     return fold_record(state, LogRecord(state.position.next_offset, DUE_MS, None, TICK))
 
 

@@ -10,7 +10,7 @@ from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import CHILDREN
-from sessionary.stream_processors.core.model import LogRecord, Outcome, RowFate
+from sessionary.stream_processors.core.model import BatchResult, LogRecord, RowFate
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.store.cached_rows import CachedRows
@@ -29,21 +29,21 @@ class Story:
     def __init__(self) -> None:
         self.state = new_state()
         self.log: list[LogRecord] = []
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[BatchResult] = []
         self.at = START_MS
 
-    def append(self, key: bytes | None, value: bytes) -> Outcome:
+    def append(self, key: bytes | None, value: bytes) -> BatchResult:
         record = LogRecord(len(self.log), self.at, key, value)
         self.log.append(record)
         outcome = fold_batch(self.state, [record])
         self.outcomes.append(outcome)
         return outcome
 
-    def send(self, agent: EventFactory, event_type: str, **fields: Any) -> Outcome:
+    def send(self, agent: EventFactory, event_type: str, **fields: Any) -> BatchResult:
         return self.append(agent.key.encoded(), agent.event_bytes(event_type, **fields))
 
-    def pass_time(self, ms: int) -> Outcome:
-        """Let time pass without a hole."""
+    def pass_time(self, ms: int) -> BatchResult:
+        """Let time pass without an outage."""
         until = self.at + ms
         while self.at < until:
             self.at = min(until, self.at + 4_000)
@@ -57,11 +57,11 @@ def new_state() -> PartitionState:
     return state
 
 
-def fold_batch(state: PartitionState, records: Sequence[LogRecord]) -> Outcome:
-    overlay = state.begin()
-    assert all(overlay.apply(record) for record in records)
-    outcome = overlay.finish()
-    state.merge(overlay)
+def fold_batch(state: PartitionState, records: Sequence[LogRecord]) -> BatchResult:
+    uncommitted = state.begin()
+    assert all(uncommitted.apply(record) for record in records)
+    outcome = uncommitted.finish()
+    state.merge(uncommitted)
     return outcome
 
 
@@ -84,12 +84,12 @@ def test_its_events_reach_its_rows_and_are_work_of_the_session() -> None:
     assert story.state.live == 2
 
 
-def test_an_event_of_another_tenant_is_refused_before_its_family_sees_it() -> None:
+def test_an_event_of_another_tenant_is_rejected_before_its_family_sees_it() -> None:
     story = Story()
     agent = begin_session(story)
     foreign = agent.event_bytes("message_appended", {"tenant_id": "globex"})
     outcome = story.append(agent.key.encoded(), foreign)
-    assert list(outcome.refusals) == ["foreign_tenant"]
+    assert list(outcome.rejections) == ["foreign_tenant"]
     assert len(outcome.records_on("audit")) == 1
     assert tally_key(agent.key.encoded()) not in story.state.rows
 
@@ -106,7 +106,7 @@ def test_its_deadlines_fire_among_those_of_the_sessions_and_its_facts_leave_reco
     assert story.state.live == 1
 
 
-def test_its_objections_are_refusals_of_the_session_and_its_rows_vanish_with_it() -> None:
+def test_its_objections_are_rejections_of_the_session_and_its_rows_vanish_with_it() -> None:
     story = Story()
     agent = begin_session(story)
     story.send(agent, "message_appended")
@@ -114,10 +114,10 @@ def test_its_objections_are_refusals_of_the_session_and_its_rows_vanish_with_it(
     key = tally_key(agent.key.encoded())
     assert story.state.rows[key] == ClosedTally(*agent.key, 1)
     outcome = story.send(agent, "message_appended")
-    assert (outcome.counts.refused, list(outcome.refusals)) == (1, ["session_archived"])
+    assert (outcome.counts.rejected, list(outcome.rejections)) == (1, ["session_archived"])
     ((rejected_key, rejected),) = outcome.records_on("rejected")
     assert (rejected_key, rejected.detail) == (agent.key.encoded(), CLOSED)
-    assert [line.kind for _, line in outcome.records_on("audit")] == ["refusal"]
+    assert [line.kind for _, line in outcome.records_on("audit")] == ["rejection"]
     assert story.send(agent, "session_terminated", reason="closed").counts.applied == 1
     story.pass_time(10 * 60_000)
     assert key not in story.state.rows

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.stream_processors.core.committed import PartitionSettings
-from sessionary.stream_processors.core.gravestones import DAY_MS, ChunkSizes
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
-from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS
+from sessionary.stream_processors.core.tombstones import DAY_MS, ChunkSizes
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import DECODER, SETTINGS, START_MS, OracleRig
@@ -35,7 +35,7 @@ class Log:
     def append(self, key: bytes | None, value: bytes, headers: Sequence[tuple[str, bytes]] = ()) -> None:
         self.records.append(LogRecord(len(self.records), self.at_ms, key, value, headers))
 
-    def fold_batches(self) -> Iterator[Outcome]:
+    def fold_batches(self) -> Iterator[BatchResult]:
         """Fold the rest of the log; yield what each transaction writes."""
         while self.fold.position.next_offset < len(self.records):
             batch = self.fold.begin()
@@ -99,7 +99,7 @@ def test_a_row_that_is_touched_often_counts_once() -> None:
     assert ROW_BYTES < size < 2 * ROW_BYTES
 
 
-def test_refused_records_count_with_their_headers() -> None:
+def test_rejected_records_count_with_their_headers() -> None:
     log, agent = Log(), EventFactory()
     headers = [("trace", bytes(1 << 20))]
     for _ in range(40):
@@ -110,15 +110,15 @@ def test_refused_records_count_with_their_headers() -> None:
 
 
 @pytest.mark.parametrize("output_bytes_max", [1, 500, 1 << 20])
-def test_gravestones_that_vanish_together_are_gone_before_a_record_is_judged(output_bytes_max: int) -> None:
+def test_tombstones_that_vanish_together_are_gone_before_a_record_is_judged(output_bytes_max: int) -> None:
     unpacked = SETTINGS._replace(chunk_sizes=ChunkSizes(chunk_keys=99))
     rig, agents = OracleRig(unpacked), [EventFactory(f"s{n}") for n in range(9)]
     for agent in agents:
         rig.start(agent)
         assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     rig.advance(301_000, step_ms=5_000)
-    assert {type(row) for row in rig.fold.rows.values()} == {Gravestone}
-    late = GRAVESTONE_MS + DAY_MS
+    assert {type(row) for row in rig.fold.rows.values()} == {Tombstone}
+    late = TOMBSTONE_MS + DAY_MS
     last = LogRecord(len(rig.log), rig.at + late, agents[-1].key.encoded(), agents[-1].event_bytes("session_activity"))
     log = Log(unpacked._replace(output_bytes_max=output_bytes_max))
     log.records = [*rig.log, last]

@@ -19,24 +19,24 @@ from sessionary.schemas.records import (
     AuditRecord,
     EndedToolCall,
     FinishedRun,
-    Gravestone,
-    GravestoneChunk,
     Position,
-    RunGravestone,
     RunState,
+    RunTombstone,
     SessionState,
+    Tombstone,
+    TombstoneChunk,
     ToolCallState,
 )
-from sessionary.stream_processors.core.gravestones import count_hashes
 from sessionary.stream_processors.core.model import LogRecord
-from sessionary.stream_processors.core.overlay import Overlay
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS
+from sessionary.stream_processors.core.tombstones import count_hashes
+from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 from tests.core.oracle_rig import ANNOUNCING, DECODER, FIRST_POSITION, SETTINGS, ChildRow, OracleRig
 from tests.core.random_agents import RandomAgents
 from tests.support.event_factory import TICK, EventFactory
 from tests.support.judges import JUDGE, STREAMS
-from tests.support.row_differences import gravestone_ends
+from tests.support.row_differences import tombstone_ends
 
 pytestmark = pytest.mark.usefixtures("second_rules")  # a crowd at `ANNOUNCING` comes to be judged by them
 
@@ -80,7 +80,7 @@ TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=30, stateful_step_count=25)
 
 
-def test_long_runs_reach_every_transition_and_refusal() -> None:
+def test_long_runs_reach_every_transition_and_rejection() -> None:
     seen: set[str | None] = set()
     for seed in range(RUNS):
         position = (FIRST_POSITION, ANNOUNCING, FIRST_POSITION)[seed % 3]
@@ -98,10 +98,18 @@ def test_long_runs_reach_every_transition_and_refusal() -> None:
     assert {transition.id for transition in TRANSITIONS} - seen == set()
     assert REASONS - seen == set()
     assert {"unknown_call", "call_in_progress", "call_succeeded", "unknown_artifact"} - seen == set()
-    assert {"gap", "gap_filled", "release", "context_limit", "limits_override", "refusal", "take_over"} - seen == set()
+    assert {
+        "gap",
+        "gap_filled",
+        "release",
+        "context_limit",
+        "limits_override",
+        "rejection",
+        "take_over",
+    } - seen == set()
     assert {"run", "tool_call"} - seen == set()
     assert {"migration", "migration_open", "unknown_migration"} - seen == set()
-    assert {"operator_only", "question_open", "no_question", "approved", "refused", "expired"} - seen == set()
+    assert {"operator_only", "question_open", "no_question", "approved", "denied", "expired"} - seen == set()
 
 
 def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes, bytes]]:
@@ -110,13 +118,13 @@ def audit_bytes(audits: Iterable[tuple[bytes, AuditRecord]]) -> list[tuple[bytes
 
 
 def table_bytes(fold: PartitionState) -> tuple[dict[bytes, bytes], dict[bytes, int]]:
-    """Return the table as the changelog has it; gravestones by hash and end only.
+    """Return the table as the changelog has it; tombstones by hash and end only.
 
     The borders of batches decide when they are packed.
     """
-    packed = (Gravestone, GravestoneChunk, RunGravestone)
+    packed = (Tombstone, TombstoneChunk, RunTombstone)
     rows = {key: encode_record(row) for key, row in sorted(fold.rows.items()) if not isinstance(row, packed)}
-    return rows, gravestone_ends(fold.rows)
+    return rows, tombstone_ends(fold.rows)
 
 
 def all_outputs(rig: OracleRig) -> tuple[Any, ...]:
@@ -164,13 +172,13 @@ def fold_again(log: list[LogRecord], rng: Random, first_position: Position = FIR
         check_numbers(fold, rng)
         after = fold.position
         assert after.batch_number == before.batch_number + 1
-        assert (after.next_offset, after.outcome_n) > (before.next_offset, before.outcome_n)
+        assert (after.next_offset, after.outputs_written) > (before.next_offset, before.outputs_written)
         if rng.random() < 0.2:
             fold = reload_fold(fold)
     return audit_bytes(kept[0]), *kept[1:], table_bytes(fold), fold.position._replace(batch_number=0)
 
 
-def fill_batch(batch: Overlay, log: list[LogRecord], rng: Random) -> None:
+def fill_batch(batch: UncommittedBatch, log: list[LogRecord], rng: Random) -> None:
     for record in log[batch.final_position.next_offset :]:
         if not batch.apply(record) or rng.random() < 0.1:
             break
@@ -178,11 +186,11 @@ def fill_batch(batch: Overlay, log: list[LogRecord], rng: Random) -> None:
 
 def check_numbers(fold: PartitionState, rng: Random) -> None:
     """Assert that the numbers of rows, which batches move on, are those of the rows."""
-    stones = [row for row in fold.rows.values() if isinstance(row, Gravestone)]
-    chunks = [row for row in fold.rows.values() if isinstance(row, GravestoneChunk)]
+    stones = [row for row in fold.rows.values() if isinstance(row, Tombstone)]
+    chunks = [row for row in fold.rows.values() if isinstance(row, TombstoneChunk)]
     finished = [row for row in fold.rows.values() if isinstance(row, FinishedRun)]
     assert fold.vanishing == len(stones) + len(finished)
-    assert fold.gravestones == len(stones) + sum(count_hashes(chunk.key_hashes) for chunk in chunks)
+    assert fold.tombstones == len(stones) + sum(count_hashes(chunk.key_hashes) for chunk in chunks)
     fold.tally.count_waiting(fold.peek_row, rng.randint(0, 2))
     if fold.tally.is_complete:
         sessions = [row for row in fold.rows.values() if isinstance(row, SessionState)]
@@ -195,14 +203,14 @@ def check_numbers(fold: PartitionState, rng: Random) -> None:
         assert +fold.tally.counts == wanted
 
 
-def check_clock_only(batch: Overlay, fold: PartitionState) -> None:
+def check_clock_only(batch: UncommittedBatch, fold: PartitionState) -> None:
     """Assert that a batch comes to nothing but a later offset and clock."""
     outcome, before = batch.finish(), fold.position
-    packed = (Gravestone, GravestoneChunk, RunGravestone)  # these are another form of the same
+    packed = (Tombstone, TombstoneChunk, RunTombstone)  # these are another form of the same
     rows = [key for key, row in outcome.rows.items() if not isinstance(row or fold.rows[key], packed)]
     assert (rows, outcome.emitted, outcome.counts.timers) == ([], [], 0)
     assert outcome.counts.ticks == outcome.position.next_offset - before.next_offset
-    assert outcome.position.quiet_until_ms == before.quiet_until_ms
+    assert outcome.position.outage_grace_until_ms == before.outage_grace_until_ms
 
 
 def reload_fold(fold: PartitionState) -> PartitionState:
@@ -211,7 +219,7 @@ def reload_fold(fold: PartitionState) -> PartitionState:
     for key, row in fold.rows.items():
         read = DECODER.decode_record(encode_record(row))
         assert isinstance(
-            read, SessionState | Gravestone | GravestoneChunk | RunGravestone | RunState | FinishedRun | ChildRow
+            read, SessionState | Tombstone | TombstoneChunk | RunTombstone | RunState | FinishedRun | ChildRow
         )
         new.load(key, read)
     position = DECODER.decode_record(encode_record(fold.position))
@@ -246,17 +254,17 @@ def check_consistency(rig: OracleRig) -> None:
 
 
 @pytest.mark.parametrize("gap_ms", [4_999, 5_000, 5_001])
-def test_a_hole_is_longer_than_five_seconds_and_needs_a_timer(gap_ms: int) -> None:
+def test_an_outage_is_longer_than_five_seconds_and_needs_a_timer(gap_ms: int) -> None:
     rig = OracleRig()
     rig.tick()
     rig.at += 3_600_000
     rig.tick()
-    assert rig.oracle.quiet_until == 0  # no session was live
+    assert rig.oracle.outage_grace_until == 0  # no session was live
     agent = RandomAgents(Random(0)).agents[0]
     rig.start(agent)
     rig.at += gap_ms
     rig.tick()
-    assert (rig.fold.position.quiet_until_ms > 0) is (gap_ms == 5_001)
+    assert (rig.fold.position.outage_grace_until_ms > 0) is (gap_ms == 5_001)
 
 
 def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
@@ -266,11 +274,19 @@ def test_a_batch_is_bounded_by_records_and_by_timers() -> None:
     fold = PartitionState(0, SETTINGS._replace(records_max=6, timers_max=2), DECODER, JUDGE)
     first = fold.begin()
     assert [first.apply(record) for record in log[:6]] == [True] * 5 + [False]  # the sixth brings three deadlines
-    assert (first.finish().counts.timers, first.final_position.next_offset, first.final_position.outcome_n) == (2, 5, 2)
+    assert (first.finish().counts.timers, first.final_position.next_offset, first.final_position.outputs_written) == (
+        2,
+        5,
+        2,
+    )
     fold.merge(first)
     second = fold.begin()
     assert second.apply(log[5])
-    assert (second.finish().counts.timers, second.final_position.next_offset, second.final_position.outcome_n) == (
+    assert (
+        second.finish().counts.timers,
+        second.final_position.next_offset,
+        second.final_position.outputs_written,
+    ) == (
         1,
         6,
         0,

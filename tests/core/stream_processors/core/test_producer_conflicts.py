@@ -20,17 +20,17 @@ def test_a_second_process_with_the_same_producer_id_loses_no_event_silently() ->
     second = EventFactory()  # a clone: the same producer id, and numbers from 1 on
     second.epoch = first.epoch
     outcomes = [rig.send(second, "message_appended", {"event_id": f"other-{n}"}) for n in range(first.seq)]
-    assert outcomes == ["refused producer_conflict"] * first.seq
+    assert outcomes == ["rejected producer_conflict"] * first.seq
     assert rig.letter().detail == "number 4 of producer p is another event's: two processes use this id"
     assert rig.send(second, "message_appended", {"event_id": "other-5"}) == "applied"
-    assert rig.send(first, "message_appended", {"event_id": "own-5"}) == "refused producer_conflict"
+    assert rig.send(first, "message_appended", {"event_id": "own-5"}) == "rejected producer_conflict"
     assert rig.send(first, "message_appended", {"event_id": "own-6"}) == "applied"
 
 
-def test_an_event_that_comes_again_is_a_duplicate_whether_it_was_applied_or_refused() -> None:
+def test_an_event_that_comes_again_is_a_duplicate_whether_it_was_applied_or_rejected() -> None:
     rig, agent = rig_with_session()
     assert rig.send(agent, "message_appended", {"event_id": "a"}) == "applied"
-    assert rig.send(agent, "session_started", {"event_id": "b"}) == "refused illegal_transition"
+    assert rig.send(agent, "session_started", {"event_id": "b"}) == "rejected illegal_transition"
     for event_id, seq in (("a", 5), ("b", 6)):
         again = {"event_id": event_id, "producer_seq": seq}
         assert rig.send(agent, "message_appended", again) == "duplicate"
@@ -41,14 +41,14 @@ def test_what_came_before_the_ids_that_are_kept_is_a_repetition() -> None:
     while agent.seq < IDS_KEPT + 3:
         assert rig.send(agent, "message_appended") == "applied"
     found = {seq: rig.send(agent, "message_appended", {"event_id": "x", "producer_seq": seq}) for seq in (1, 2, 3, 4)}
-    assert found == {1: "duplicate", 2: "duplicate", 3: "duplicate", 4: "refused producer_conflict"}
+    assert found == {1: "duplicate", 2: "duplicate", 3: "duplicate", 4: "rejected producer_conflict"}
 
 
 def test_a_gap_moves_the_ids_that_are_kept() -> None:
     rig, agent = rig_with_session()
     agent.seq += 3  # 5 to 7 are lost
     assert rig.send(agent, "message_appended", {"event_id": "8"}) == "applied"
-    expected = {4: "refused producer_conflict", 6: "refused late_filler", 8: "refused producer_conflict"}
+    expected = {4: "rejected producer_conflict", 6: "rejected late_filler", 8: "rejected producer_conflict"}
     for seq, outcome in expected.items():
         assert rig.send(agent, "message_appended", {"event_id": "x", "producer_seq": seq}) == outcome
     assert rig.send(agent, "message_appended", {"event_id": "8", "producer_seq": 8}) == "duplicate"
@@ -67,7 +67,7 @@ def test_a_number_that_a_replay_filled_in_is_no_conflict() -> None:
     assert rig.append(agent.key.encoded(), lost, replayed) == "duplicate"
 
 
-def test_gravestones_keep_no_ids() -> None:
+def test_tombstones_keep_no_ids() -> None:
     rig, agent = rig_with_session()
     assert rig.send(agent, "session_terminated") == "applied"
     rig.advance(301_000)

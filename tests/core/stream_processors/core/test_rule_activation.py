@@ -10,7 +10,7 @@ from sessionary.schemas.types import AnnouncedRules
 from sessionary.stream_processors.core.model import Counts, LogRecord
 from tests.core.fold_rig import FoldRig, activation_bytes
 from tests.core.oracle_rig import START_MS
-from tests.core.stream_processors.core.test_overlay import open_fold, tick
+from tests.core.stream_processors.core.test_uncommitted_batch import open_fold, tick
 from tests.integration.refold import announce_again
 from tests.support.event_factory import EventFactory
 from tests.support.second_rules import SECOND_RULES
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("second_rules")
 
 def test_rules_begin_with_the_record_that_their_owner_announced() -> None:
     rig = FoldRig()
-    assert rig.append(None, activation_bytes(SECOND_RULES)) == "refused bad_key"
+    assert rig.append(None, activation_bytes(SECOND_RULES)) == "rejected bad_key"
     assert rig.letter().detail == "a record without key is a tick, and this is none"
     announced = rig.announce(SECOND_RULES)
     (decision,) = rig.audits()
@@ -29,14 +29,15 @@ def test_rules_begin_with_the_record_that_their_owner_announced() -> None:
     assert (decision.source_offset, decision.source_n, decision.audit_seq) == (1, 0, 0)
     assert announced.counts == Counts(0, 0, 0, 1, 0, 0, 1, 1)
     assert rig.fold.position == Position(1, START_MS, 0, 2, 1, announced=AnnouncedRules(*SECOND_RULES, 1, "ops"))
-    assert rig.append(None, activation_bytes(SECOND_RULES._replace(row_bytes_max=1))) == "refused bad_key"
-    assert rig.append(b"acme:s", activation_bytes(SECOND_RULES)).startswith("refused")
+    assert rig.append(None, activation_bytes(SECOND_RULES._replace(row_bytes_max=1))) == "rejected bad_key"
+    assert rig.append(b"acme:s", activation_bytes(SECOND_RULES)).startswith("rejected")
     assert rig.fold.position.rules == NEWEST_RULES
     assert rig.append(None, activation_bytes(SECOND_RULES)) == "tick"
     assert (rig.fold.position.rules, rig.fold.position.announced) == (SECOND_RULES, None)
     assert rig.append(None, activation_bytes(SECOND_RULES)) == "tick"  # the owner may have sent it twice
     assert (
-        rig.append(None, activation_bytes(SECOND_RULES._replace(version=SECOND_RULES.version + 1))) == "refused bad_key"
+        rig.append(None, activation_bytes(SECOND_RULES._replace(version=SECOND_RULES.version + 1)))
+        == "rejected bad_key"
     )
     with pytest.raises(ValueError, match="are in force"):
         rig.announce(SECOND_RULES)
@@ -115,7 +116,7 @@ def test_an_announcement_counts_from_its_place_in_the_log_on() -> None:
     fold.load_position(fold.position._replace(announced=AnnouncedRules(*SECOND_RULES, 5, "ops")))
     batch = fold.begin()
     assert batch.apply(LogRecord(4, START_MS, None, activation_bytes(SECOND_RULES)))
-    assert batch.finish().refusals == ["bad_key"]
+    assert batch.finish().rejections == ["bad_key"]
     assert batch.final_position.rules == NEWEST_RULES
 
 
@@ -132,14 +133,14 @@ def test_an_update_with_the_times_of_its_phases_stands_for_three_events() -> Non
     assert rows[0].phase == "processing"
 
 
-def test_an_event_of_a_later_form_is_refused_until_the_rules_it_came_with_begin() -> None:
+def test_an_event_of_a_later_form_is_rejected_until_the_rules_it_came_with_begin() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
     key = agent.key.encoded()
     early, late = (second_activity(agent.event_bytes("session_activity")) for _ in range(2))
-    assert rig.append(key, early) == "refused unknown_schema"
+    assert rig.append(key, early) == "rejected unknown_schema"
     rig.announce(SECOND_RULES)
-    assert rig.append(key, early) == "refused unknown_schema"
+    assert rig.append(key, early) == "rejected unknown_schema"
     assert rig.append(None, activation_bytes(SECOND_RULES)) == "tick"
     assert rig.append(key, late) == "applied"
     assert rig.send(agent, "session_activity") == "applied", "the former form stays known"
@@ -153,7 +154,7 @@ def test_a_row_has_as_many_bytes_as_the_rules_in_force_allow() -> None:
     rig.activate(SECOND_RULES)
     longer = content.replace("x", "xx", 10)
     assert rig.send(agent, "state_updated", base_version=2, new_version=3, state_json=longer) == (
-        "refused state_too_large"
+        "rejected state_too_large"
     )
 
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.schemas.codec import encode_record
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.schemas.types import ForgottenProducer, ProducerLedger
 from sessionary.stream_processors.core import sequencing
 from sessionary.stream_processors.core.sequencing import (
@@ -62,8 +62,8 @@ def test_nothing_of_a_forgotten_producer_is_applied_twice() -> None:
         assert rig.send(agent, "session_activity") == "applied"
     row = rig.row_of(first)
     again = [rig.append(record.key, record.value) for record in list(rig.log)]
-    assert set(again) == {"duplicate", "refused late_filler"}
-    assert rig.row_of(first)._replace(audit_seq=0, refusals=()) == row._replace(audit_seq=0, refusals=())
+    assert set(again) == {"duplicate", "rejected late_filler"}
+    assert rig.row_of(first)._replace(audit_seq=0, rejections=()) == row._replace(audit_seq=0, rejections=())
 
 
 def test_a_forgotten_producer_goes_on_where_it_was() -> None:
@@ -107,19 +107,19 @@ def full_memory(epoch: int) -> tuple[tuple[ProducerLedger, ...], tuple[Forgotten
     return listed, tuple(ForgottenProducer(n, 1, epoch) for n in range(FORGOTTEN_MAX))
 
 
-def test_a_producer_too_many_for_the_memory_of_an_epoch_is_refused_until_the_next_one() -> None:
+def test_a_producer_too_many_for_the_memory_of_an_epoch_is_rejected_until_the_next_one() -> None:
     listed, forgotten = full_memory(epoch=3)
-    refused = check_sequence(listed, forgotten, "new", 1, LogMoment(3, 99, b"id", 1))
-    assert (refused.refusal, refused.forgotten) == ("too_many_producers", None)
-    assert refused.producers == listed
+    rejected = check_sequence(listed, forgotten, "new", 1, LogMoment(3, 99, b"id", 1))
+    assert (rejected.rejection, rejected.forgotten) == ("too_many_producers", None)
+    assert rejected.producers == listed
     taken = check_sequence(listed, forgotten, "new", 1, LogMoment(4, 99, b"id", 1))
-    assert taken.refusal is None
+    assert taken.rejection is None
     assert taken.forgotten is not None
     assert taken.forgotten == (*forgotten[1:], ForgottenProducer(hash_producer("p0"), 1, 3))
     back = check_sequence(
         listed, (*forgotten[1:], ForgottenProducer(hash_producer("old"), 7, 3)), "old", 8, LogMoment(3, 99, b"id", 1)
     )
-    assert back.refusal is None
+    assert back.rejection is None
     assert back.forgotten == (*forgotten[1:], ForgottenProducer(hash_producer("p0"), 1, 3))
 
 
@@ -140,10 +140,10 @@ def send_random_numbers(seed: int) -> None:
             epoch += 1
         producer, seq = f"p{rng.randrange(12)}", rng.randint(1, 9)
         check = check_sequence(listed, forgotten, producer, seq, LogMoment(epoch, now_ms, b"id", now_ms))
-        if check.duplicate or check.refusal is not None:
+        if check.duplicate or check.rejection is not None:
             assert check.producers == listed
             continue
-        # A number of an earlier epoch would be refused for its epoch.
+        # A number of an earlier epoch would be rejected for its epoch.
         assert (producer, seq, epoch) not in taken
         taken.add((producer, seq, epoch))
         listed = tuple(check.producers)
@@ -176,14 +176,14 @@ def test_the_last_offsets_of_a_producer_take_few_bytes() -> None:
     assert len(encode_record(row._replace(producers=listed))) - len(encode_record(bare)) <= 20
 
 
-def test_a_gravestone_has_no_offsets() -> None:
+def test_a_tombstone_has_no_offsets() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.row_of(agent).producers[0].offsets == (3, 1, 1, 1)
     rig.send(agent, "session_terminated")
     rig.advance(301_000, step_ms=5_000)
     grave = rig.fold.rows[agent.key.encoded()]
-    assert isinstance(grave, Gravestone)
+    assert isinstance(grave, Tombstone)
     assert [ledger.offsets for ledger in grave.producers] == [()]
 
 
@@ -204,7 +204,7 @@ def replay(rig: OracleRig, agent: EventFactory, seq: int, event_type: str = "usa
     return rig.append(agent.key.encoded(), value, REPLAYED)
 
 
-def holes(rig: OracleRig, agent: EventFactory) -> list[tuple[int, int]]:
+def gaps(rig: OracleRig, agent: EventFactory) -> list[tuple[int, int]]:
     return [(first, last) for first, last in rig.row_of(agent).producers[0].missing]
 
 
@@ -218,10 +218,10 @@ def test_a_replayed_record_fills_its_own_gap_once() -> None:
     (line,) = rig.last_audits()
     assert (line.kind, line.reason_code, line.gap_first, line.gap_last) == ("gap_filled", "gap_filled", 6, 6)
     assert line.reason == "a replayed record is 6 of p, which was missing"
-    assert holes(rig, agent) == [(5, 5), (7, 7)]
+    assert gaps(rig, agent) == [(5, 5), (7, 7)]
     assert replay(rig, agent, 6) == "duplicate"
     assert replay(rig, agent, 5) == replay(rig, agent, 7) == "applied"
-    assert holes(rig, agent) == []
+    assert gaps(rig, agent) == []
 
 
 @pytest.mark.parametrize("state", ["Paused", "Timeout", "Terminated"])
@@ -236,23 +236,23 @@ def test_a_replay_fills_its_gap_in_any_state_and_at_a_later_epoch(state: str) ->
         assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     assert replay(rig, agent, 6, epoch=1) == "applied"
     assert rig.row_of(agent).state == state
-    assert replay(rig, agent, 5, epoch=99) == "refused late_filler"
+    assert replay(rig, agent, 5, epoch=99) == "rejected late_filler"
 
 
 @pytest.mark.parametrize("event_type", ["state_updated", "session_paused", "snapshot_created", "checkpoint_saved"])
 def test_what_depends_on_the_order_of_events_fills_no_gap(event_type: str) -> None:
     rig, agent = rig_with_gap()
-    assert replay(rig, agent, 6, event_type) == "refused late_filler"
+    assert replay(rig, agent, 6, event_type) == "rejected late_filler"
 
 
 def test_without_the_header_a_filler_is_late() -> None:
     rig, agent = rig_with_gap()
-    assert rig.send(agent, "usage_recorded", {"producer_seq": 6}) == "refused late_filler"
+    assert rig.send(agent, "usage_recorded", {"producer_seq": 6}) == "rejected late_filler"
 
 
-def test_a_replay_of_a_value_out_of_bounds_stays_refused() -> None:
+def test_a_replay_of_a_value_out_of_bounds_stays_rejected() -> None:
     rig, agent = rig_with_gap()
-    assert replay(rig, agent, 6, context_bytes=-1) == "refused late_filler"
+    assert replay(rig, agent, 6, context_bytes=-1) == "rejected late_filler"
 
 
 def test_numbers_of_joined_gaps_may_have_been_applied_and_are_not_filled() -> None:
@@ -260,8 +260,8 @@ def test_numbers_of_joined_gaps_may_have_been_applied_and_are_not_filled() -> No
     for _ in range(16):
         agent.seq += 1
         assert rig.send(agent, "session_activity") == "applied"
-    assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
-    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["refused late_filler"] * 3 + ["applied"]
+    assert gaps(rig, agent)[:2] == [(5, 7), (9, 9)]
+    assert [replay(rig, agent, seq) for seq in (5, 6, 7, 9)] == ["rejected late_filler"] * 3 + ["applied"]
 
 
 def test_a_split_that_makes_too_many_gaps_joins_the_oldest() -> None:
@@ -271,10 +271,10 @@ def test_a_split_that_makes_too_many_gaps_joins_the_oldest() -> None:
         assert rig.send(agent, "session_activity") == "applied"
     agent.seq += 3
     assert rig.send(agent, "session_activity") == "applied"
-    assert len(holes(rig, agent)) == 16
+    assert len(gaps(rig, agent)) == 16
     assert replay(rig, agent, agent.seq - 2) == "applied"
-    assert holes(rig, agent)[:2] == [(5, 7), (9, 9)]
-    assert replay(rig, agent, 6) == "refused late_filler"
+    assert gaps(rig, agent)[:2] == [(5, 7), (9, 9)]
+    assert replay(rig, agent, 6) == "rejected late_filler"
 
 
 def test_a_producer_that_was_forgotten_fills_no_gap() -> None:
@@ -282,6 +282,6 @@ def test_a_producer_that_was_forgotten_fills_no_gap() -> None:
     for agent in further_processes(64, first):
         rig.at += 1
         assert rig.send(agent, "session_activity") == "applied"
-    assert replay(rig, first, 6) == "refused late_filler"
+    assert replay(rig, first, 6) == "rejected late_filler"
     assert rig.send(first, "session_activity") == "applied"
-    assert replay(rig, first, 6) == "refused late_filler"
+    assert replay(rig, first, 6) == "rejected late_filler"

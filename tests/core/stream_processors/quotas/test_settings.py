@@ -67,7 +67,7 @@ def test_a_file_tells_if_it_limits_tokens(text: str, limits: bool, tmp_path: Pat
         (b'{"default": {"over": "drop"}}', "over is queue or reject, not 'drop'"),
     ],
 )
-def test_a_wrong_file_is_told_by_its_fault(source: bytes, what: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_reported_by_its_fault(source: bytes, what: str, tmp_path: Path) -> None:
     path = tmp_path / "quotas.json"
     path.write_bytes(source)
     with pytest.raises(SettingsError) as raised:

@@ -24,7 +24,7 @@ NOW_MS = 1_000_000.0
 
 
 class FakeProducer:
-    """Keeps what is produced; fails if told to."""
+    """Keeps what is produced; fails if asked to."""
 
     made: list["FakeProducer"]
 

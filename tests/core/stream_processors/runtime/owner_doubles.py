@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sessionary.stream_processors.core.model import Outcome
+from sessionary.stream_processors.core.model import BatchResult
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.errors import Aborted, Lost
 from sessionary.stream_processors.metrics import Metrics
@@ -55,7 +55,7 @@ class FakeWriter:
     def fence_former_owner(self) -> None:
         """There is no former owner."""
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         return CommitReceipt({}, seal(outcome.position, {}), 1, started_at, 0.0)
 
     def discard(self) -> None:
@@ -68,18 +68,18 @@ class RecordingWriter(FakeWriter):
     They belong to the class, because each owner makes its own writer.
     """
 
-    written: list[Outcome] = []
+    written: list[BatchResult] = []
     started_at: list[int] = []  # of each of them, µs
     aborts = 0
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         if RecordingWriter.aborts:
             RecordingWriter.aborts -= 1
-            raise Aborted("told so")
+            raise Aborted("reported so")
         self.started_at.append(started_at)
         # The owner may go on with what an outcome refers to.
         self.written.append(outcome._replace(rows=dict(outcome.rows), emitted=list(outcome.emitted)))
-        return super().write_outcome(outcome, started_at, seal, stored)
+        return super().write_result(outcome, started_at, seal, stored)
 
 
 class GatedWriter(FakeWriter):
@@ -88,20 +88,20 @@ class GatedWriter(FakeWriter):
     gate = threading.Semaphore(0)
     under_way = 0
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         GatedWriter.under_way += 1
         assert self.gate.acquire(timeout=120)
-        return super().write_outcome(outcome, started_at, seal, stored)
+        return super().write_result(outcome, started_at, seal, stored)
 
 
-class RefusedWriter(FakeWriter):
+class RejectedWriter(FakeWriter):
     """A transaction writer whose partition cannot be fenced."""
 
     def fence_former_owner(self) -> None:
         try:
-            raise OSError("told so")
+            raise OSError("reported so")
         except OSError as error:
-            raise Lost("refused") from error
+            raise Lost("rejected") from error
 
 
 class FakeRecovery:

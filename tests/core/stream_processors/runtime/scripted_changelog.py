@@ -43,7 +43,7 @@ class ScriptedChangelog:
         return Message(topic="t", partition=PARTITION, offset=offset, key=key, value=value, headers=headers)
 
     def event(self, code: int, offset: int) -> Message:
-        return Message(topic="t", partition=PARTITION, offset=offset, error=KafkaError(code, "told so"))
+        return Message(topic="t", partition=PARTITION, offset=offset, error=KafkaError(code, "reported so"))
 
 
 class ScriptedReader:
@@ -60,7 +60,7 @@ class ScriptedReader:
 
     def get_watermark_offsets(self, _: TopicPartition, timeout: float) -> tuple[int, int]:
         if self._log.is_away:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "told so"))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "reported so"))
         return self._log.low, len(self._log.entries)
 
     def assign(self, places: list[TopicPartition]) -> None:
@@ -73,7 +73,7 @@ class ScriptedReader:
             time.sleep(0.001)
             return None
         if self._left == 0:
-            raise KafkaException(KafkaError(KafkaError._FAIL, "told so"))
+            raise KafkaException(KafkaError(KafkaError._FAIL, "reported so"))
         if self.next_offset >= len(self._log.entries):
             return self._log.event(KafkaError._PARTITION_EOF, self.next_offset)
         self.delivered.append(self.next_offset)

@@ -295,7 +295,7 @@ def test_a_halted_partition_is_tried_again_and_only_changes_are_reported(
     run(story)
 
 
-def test_a_halt_by_a_record_is_told_with_its_session(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_halt_by_a_record_is_reported_with_its_session(caplog: pytest.LogCaptureFixture) -> None:
     session = EventFactory().key
 
     async def story(bench: Bench) -> None:
@@ -361,8 +361,8 @@ POSITION = Position(5, 10_000, 0, 1, 0)
 
 def test_a_clock_is_set_forward_to_a_broker_that_agrees_with_the_worker() -> None:
     reason = "the stamp of offset 7 was far ahead of the worker's clock, and broker and worker agree again ({} s)"
-    for stamp_ms, ahead_s, told in ((10_000, 0.0, "+0.0"), (20_000, 5.0, "+5.0"), (20_000, -5.0, "-5.0")):
-        expected = ClockSetting(stamp_ms, 9, reason.format(told), "processor")
+    for stamp_ms, ahead_s, reported in ((10_000, 0.0, "+0.0"), (20_000, 5.0, "+5.0"), (20_000, -5.0, "-5.0")):
+        expected = ClockSetting(stamp_ms, 9, reason.format(reported), "processor")
         assert find_own_repair(AHEAD, POSITION, BrokerTime(9, stamp_ms, ahead_s)) == expected
 
 
@@ -376,7 +376,7 @@ def test_only_a_stamp_ahead_waits_for_a_repair() -> None:
     assert not waits_for_repair(Halted("log_gap", "gone"))
 
 
-def test_operators_are_told_how_a_partition_goes_on() -> None:
+def test_operators_are_shown_how_a_partition_goes_on() -> None:
     by_itself = with_way_out(AHEAD, 3)
     assert (by_itself.reason, by_itself.clears_in_s, by_itself.offset, by_itself.key) == ("clock_ahead", None, 7, b"k")
     for part in ("ahead. The partition stays halted", "repair-clock 3`", "partition retry 3`"):

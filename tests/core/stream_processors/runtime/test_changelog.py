@@ -199,7 +199,7 @@ def test_a_store_that_goes_on_from_what_was_saved_is_not_thrown_back_to_that(
         recover_from(log, store, monkeypatch)
     mark = store.loading_mark
     assert mark is not None
-    assert (mark.changelog_next, mark.saved_s) == (SAVED_AT + 5, saved_s), "its tombstones are as old as before"
+    assert (mark.changelog_next, mark.saved_s) == (SAVED_AT + 5, saved_s), "its deletions are as old as before"
     state, _ = recover_from(log, store, monkeypatch)
     assert log.read_offsets == [
         list(range(SAVED_AT, SAVED_AT + 5)),
@@ -223,7 +223,7 @@ def test_a_recovery_begins_again_if_its_mark_is_of_no_use(
     assert store.loading_mark is not None
     begun_s = store.loading_mark.saved_s
     assert begun_s <= time.time()
-    if change == "too old":  # Kafka may have dropped tombstones in between
+    if change == "too old":  # Kafka may have dropped deletions in between
         store.load_rows({}, store.loading_mark._replace(saved_s=begun_s - SAVED_AGE_MAX_S))
     elif change == "below the first offset":
         log.entries[:0] = [log.entries[0]] * len(log.entries)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.codec import Decoder, encode_record
-from sessionary.schemas.records import Gravestone, SessionContent, SessionState
+from sessionary.schemas.records import SessionContent, SessionState, Tombstone
 from sessionary.schemas.rules import NEWEST_RULES
-from sessionary.stream_processors.core.gravestones import DAY_MS
 from sessionary.stream_processors.core.model import LogRecord
 from sessionary.stream_processors.core.session import row_size
-from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS
+from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS
+from sessionary.stream_processors.core.tombstones import DAY_MS
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.stores import MemoryStore, RocksMemory, RocksStore, Store
 from tests.core.fold_rig import activation_bytes
@@ -149,19 +149,19 @@ def test_a_session_that_ends_takes_its_content_along() -> None:
     story = Story()
     assert list(story.send("session_terminated")) == [story.key]
     story.log.at_ms += 86_400_000
-    for _ in range(100):  # a hole is nothing that a deadline fires in
+    for _ in range(100):  # an outage is nothing that a deadline fires in
         story.log.at_ms += 1_000
         ended = story.append(story.log.record(None, TICK))
         if ended:
             break
-    assert isinstance(ended[story.key], Gravestone)
+    assert isinstance(ended[story.key], Tombstone)
     assert ended[story.key + CONTENT_SUFFIX] is None
-    story.log.at_ms += GRAVESTONE_MS + DAY_MS  # to the end of its last day
+    story.log.at_ms += TOMBSTONE_MS + DAY_MS  # to the end of its last day
     assert story.append(story.log.record(None, TICK)) == {story.key: None}
     assert story.rig.store.row_sum == (0, 0)
 
 
-def test_a_record_under_the_key_of_a_content_is_refused() -> None:
+def test_a_record_under_the_key_of_a_content_is_rejected() -> None:
     story = Story()
     for key in (story.key + CONTENT_SUFFIX, CONTENT_SUFFIX):
         value = story.agent.event_bytes("heartbeat")

@@ -161,7 +161,7 @@ def test_a_log_that_lost_very_much_is_not_filled() -> None:
 
 
 POSITION = Position(5, 4_000, 0, 1, 0)
-SKIP = RecordSkip(5, 7, "it fails", "alice", Halted("clock_ahead", "told so", 90.0, 5))
+SKIP = RecordSkip(5, 7, "it fails", "alice", Halted("clock_ahead", "reported so", 90.0, 5))
 RECORDS = [LogRecord(n, 1_000 * n, b"k", b"v") for n in range(3, 9)]
 
 

@@ -129,7 +129,7 @@ class Part:
         try:
             raise OSError("the cause")
         except OSError as error:
-            raise ValueError("told so") from error
+            raise ValueError("reported so") from error
 
 
 def test_what_a_failed_call_held_is_freed_in_its_thread_though_its_error_is_kept() -> None:
@@ -138,7 +138,7 @@ def test_what_a_failed_call_held_is_freed_in_its_thread_though_its_error_is_kept
     async def story() -> None:
         loop, threads = asyncio.get_running_loop(), UnboundedExecutor()
         call = loop.run_in_executor(threads, Part(freed_in).fail)
-        with pytest.raises(ValueError, match="told so") as caught:
+        with pytest.raises(ValueError, match="reported so") as caught:
             await call
         assert isinstance(caught.value.__cause__, OSError)
         # The thread frees it a moment after the caller has the error.

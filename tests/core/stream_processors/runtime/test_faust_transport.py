@@ -24,7 +24,7 @@ from sessionary.stream_processors.runtime.faust_transport import (
 
 
 class FakeMember:
-    """A member of the group whose commits end as told."""
+    """A member of the group whose commits end as reported."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error, self.committed = error, list[object]()
@@ -211,7 +211,7 @@ def test_a_member_joins_again_if_its_heartbeats_have_ended(
             _heartbeat_task=None if is_done is None else SimpleNamespace(done=lambda: is_done),
             request_rejoin=lambda: calls.append(True),
         )
-        await outlast_error(coordinator, KafkaError("told so"))
+        await outlast_error(coordinator, KafkaError("reported so"))
 
     asyncio.run(story())
     assert len(calls) == asked

@@ -151,7 +151,7 @@ def test_the_first_batch_of_another_place_follows_on_none(begin_anew: str) -> No
 
 
 def test_what_is_fetched_after_an_error_follows_on_nothing() -> None:
-    error = message(1, -1001, error=KafkaError(KafkaError._BAD_MSG, "told so"))
+    error = message(1, -1001, error=KafkaError(KafkaError._BAD_MSG, "reported so"))
 
     def story(test: Delivered) -> None:
         test.fetch_from(1, 5)
@@ -331,7 +331,7 @@ def test_a_fetch_waits_longer_the_more_partitions_it_names(partitions: int, wait
     assert fetcher_config(ProcessorSettings(partitions=partitions))["fetch.wait.max.ms"] == wait_ms
 
 
-def test_a_thread_that_hangs_is_told_by_its_last_turn() -> None:
+def test_a_thread_that_hangs_is_reported_by_its_last_turn() -> None:
     fetcher = Fetcher(ProcessorSettings(bootstrap_servers="127.0.0.1:1"))
     fetcher.turned_s -= 100
     assert fetcher.still_s >= 100

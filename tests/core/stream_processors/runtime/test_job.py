@@ -1,4 +1,4 @@
-"""What a transaction writes: no record of the events topic leads to one that its topic refuses."""
+"""What a transaction writes: no record of the events topic leads to one that its topic rejects."""
 
 from collections.abc import Iterator, Sequence
 
@@ -57,16 +57,16 @@ class JobRig(OracleRig):
 @pytest.mark.parametrize("size", [LONG, MUCH])
 def test_an_unreadable_value_larger_than_a_letter_is_left_out_of_it(size: int) -> None:
     rig, agent = JobRig(), EventFactory()
-    assert rig.append(agent.key.encoded(), b"A" * size) == "refused undecodable"
+    assert rig.append(agent.key.encoded(), b"A" * size) == "rejected undecodable"
     assert rig.letter().value is None
     assert f"(value of {size} bytes left out" in rig.letter().detail
 
 
 @pytest.mark.parametrize("size", [600_000, LONG, MUCH])
 @pytest.mark.parametrize("byte", [b"k", b"\xff"])
-def test_a_bad_key_of_any_size_is_refused(byte: bytes, size: int) -> None:
+def test_a_bad_key_of_any_size_is_rejected(byte: bytes, size: int) -> None:
     rig = JobRig()
-    assert rig.append(byte * size, b"x") == "refused bad_key"
+    assert rig.append(byte * size, b"x") == "rejected bad_key"
     assert rig.letter().value == b"x"
     assert (rig.letter().key == byte * size) == (size == 600_000)
 
@@ -74,11 +74,11 @@ def test_a_bad_key_of_any_size_is_refused(byte: bytes, size: int) -> None:
 @pytest.mark.parametrize(
     "field", ["event_id", "service_id", "agent_id", "producer_id", "user_id", "actor", "agent_role"]
 )
-def test_a_refused_event_with_a_long_text_is_refused(field: str) -> None:
+def test_a_rejected_event_with_a_long_text_is_rejected(field: str) -> None:
     for size in (1_200_000, LONG):
         rig, agent = JobRig(), EventFactory()
         value = agent.event_bytes("session_started", {field: "é" * (size // 2)})
-        assert rig.append(agent.key.encoded(), value) == "refused invalid_value"
+        assert rig.append(agent.key.encoded(), value) == "rejected invalid_value"
         assert rig.audit().reason.startswith(field)
 
 
@@ -90,16 +90,16 @@ def test_a_repetition_with_the_longest_event_id_leaves_nothing_but_its_count() -
     assert rig.append(agent.key.encoded(), value) == "duplicate"
     (batch,) = rig.records_written()
     assert isinstance(batch, BatchRecord)
-    assert (batch.applied, batch.duplicate, batch.refused) == (0, 1, 0)
+    assert (batch.applied, batch.duplicate, batch.rejected) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("length", [NAME_CHARACTERS_MAX + 1, 1_200_000])
-def test_an_event_with_a_longer_id_is_refused_each_time_and_its_letter_has_the_value(length: int) -> None:
+def test_an_event_with_a_longer_id_is_rejected_each_time_and_its_letter_has_the_value(length: int) -> None:
     rig, agent = JobRig(), EventFactory()
     rig.start(agent)
     value = agent.event_bytes("session_activity", {"event_id": "x" * length})
     for _ in range(2):
-        assert rig.append(agent.key.encoded(), value) == "refused invalid_value"
+        assert rig.append(agent.key.encoded(), value) == "rejected invalid_value"
         assert rig.letter().value == value
         assert (rig.letter().event_id, rig.audit().event_id) == (None, None)
 
@@ -132,9 +132,9 @@ def test_outputs_are_cut_to_the_sizes_that_the_rules_in_force_allow() -> None:
     for name, rules in {"newest": NEWEST_RULES, "small": small}.items():
         rig, agent = JobRig(position=FIRST_POSITION._replace(rules=rules)), EventFactory()
         rig.start(agent)
-        assert rig.append(agent.key.encoded(), b"A" * 690_000) == "refused undecodable"
+        assert rig.append(agent.key.encoded(), b"A" * 690_000) == "rejected undecodable"
         kept = len(rig.letter().value or b"")
-        assert rig.append(agent.key.encoded(), b"A" * 700_000) == "refused undecodable"
+        assert rig.append(agent.key.encoded(), b"A" * 700_000) == "rejected undecodable"
         found[name] = kept, len(rig.letter().value or b"")
     assert found == {"newest": (690_000, 700_000), "small": (690_000, 0)}
 
@@ -162,12 +162,12 @@ def traces_written(rig: JobRig, offset: int) -> dict[str, object]:
     return {topic.rpartition(".")[2]: headers for topic, _, _, headers in records if "changelog" not in topic}
 
 
-def test_audit_and_refusal_carry_the_trace_of_their_event() -> None:
+def test_audit_and_rejection_carry_the_trace_of_their_event() -> None:
     rig, agent = JobRig(), EventFactory()
     assert rig.send(agent, "session_created") == "applied"
     assert traces_written(rig, 0) == {"audit": [("traceparent", TRACEPARENT)], "batches": None}
     assert traces_written(rig, 1) == {"audit": None, "batches": None}, "it is another event's"
-    assert rig.append(agent.key.encoded(), b"junk") == "refused undecodable"
+    assert rig.append(agent.key.encoded(), b"junk") == "rejected undecodable"
     found = traces_written(rig, 1)
     assert found["rejected"] == [("traceparent", TRACEPARENT)]
 

@@ -13,7 +13,7 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.families import CHILDREN
 from sessionary.stream_processors.core.family import SessionArrival
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.core.session.judge import SessionJudge
 from sessionary.stream_processors.core.trail import ACCESS_N, Access
 from sessionary.stream_processors.runtime import partition_owner
@@ -30,7 +30,7 @@ Story = Callable[[OwnerBench, PartitionOwner], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(autouse=True)
-def written(monkeypatch: pytest.MonkeyPatch) -> list[Outcome]:
+def written(monkeypatch: pytest.MonkeyPatch) -> list[BatchResult]:
     """Let partitions open without a broker; return what their owners commit."""
     recovery = FakeRecovery()
     recovery.gate.release(100)
@@ -70,7 +70,7 @@ async def fold(bench: OwnerBench, owner: PartitionOwner, *records: LogRecord) ->
         await bench.seen(lambda record=record: owner.position.next_offset > record.offset)  # type: ignore[misc]
 
 
-def offsets(written: list[Outcome]) -> list[tuple[int, int, int, int]]:
+def offsets(written: list[BatchResult]) -> list[tuple[int, int, int, int]]:
     """Return number, first offset, last offset and ticks of each batch."""
     return [
         (one.position.batch_number, one.counts.first_offset, one.counts.last_offset, one.counts.ticks)
@@ -78,7 +78,7 @@ def offsets(written: list[Outcome]) -> list[tuple[int, int, int, int]]:
     ]
 
 
-def test_ticks_alone_are_committed_with_the_next_event(written: list[Outcome]) -> None:
+def test_ticks_alone_are_committed_with_the_next_event(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         await fold(bench, owner, *map(tick, range(5)))
         assert offsets(written) == [(1, 0, 0, 1)], "an owner's first batch shows who owns the partition"
@@ -89,7 +89,7 @@ def test_ticks_alone_are_committed_with_the_next_event(written: list[Outcome]) -
     run(story)
 
 
-def test_ticks_alone_are_committed_once_their_time_has_come(written: list[Outcome]) -> None:
+def test_ticks_alone_are_committed_once_their_time_has_come(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         await fold(bench, owner, tick(0))
         await bench.seen(lambda: owner.commits == 1)
@@ -102,7 +102,7 @@ def test_ticks_alone_are_committed_once_their_time_has_come(written: list[Outcom
     run(story, tick_commit_interval_ms=300)
 
 
-def test_without_an_interval_each_tick_is_committed(written: list[Outcome]) -> None:
+def test_without_an_interval_each_tick_is_committed(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         await fold(bench, owner, *map(tick, range(3)))
         assert len(written) == 3
@@ -110,7 +110,7 @@ def test_without_an_interval_each_tick_is_committed(written: list[Outcome]) -> N
     run(story, tick_commit_interval_ms=0)
 
 
-def test_the_ticks_of_an_aborted_transaction_are_folded_again(written: list[Outcome]) -> None:
+def test_the_ticks_of_an_aborted_transaction_are_folded_again(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         await fold(bench, owner, *map(tick, range(3)))
         RecordingWriter.aborts = 1
@@ -126,12 +126,12 @@ def access(principal: str) -> Access:
     return Access("acme", principal, "unknown_session", "requests since the last such record: 1")
 
 
-def told(written: list[Outcome]) -> list[list[str]]:
+def reported(written: list[BatchResult]) -> list[list[str]]:
     """Return for each transaction whose accesses it tells."""
     return [[line.actor for _, line in one.records_on("audit") if line.kind == "access"] for one in written]
 
 
-def test_an_access_is_told_once_with_the_next_tick_which_is_due_at_once(written: list[Outcome]) -> None:
+def test_an_access_is_reported_once_with_the_next_tick_which_is_due_at_once(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         owner.state.load_position(AT_RULES_2)
         await fold(bench, owner, tick(0))
@@ -141,7 +141,7 @@ def test_an_access_is_told_once_with_the_next_tick_which_is_due_at_once(written:
         await fold(bench, owner, tick(1))
         await bench.seen(lambda: owner.commits == 2)  # without the pause of ticks
         await fold(bench, owner, creation(2))
-        assert told(written) == [[], ["ann", "bob"], []]
+        assert reported(written) == [[], ["ann", "bob"], []]
         assert (owner.tick_deadline_ms != 0, owner.accesses) == (True, [])
         assert [one.counts.audited for one in written] == [0, 2, 1]
         first, second = (line for _, line in written[1].records_on("audit"))
@@ -151,19 +151,19 @@ def test_an_access_is_told_once_with_the_next_tick_which_is_due_at_once(written:
     run(story, tick_commit_interval_ms=60_000)
 
 
-def test_an_access_is_told_again_after_an_aborted_transaction(written: list[Outcome]) -> None:
+def test_an_access_is_reported_again_after_an_aborted_transaction(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         owner.state.load_position(AT_RULES_2)
         RecordingWriter.aborts = 1
         owner.accesses.append(access("ann"))
         owner.offer_records(0, [creation(0)])
         await bench.seen(lambda: owner.commits == 1)
-        assert told(written) == [["ann"]]
+        assert reported(written) == [["ann"]]
 
     run(story)
 
 
-def test_a_batch_full_of_ticks_is_committed(written: list[Outcome]) -> None:
+def test_a_batch_full_of_ticks_is_committed(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         owner.state.settings = owner.state.settings._replace(records_max=3)
         await fold(bench, owner, *map(tick, range(6)))
@@ -194,7 +194,7 @@ def test_ticks_that_wait_count_as_folded_for_lag_and_for_the_watchdogs() -> None
     run(story)
 
 
-def test_what_waits_is_told_by_its_first_record_and_folding_takes_time(written: list[Outcome]) -> None:
+def test_what_waits_is_reported_by_its_first_record_and_folding_takes_time(written: list[BatchResult]) -> None:
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
         assert owner.first_waiting_ms is None
         await fold(bench, owner, *map(tick, range(3)))
@@ -224,7 +224,7 @@ class WaitingJudge(SessionJudge):
         raise Unavailable("the schema registry does not answer", 0.01)
 
 
-def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(written: list[Outcome]) -> None:
+def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(written: list[BatchResult]) -> None:
     asked, wanted = list[int](), iter([True, True, False])
 
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
@@ -239,7 +239,7 @@ def test_a_fold_that_waits_for_a_schema_registry_ends_once_it_is_not_wanted(writ
     run(story)
 
 
-def test_an_owner_that_waits_for_a_schema_registry_ends_without_a_transaction(written: list[Outcome]) -> None:
+def test_an_owner_that_waits_for_a_schema_registry_ends_without_a_transaction(written: list[BatchResult]) -> None:
     asked: list[int] = []
 
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
@@ -253,7 +253,7 @@ def test_an_owner_that_waits_for_a_schema_registry_ends_without_a_transaction(wr
     run(story)
 
 
-def test_only_events_that_audit_or_refusals_report_on_are_asked_for_their_trace(written: list[Outcome]) -> None:
+def test_only_events_that_audit_or_rejections_report_on_are_asked_for_their_trace(written: list[BatchResult]) -> None:
     context = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     read: list[int] = []
 
@@ -266,11 +266,11 @@ def test_only_events_that_audit_or_refusals_report_on_are_asked_for_their_trace(
             return ("ce_id", b"1"), ("traceparent", b"junk" if self.offset == 2 else context)
 
     async def story(bench: OwnerBench, owner: PartitionOwner) -> None:
-        created, refused = creation(1), creation(2)
+        created, rejected = creation(1), creation(2)
         records = [
             tick(0),
             WatchedRecord(*created),
-            WatchedRecord(*refused._replace(value=b"junk")),
+            WatchedRecord(*rejected._replace(value=b"junk")),
             WatchedRecord(3, created.timestamp_ms + 9, created.key, created.value),
         ]
         owner.offer_records(0, records)

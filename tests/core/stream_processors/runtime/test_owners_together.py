@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
@@ -18,10 +18,10 @@ class FencedWriter(FakeWriter):
 
     is_taken = False
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         if FencedWriter.is_taken:
             raise Lost("fenced")
-        return super().write_outcome(outcome, started_at, seal, stored)
+        return super().write_result(outcome, started_at, seal, stored)
 
 
 def test_a_worker_that_leaves_folds_until_its_partitions_are_taken_and_opens_none(
@@ -70,8 +70,8 @@ def test_a_worker_that_leaves_folds_until_its_partitions_are_taken_and_opens_non
 class SlowWriter(FakeWriter):
     """A transaction writer whose broker takes 400 ms for each transaction, by its own account."""
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
-        return super().write_outcome(outcome, started_at, seal, stored)._replace(elapsed_s=0.4)
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+        return super().write_result(outcome, started_at, seal, stored)._replace(elapsed_s=0.4)
 
 
 def test_owners_begin_transactions_further_apart_if_they_take_long(

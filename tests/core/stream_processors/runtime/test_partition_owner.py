@@ -14,10 +14,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.runtime import assignment, partition_owner, transaction, worker_context
-from sessionary.stream_processors.runtime.partition_owner import CommitNews, PartitionOwner
+from sessionary.stream_processors.runtime.partition_owner import CommitNotifications, PartitionOwner
 from sessionary.stream_processors.runtime.transaction import CommitReceipt, Seal
 from sessionary.stream_processors.runtime.worker_context import RECOVERIES_MAX
 from sessionary.stream_processors.store.packed_rows import StoredLookup
@@ -27,7 +27,7 @@ from tests.core.stream_processors.runtime.owner_doubles import (
     GatedWriter,
     OwnerBench,
     RecordingWriter,
-    RefusedWriter,
+    RejectedWriter,
     count_descriptors,
     count_threads,
 )
@@ -43,7 +43,7 @@ def count_objects(kind: type[Any]) -> int:
 
 @pytest.mark.usefixtures("no_collection")
 def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_owner, "TransactionWriter", RefusedWriter)
+    monkeypatch.setattr(partition_owner, "TransactionWriter", RejectedWriter)
     others = count_objects(PartitionOwner)  # of other tests
 
     async def story() -> None:
@@ -56,13 +56,13 @@ def test_a_thousand_failed_ownerships_leave_nothing_behind(monkeypatch: pytest.M
         assert count_descriptors() <= descriptors
         # The current owners, and former ones whose ends some current ones still await.
         assert count_objects(PartitionOwner) <= others + 2 * len(PARTITIONS)
-        assert count_objects(RefusedWriter) <= 2 * len(PARTITIONS)
+        assert count_objects(RejectedWriter) <= 2 * len(PARTITIONS)
         bench.assignment.take_assignment([])
         await bench.assignment.close()
 
     asyncio.run(story())
     # A thread of the executor lets go of a call a moment after its caller has the answer.
-    wait_until(lambda: count_objects(PartitionOwner) + count_objects(RefusedWriter) <= others, 60, "all to be freed")
+    wait_until(lambda: count_objects(PartitionOwner) + count_objects(RejectedWriter) <= others, 60, "all to be freed")
 
 
 class FencedProducer:
@@ -83,7 +83,7 @@ class FencedProducer:
         """It is connected."""
 
     def init_transactions(self, timeout_s: float) -> None:
-        raise KafkaException(KafkaError(KafkaError._FENCED, "told so", True, False, False))
+        raise KafkaException(KafkaError(KafkaError._FENCED, "reported so", True, False, False))
 
     def purge(self, in_queue: bool, in_flight: bool, blocking: bool) -> None:
         """Nothing is queued."""
@@ -109,11 +109,11 @@ def test_a_failed_owners_producer_is_freed_off_the_event_loop(monkeypatch: pytes
     assert threading.get_ident() not in FencedProducer.freed_in
 
 
-class HaltedWriter(RefusedWriter):
+class HaltedWriter(RejectedWriter):
     """A transaction writer whose partition halts."""
 
     def fence_former_owner(self) -> None:
-        raise Halted("log_gap", "told so")
+        raise Halted("log_gap", "reported so")
 
 
 @pytest.mark.interpreted  # a compiled object has no weak references
@@ -339,7 +339,7 @@ class NarrowWriter(FakeWriter):
     RECORDS_MAX = 700
     written: list[int] = []  # records of the transactions, lost ones too
 
-    def write_outcome(self, outcome: Outcome, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
+    def write_result(self, outcome: BatchResult, started_at: int, seal: Seal, stored: StoredLookup) -> CommitReceipt:
         self.written.append(outcome.counts.ticks)
         if outcome.counts.ticks > self.RECORDS_MAX:
             raise Lost("timed out")
@@ -377,17 +377,21 @@ def test_a_batch_that_is_lost_is_folded_again_in_smaller_ones(
     assert max(NarrowWriter.written[6:]) <= NarrowWriter.RECORDS_MAX
 
 
-def run(check: Callable[[CommitNews], Awaitable[None]]) -> None:
+def run(check: Callable[[CommitNotifications], Awaitable[None]]) -> None:
     async def begin() -> None:
-        await check(CommitNews())
+        await check(CommitNotifications())
 
     asyncio.run(begin())
 
 
 def test_only_who_follows_a_row_that_a_commit_touched_is_woken() -> None:
-    async def check(news: CommitNews) -> None:
-        with news.watch_row(b"a") as one, news.watch_row(b"a") as same, news.watch_row(b"b") as other:
-            news.tell_commit({b"a": 1, b"c": 2})
+    async def check(notifications: CommitNotifications) -> None:
+        with (
+            notifications.watch_row(b"a") as one,
+            notifications.watch_row(b"a") as same,
+            notifications.watch_row(b"b") as other,
+        ):
+            notifications.notify_commit({b"a": 1, b"c": 2})
             assert [await watch.wait(0) for watch in (one, same, other)] == [True, True, False]
             assert [await watch.wait(0) for watch in (one, same, other)] == [False, False, False]
 
@@ -395,35 +399,35 @@ def test_only_who_follows_a_row_that_a_commit_touched_is_woken() -> None:
 
 
 def test_many_commits_wake_a_reader_once() -> None:
-    async def check(news: CommitNews) -> None:
-        with news.watch_row(b"a") as watch:
+    async def check(notifications: CommitNotifications) -> None:
+        with notifications.watch_row(b"a") as watch:
             for n in range(5):
-                news.tell_commit({b"a": n})
+                notifications.notify_commit({b"a": n})
             assert [await watch.wait(0), await watch.wait(0)] == [True, False]
 
     run(check)
 
 
 def test_a_row_that_none_follows_any_more_is_forgotten() -> None:
-    async def check(news: CommitNews) -> None:
-        with news.watch_row(b"a"):
-            with news.watch_row(b"a"):
-                assert {key: len(watches) for key, watches in news._watches.items()} == {b"a": 2}
-            assert {key: len(watches) for key, watches in news._watches.items()} == {b"a": 1}
-        assert news._watches == {}
-        news.tell_commit({b"a": 1})
+    async def check(notifications: CommitNotifications) -> None:
+        with notifications.watch_row(b"a"):
+            with notifications.watch_row(b"a"):
+                assert {key: len(watches) for key, watches in notifications._watches.items()} == {b"a": 2}
+            assert {key: len(watches) for key, watches in notifications._watches.items()} == {b"a": 1}
+        assert notifications._watches == {}
+        notifications.notify_commit({b"a": 1})
 
     run(check)
 
 
 def test_the_end_wakes_all() -> None:
-    async def check(news: CommitNews) -> None:
-        waiting = asyncio.create_task(news.wait())
-        with news.watch_row(b"a") as watch:
+    async def check(notifications: CommitNotifications) -> None:
+        waiting = asyncio.create_task(notifications.wait())
+        with notifications.watch_row(b"a") as watch:
             await asyncio.sleep(0)
-            assert not news.is_over
-            news.end()
-            assert news.is_over
+            assert not notifications.is_over
+            notifications.end()
+            assert notifications.is_over
             assert await watch.wait(0)
         await asyncio.wait_for(waiting, 20)
 

@@ -154,7 +154,7 @@ def test_what_is_dropped_waits_no_longer() -> None:
     assert (control.asked, control.pending_bytes, bool(pending)) == (["pause 3", "resume 3"], 0, False)
 
 
-def test_the_first_record_that_waits_is_told_by_its_time() -> None:
+def test_the_first_record_that_waits_is_reported_by_its_time() -> None:
     pending = PendingRecords(0, FakeFetchControl())
     assert pending.first_ms_from(0) is None
     for first in (0, 2):
@@ -207,8 +207,8 @@ def test_headers_that_cannot_be_read_stay_so_if_a_void_batch_is_folded_again() -
 
 def test_an_error_among_the_messages_is_no_record() -> None:
     first, second = message(0, 1), message(0, 2)
-    refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
-    error = message(0, -1001, error=refused)
+    rejected = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "not yours")
+    error = message(0, -1001, error=rejected)
     assert split_messages([first, error, second]) == ([first, second], ([error], {}))
     assert split_messages([error]) == ([], ([error], {}))
 
@@ -251,7 +251,7 @@ def test_records_from_the_first_one_that_is_too_far_ahead_are_not_delivered() ->
         assert part in fault.detail
 
 
-def test_the_latest_stamp_that_there_is_can_be_told() -> None:
+def test_the_latest_stamp_that_there_is_can_be_reported() -> None:
     [batch] = grouped(message(0, 1, timestamp_ms=(1 << 63) - 1)).values()
     assert batch.fault is not None
     assert "with 292278994-08-17 07:12:56 UTC" in batch.fault[0].detail

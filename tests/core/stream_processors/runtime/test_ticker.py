@@ -50,7 +50,7 @@ def test_a_tick_is_due_each_second_and_when_a_deadline_has_passed(
 
 
 @pytest.mark.parametrize(
-    ("partitions", "hole_ms", "pause_ms"),
+    ("partitions", "outage_ms", "pause_ms"),
     [
         (0, 5_000, 1_000),
         (64, 5_000, 1_000),
@@ -60,10 +60,10 @@ def test_a_tick_is_due_each_second_and_when_a_deadline_has_passed(
         (256, 1, 1_000),
     ],
 )
-def test_many_partitions_have_ticks_less_often_but_well_within_a_hole(
-    partitions: int, hole_ms: int, pause_ms: float
+def test_many_partitions_have_ticks_less_often_but_well_within_an_outage(
+    partitions: int, outage_ms: int, pause_ms: float
 ) -> None:
-    assert steady_pause_ms(partitions, hole_ms) == pause_ms
+    assert steady_pause_ms(partitions, outage_ms) == pause_ms
     sent = LastTick(NOW_MS - pause_ms + 1, under_way=False)
     assert not is_tick_due(NOW_MS, 2_000_000, sent, pause_ms)
     assert is_tick_due(NOW_MS + 1, 2_000_000, sent, pause_ms)
@@ -116,8 +116,8 @@ class FakeProducer:
         if on_delivery is None:
             return
         self.sent += 1
-        told = KafkaError(KafkaError._MSG_TIMED_OUT, "told so") if self.fails else None
-        self.reports.append(lambda: on_delivery(told, None))
+        reported = KafkaError(KafkaError._MSG_TIMED_OUT, "reported so") if self.fails else None
+        self.reports.append(lambda: on_delivery(reported, None))
 
     def poll(self, timeout_s: float) -> None:
         while self.reports:

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from sessionary.schemas.errors import EncodeError, Unavailable
 from sessionary.schemas.records import Position
-from sessionary.stream_processors.core.model import POSITION_KEY, Counts, JudgedRecords, Outcome
+from sessionary.stream_processors.core.model import POSITION_KEY, BatchResult, Counts, JudgedRecords
 from sessionary.stream_processors.errors import Aborted, Halted, Lost
 from sessionary.stream_processors.runtime import transaction
 from sessionary.stream_processors.runtime.job import Job, Produced, Transaction, processor_job
@@ -21,7 +21,7 @@ from tests.support.module_time import set_module_time
 CALL_S = 10.0
 SETTINGS = ProcessorSettings(bootstrap_servers="127.0.0.1:1")
 PARTITION = 3
-OUTCOME = Outcome({}, (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8), JudgedRecords())
+OUTCOME = BatchResult({}, (), Position(9, 0, 0, 1, 0), Counts(9, 0, 0, 0, 0, 0, 0, 8), JudgedRecords())
 RECORDS = [
     record
     for n in range(4)
@@ -61,7 +61,7 @@ class FakeProducer:
     def commit_transaction(self, timeout_s: float) -> None:
         self.calls.append("commit")
         if self._cause:
-            raise KafkaException(KafkaError(self._cause, "told so"))
+            raise KafkaException(KafkaError(self._cause, "reported so"))
         for report in self._reports:
             report(None, Message(41))
 
@@ -86,7 +86,7 @@ class FakeProducer:
         if not self._left:
             raise BufferError("full")
         if value is not None and value == self._refused:
-            raise KafkaException(KafkaError(self._code, "told so"))
+            raise KafkaException(KafkaError(self._code, "reported so"))
         self._left -= 1
         self.written.append(Produced(topic, key, value, headers))
         if delivered is not None:
@@ -114,7 +114,7 @@ def test_all_is_written_in_order_and_once_and_the_position_last(
     records: Callable[[], Iterator[Produced] | Sequence[Produced]], room: int
 ) -> None:
     producer = FakeProducer(room)
-    written = writer_of(producer, records).write_outcome(OUTCOME, 0)
+    written = writer_of(producer, records).write_result(OUTCOME, 0)
     assert producer.written[:-1] == RECORDS
     assert (producer.written[-1].topic, producer.written[-1].key) == (SETTINGS.topics.changelog, POSITION_KEY)
     assert (written.rows, written.changelog_next) == ({b"k": b"3"}, 42)
@@ -138,7 +138,7 @@ def test_a_record_that_is_refused_ends_the_transaction_and_nothing_is_committed(
 ) -> None:
     producer = FakeProducer(refused=refused, code=code)
     with pytest.raises(fault, match="key b'k'"):
-        writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
+        writer_of(producer, lambda: iter(RECORDS)).write_result(OUTCOME, 0)
     at = [record.value for record in RECORDS].index(refused)
     assert producer.written == RECORDS[:at]
     assert producer.calls == calls
@@ -155,18 +155,18 @@ def test_the_cause_of_a_record_that_was_refused_before_is_found(
     cause: int, fault: type[Exception], calls: list[str]
 ) -> None:
     producer = FakeProducer(refused=RECORDS[-1].value, code=KafkaError._STATE, cause=cause)
-    with pytest.raises(fault, match="commit_transaction: told so"):
-        writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
+    with pytest.raises(fault, match="commit_transaction: reported so"):
+        writer_of(producer, lambda: iter(RECORDS)).write_result(OUTCOME, 0)
     assert producer.calls == calls
 
 
 def test_records_that_cannot_be_made_halt_the_partition_and_begin_no_transaction() -> None:
     def fail() -> Sequence[Produced]:
-        raise EncodeError("invalid_value", "told so")
+        raise EncodeError("invalid_value", "reported so")
 
     producer = FakeProducer()
     with pytest.raises(Halted, match=r"partition 3, offsets 0 to 8: EncodeError at .*test_transaction\.py") as caught:
-        writer_of(producer, fail).write_outcome(OUTCOME, 0)
+        writer_of(producer, fail).write_result(OUTCOME, 0)
     assert caught.value.reason == "judge_failed"
     assert producer.calls == []
 
@@ -177,12 +177,12 @@ def test_a_failure_that_may_pass_halts_nothing(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        writer_of(FakeProducer(), fail).write_outcome(OUTCOME, 0)
+        writer_of(FakeProducer(), fail).write_result(OUTCOME, 0)
 
 
 def test_an_aborted_transaction_can_be_written_again() -> None:
     producer = FakeProducer()
-    fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "told so", False, False, True)
+    fenced = KafkaError(KafkaError.NOT_ENOUGH_REPLICAS, "reported so", False, False, True)
     commit = producer.commit_transaction
 
     def fails(timeout_s: float) -> None:
@@ -192,8 +192,8 @@ def test_an_aborted_transaction_can_be_written_again() -> None:
     producer.commit_transaction = fails  # type: ignore[method-assign]
     made = writer_of(producer, lambda: iter(RECORDS))
     with pytest.raises(Aborted):
-        made.write_outcome(OUTCOME, 0)
-    made.write_outcome(OUTCOME, 0)
+        made.write_result(OUTCOME, 0)
+    made.write_result(OUTCOME, 0)
     assert producer.calls == ["begin", "abort", "begin", "commit"]
     assert producer.written == 2 * [*RECORDS, producer.written[-1]]
 
@@ -212,8 +212,8 @@ def test_a_producer_that_cannot_abort_is_given_up_after_one_call(monkeypatch: py
 
     producer.commit_transaction, producer.abort_transaction = commit, abort  # type: ignore[method-assign]
     set_module_time(monkeypatch, transaction.__name__, monotonic=lambda: now_s)
-    with pytest.raises(Lost, match="abort: told so"):
-        writer_of(producer, lambda: iter(RECORDS)).write_outcome(OUTCOME, 0)
+    with pytest.raises(Lost, match="abort: reported so"):
+        writer_of(producer, lambda: iter(RECORDS)).write_result(OUTCOME, 0)
     assert now_s == CALL_S
 
 
@@ -230,7 +230,7 @@ def test_an_error_that_is_kept_keeps_no_producer(failing: tuple[str, ...]) -> No
     producer: FakeProducer = type("FailingProducer", (FakeProducer,), dict.fromkeys(failing, fail))()
     made = writer_of(producer, lambda: iter(RECORDS))
     with pytest.raises(Aborted) as kept:
-        made.write_outcome(OUTCOME, 0)
+        made.write_result(OUTCOME, 0)
     held = weakref.ref(producer)
     del made._producer, producer
     assert held() is None
@@ -248,7 +248,7 @@ class ConnectingProducer:
     """A producer that has lost sight of every broker at first, as librdkafka's.
 
     The address that it was given answers one question; then it drops that connection, and only a
-    further question connects it to a broker that it was told of. `is_away`: nothing answers.
+    further question connects it to a broker that it was notified of. `is_away`: nothing answers.
     """
 
     def __init__(self, is_away: bool = False) -> None:
@@ -281,7 +281,7 @@ def test_what_is_written_is_compressed_and_a_new_producer_connects_at_once(monke
 
 
 class FakeTransactions:
-    """Fails as told, then works."""
+    """Fails as reported, then works."""
 
     def __init__(self, *errors: KafkaError) -> None:
         self.errors, self.calls = list(errors), 0
@@ -299,7 +299,7 @@ def retrying_writer(wanted: bool = True) -> TransactionWriter:
 
 
 def error(code: int, retriable: bool = False, abort: bool = False, fatal: bool = False) -> KafkaError:
-    return KafkaError(code, "told so", fatal, retriable, abort)
+    return KafkaError(code, "reported so", fatal, retriable, abort)
 
 
 def test_a_retriable_error_is_retried_in_place() -> None:

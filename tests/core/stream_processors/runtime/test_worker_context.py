@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sessionary.schemas.types import CleanupAction
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.runtime.transaction import CommitReceipt
 from sessionary.stream_processors.runtime.worker_context import (
     BUSY_S,
@@ -120,7 +120,7 @@ def test_one_transaction_that_hangs_changes_the_mean_little() -> None:
     assert times.mean_ms < 10 + SLOW_MS_MAX / 16
 
 
-def told_fields(caplog: pytest.LogCaptureFixture, outcome: Outcome, partition: int = 3) -> list[dict[str, Any]]:
+def reported_fields(caplog: pytest.LogCaptureFixture, outcome: BatchResult, partition: int = 3) -> list[dict[str, Any]]:
     """Commit an outcome; return the level, text and fields of the lines that it leaves."""
     caplog.clear()
     OwnerBench().context.note_commit(partition, outcome, 0.0, CommitReceipt({}, outcome.position, 1, 0, 0.0))
@@ -131,7 +131,7 @@ def told_fields(caplog: pytest.LogCaptureFixture, outcome: Outcome, partition: i
     ]
 
 
-def test_refusals_for_security_are_one_line_of_the_first_one_s_session(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_for_security_are_one_line_of_the_first_one_s_session(caplog: pytest.LogCaptureFixture) -> None:
     rig, agents = FoldRig(), [EventFactory(), EventFactory()]
     records = [
         LogRecord(
@@ -139,8 +139,8 @@ def test_refusals_for_security_are_one_line_of_the_first_one_s_session(caplog: p
         )
         for n in range(4)
     ]
-    (line,) = told_fields(caplog, rig.append_batch(*records))
-    assert line.pop("text") == "4 records are refused for security: foreign_tenant"
+    (line,) = reported_fields(caplog, rig.append_batch(*records))
+    assert line.pop("text") == "4 records are rejected for security: foreign_tenant"
     assert line == {
         "levelname": "WARNING",
         "tenant_id": agents[0].key.tenant_id,
@@ -152,18 +152,18 @@ def test_refusals_for_security_are_one_line_of_the_first_one_s_session(caplog: p
     }
 
 
-def test_a_record_that_the_judge_failed_at_is_told_with_its_session(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_that_the_judge_failed_at_is_reported_with_its_session(caplog: pytest.LogCaptureFixture) -> None:
     rig, agent = FoldRig(), EventFactory()
     batch = rig.fold.begin()
     record = LogRecord(0, rig.at, agent.key.encoded(), agent.event_bytes("session_created"))
     assert batch.apply(record, "KeyError at core/machine.py:1, in judge")
-    (line,) = told_fields(caplog, batch.finish())
+    (line,) = reported_fields(caplog, batch.finish())
     assert (line["levelname"], line["error_class"], line["offset"]) == ("ERROR", "internal_error", 0)
     assert (line["tenant_id"], line["session_id"]) == agent.key
     assert line["text"] == "the judge failed at 1 records: KeyError at core/machine.py:1, in judge"
 
 
-def test_a_failed_clean_up_is_told_with_its_session_and_without_the_host_s_words(
+def test_a_failed_clean_up_is_reported_with_its_session_and_without_the_host_s_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig, agent = FoldRig(), EventFactory()
@@ -179,14 +179,14 @@ def test_a_failed_clean_up_is_told_with_its_session_and_without_the_host_s_words
     }
     assert rig.send(agent, "resources_released", **released) == "applied"
     assert rig.outcome is not None
-    (line,) = told_fields(caplog, rig.outcome)
+    (line,) = reported_fields(caplog, rig.outcome)
     assert (line["tenant_id"], line["session_id"]) == agent.key
     assert "s3cret" not in line["text"]
 
 
-def test_ordinary_refusals_leave_no_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_ordinary_rejections_leave_no_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     rig, agent = FoldRig(), EventFactory()
-    assert rig.send(agent, "session_activity", kind="llm") == "refused unknown_session"
+    assert rig.send(agent, "session_activity", kind="llm") == "rejected unknown_session"
     assert rig.outcome is not None
-    assert told_fields(caplog, rig.outcome) == []
+    assert reported_fields(caplog, rig.outcome) == []

@@ -16,7 +16,7 @@ from sessionary.schemas.codec.formats import record_format
 from sessionary.schemas.codec.framing import record_headers
 from sessionary.schemas.errors import DecodeError
 from sessionary.schemas.headers import Headers
-from sessionary.schemas.records import Gravestone, SessionContent, SessionState, Tick
+from sessionary.schemas.records import SessionContent, SessionState, Tick, Tombstone
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import Snapshot
 from sessionary.stream_processors.core.model import DueRow, RowFate
@@ -44,7 +44,7 @@ RULES = NEWEST_RULES.version
 FAMILY = SessionRows()
 ROWS = FamilyCodec([FAMILY])
 CONTENT_KEY = b"k" + CONTENT_SUFFIX
-GRAVE = Gravestone("acme", "s", (), "closed", 1, 7, 99_000)
+GRAVE = Tombstone("acme", "s", (), "closed", 1, 7, 99_000)
 SNAPSHOT = Snapshot("s1", None, 1, "{}", None, "", "full", "none")
 SESSION_FATE, GRAVE_FATE = RowFate(live=True, is_counted=True), RowFate(live=False, is_packed=True)
 
@@ -55,7 +55,7 @@ def due_rows_of(kept: CachedRows) -> list[DueRow]:
 
 @pytest.fixture(scope="module")
 def rows() -> dict[bytes, SessionRow]:
-    """A session in each of several states, and a gravestone."""
+    """A session in each of several states, and a tombstone."""
     rig = OracleRig()
     idle, active = EventFactory("idle"), EventFactory("active")
     rig.send(idle, "session_created")
@@ -72,8 +72,8 @@ def test_a_packed_row_is_the_same_row_and_tells_its_deadline_undecoded(rows: dic
         assert ROWS.due_stored_row(key, packed.stored) == DueRow(key, FAMILY.due_ms(row), fate)
         assert ROWS.due_row(key, row) == ROWS.due_stored_row(key, packed.stored)
     assert FAMILY.due_ms(GRAVE) == 99_000
-    assert [FAMILY.due_ms(row) for row in rows.values() if not isinstance(row, Gravestone)] == [
-        FAMILY.deadline(row).due_ms for row in rows.values() if not isinstance(row, Gravestone)
+    assert [FAMILY.due_ms(row) for row in rows.values() if not isinstance(row, Tombstone)] == [
+        FAMILY.deadline(row).due_ms for row in rows.values() if not isinstance(row, Tombstone)
     ]
 
 
@@ -284,7 +284,7 @@ class CountingRows(SessionRows):
     def __init__(self) -> None:
         super().__init__()
         self.decoded = 0
-        graves = RowKind(Gravestone, live=False, prefixes=record_headers(Gravestone), encode=encode_record)
+        graves = RowKind(Tombstone, live=False, prefixes=record_headers(Tombstone), encode=encode_record)
         self.kinds = (self.kinds[0], graves)
 
     def decode(self, value: bytes) -> Any:
@@ -306,7 +306,7 @@ def test_one_walk_tells_what_three_would(rows: dict[bytes, SessionRow]) -> None:
     assert survey.layer_bytes == {
         "rows": sum(sizes.values()) - sizes[CONTENT_KEY] - graves,
         "contents": sizes[CONTENT_KEY],
-        "gravestones": graves,
+        "tombstones": graves,
     }
 
 
@@ -360,8 +360,8 @@ def test_rows_of_an_older_form_are_recovered_undecoded_at_the_cost_of_new_ones()
     family = CountingRows()
     codec, former = FamilyCodec([family]), ROWS.pack(GRAVE, RULES)
     later = codec.pack(GRAVE, SECOND_RULES.version)
-    assert former.value[:10] == record_format(Gravestone, RULES).header
-    assert later.value[:10] == record_format(Gravestone, SECOND_RULES.version).header != former.value[:10]
+    assert former.value[:10] == record_format(Tombstone, RULES).header
+    assert later.value[:10] == record_format(Tombstone, SECOND_RULES.version).header != former.value[:10]
     assert recovery_calls(codec, former) == recovery_calls(codec, later)
     usual: dict[bytes, bytes | None] = {}
     records = ChangelogRecords(

@@ -16,17 +16,17 @@ from sessionary.schemas.records import (
     ArtifactState,
     EndedToolCall,
     FinishedRun,
-    Gravestone,
     MessageState,
     RunState,
     SessionState,
     StepState,
     TimedStep,
+    Tombstone,
     ToolCallState,
 )
 from sessionary.stream_processors.core.clock import NEVER_MS
-from sessionary.stream_processors.core.gravestones import chunk_key
 from sessionary.stream_processors.core.model import POSITION_KEY
+from sessionary.stream_processors.core.tombstones import chunk_key
 from sessionary.stream_processors.store import shelves
 from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 from sessionary.stream_processors.store.shelves import compact_key, compact_row, whole_key, whole_row
@@ -54,7 +54,7 @@ OTHER_KEYS = [
 NAMES = len(TENANT) + len(SESSION_ID) + 2
 # Kinds of rows, their keys, and how many bytes of them need not be kept.
 CASES: Sequence[tuple[type[Any], bytes, int]] = [
-    *((kind, SESSION, 0) for kind in (SessionState, Gravestone)),
+    *((kind, SESSION, 0) for kind in (SessionState, Tombstone)),
     *((kind, RUN, 0) for kind in (RunState, FinishedRun)),
     *((kind, step_key(RUN, "a"), NAMES + 37 + 1) for kind in (StepState, TimedStep)),
     *((kind, step_key(NAMED_RUN, "a"), 0) for kind in (StepState, TimedStep)),

@@ -8,7 +8,7 @@ import pytest
 from rocksdict import Rdict
 
 from sessionary.schemas.codec import encode_position
-from sessionary.schemas.records import Gravestone, Position
+from sessionary.schemas.records import Position, Tombstone
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.model import POSITION_KEY, LogRecord
@@ -37,8 +37,8 @@ RULES = NEWEST_RULES.version
 SAVED = SavedPosition(Position(9, 1, 0, 2, 0), 21, 5.0)
 
 
-def stone(name: str, epoch: int = 1) -> Gravestone:
-    return Gravestone("acme", name, (), "closed", epoch, 7, 99)
+def stone(name: str, epoch: int = 1) -> Tombstone:
+    return Tombstone("acme", name, (), "closed", epoch, 7, 99)
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
@@ -144,7 +144,7 @@ def test_a_reader_of_rocksdb_sees_a_row_while_it_is_being_saved(
         (20, 0.0, True),
         (9, 0.0, False),  # the changelog begins later
         (21, 0.0, False),  # ahead of the log: the changelog is another one
-        (15, SAVED_AGE_MAX_S, False),  # tombstones may be gone
+        (15, SAVED_AGE_MAX_S, False),  # deletions may be gone
         (15, -1.0, False),  # saved in the future: some clock is wrong
     ],
 )
@@ -234,15 +234,15 @@ def test_bytes_by_layer_are_those_on_the_shelf(store: Store) -> None:
     assert found["contents"] > 2_000
 
 
-def test_a_gravestone_is_a_layer_of_its_own(store: Store) -> None:
+def test_a_tombstone_is_a_layer_of_its_own(store: Store) -> None:
     assert list(store.rows.due_rows()) == []
     for name, epoch in (("a", 1), ("b", 1), ("a", 2)):
         packed = ROWS.pack_changes({name.encode(): stone(name, epoch)}, RULES)
         rows = {key: row and row.stored for key, row in packed.items()}
         store.sum_with(rows)
         store.save_rows(rows, SAVED)
-    size = store.rows.layer_bytes["gravestones"]
+    size = store.rows.layer_bytes["tombstones"]
     assert (size > 20, store.rows.layer_bytes["rows"]) == (True, 0)
     store.sum_with({b"a": None})
     store.save_rows({b"a": None}, SAVED)
-    assert 0 < store.rows.layer_bytes["gravestones"] < size
+    assert 0 < store.rows.layer_bytes["tombstones"] < size

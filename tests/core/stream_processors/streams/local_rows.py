@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sessionary.schemas.ids import partition_of
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.store.cached_rows import CachedRows
 from sessionary.stream_processors.store.packed_rows import FamilyCodec
@@ -17,7 +17,7 @@ CODEC = FamilyCodec(tally_judge(1_000).families)
 
 
 class PartitionedRows:
-    """Stands for an `Assignment`: sessions, a gravestone and rows of another family.
+    """Stands for an `Assignment`: sessions, a tombstone and rows of another family.
 
     `keys` has the sessions' keys.
     """
@@ -29,7 +29,7 @@ class PartitionedRows:
         rows: dict[bytes, Any] = dict(rig.fold.rows)
         self.keys = sorted(key.decode() for key in rows)
         self.buried = f"acme:{'0' * 8}-0000-4000-8000-{'0' * 12}"
-        rows[self.buried.encode()] = Gravestone("acme", self.buried.partition(":")[2], (), "closed", 1, 7, 99_000)
+        rows[self.buried.encode()] = Tombstone("acme", self.buried.partition(":")[2], (), "closed", 1, 7, 99_000)
         self.tally_key = tally_key(self.keys[0].encode()).decode()
         rows[self.tally_key.encode()] = Tally("acme", "s", 1, 1_000)
         self.owners = {partition: owner_of(rows, partition) for partition in open_partitions}

@@ -37,7 +37,8 @@ def check_command(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that ClickHouse has every row once: of history, audit trail, refusals and transactions.
+    """Check that ClickHouse has every row once: of history, audit trail, rejections and
+    transactions.
 
     Compares the counts of each transaction with the rows, and, unless --to is given, the end of
     each table with Kafka. With --from and --to only transactions that began in that time are

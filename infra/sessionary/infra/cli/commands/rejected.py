@@ -1,4 +1,4 @@
-"""`sessionary rejected`: list refused records, show one, send some again."""
+"""`sessionary rejected`: list rejected records, show one, send some again."""
 
 import base64
 import json
@@ -34,17 +34,17 @@ from sessionary.schemas.errors import DecodeError, Invalid, Unavailable
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.settings import KafkaSettings
 
-PlaceArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
+LogPositionArgument = Annotated[str, typer.Argument(help="Where the record was in the events topic: PARTITION:OFFSET.")]
 # The columns that fit 80 come first: a reason says little without its detail.
-COLUMNS = ("place", "time", "reason", "detail", "session_id", "event_type", "tenant_id", "security")
-_REFUSALS = (
-    "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS place FROM v_rejected "
+COLUMNS = ("log_position", "time", "reason", "detail", "session_id", "event_type", "tenant_id", "security")
+_REJECTIONS = (
+    "SELECT *, concat(toString(source_partition), ':', toString(source_offset)) AS log_position FROM v_rejected "
     "WHERE ({reason:String} = '' OR reason = {reason:String}) "
     "AND ({tenant:String} = '' OR tenant_id = {tenant:String}) "
     "AND ({session:String} = '' OR startsWith(session_id, {session:String})) AND ({security:UInt8} = 0 OR security) "
     "AND time >= {since:DateTime64(6, 'UTC')}"
 )
-# A refused record has no columns of its own for these two; bytes that are no event have none.
+# A rejected record has no columns of its own for these two; bytes that are no event have none.
 _BY_AGENT_OR_USER = (
     "AND (source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')) IN "
     "(SELECT source_partition, source_offset, appended_at FROM history "
@@ -56,7 +56,7 @@ _LANDED = (
     f"(SELECT source_topic, source_partition, source_offset FROM rejected WHERE {RECENT}) "
     "ORDER BY time, source_partition, source_offset"
 )
-_PLACE = re.compile(r"(\d{1,9}):(\d{1,18})")
+_LOG_POSITION = re.compile(r"(\d{1,9}):(\d{1,18})")
 _REPLAYS_MAX = 1_000
 _FLUSH_S = 15.0
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def list_rejected(
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List refused records, newest first."""
+    """List rejected records, newest first."""
     source = clickhouse_client(data)
     filters: dict[str, str | int] = {
         "reason": reason or "",
@@ -89,38 +89,40 @@ def list_rejected(
         "since": parse_since(since, datetime.now(UTC)),
     }
 
-    refusals = f"{_REFUSALS} {_BY_AGENT_OR_USER}" if user or agent else _REFUSALS
+    rejections = f"{_REJECTIONS} {_BY_AGENT_OR_USER}" if user or agent else _REJECTIONS
 
     def fetch_list() -> list[Row]:
         newest = "ORDER BY time DESC, source_partition, source_offset DESC LIMIT {limit:UInt32}"
-        return source.fetch_rows(f"{refusals} {newest}", limit=limit, **filters)
+        return source.fetch_rows(f"{rejections} {newest}", limit=limit, **filters)
 
     def fetch_landed(landed: str) -> list[Row]:
-        return source.fetch_rows(f"{refusals} {_LANDED}", landed=landed, **filters)
+        return source.fetch_rows(f"{rejections} {_LANDED}", landed=landed, **filters)
 
     if follow:
-        tail = RowTail(fetch_landed, lambda: fetch_horizon(source), lambda row: (row["place"], row["time"]))
+        tail = RowTail(fetch_landed, lambda: fetch_horizon(source), lambda row: (row["log_position"], row["time"]))
         follow_list(tail, fetch_list, COLUMNS, as_json=as_json)
         return
     show_rows(fetch_list(), as_json=as_json, columns=COLUMNS)
 
 
-def _find_rejected(source: ClickHouseClient, place: str) -> Row:
-    match = _PLACE.fullmatch(place)
+def _find_rejected(source: ClickHouseClient, log_position: str) -> Row:
+    match = _LOG_POSITION.fullmatch(log_position)
     if match is None:
-        raise Invalid("invalid_value", f"{place!r} is not of the form PARTITION:OFFSET, such as 0:42")
+        raise Invalid("invalid_value", f"{log_position!r} is not of the form PARTITION:OFFSET, such as 0:42")
     rows = source.fetch_rows(
         "SELECT appended_at, reason, detail, security, tenant_id, session_id, event_id, event_type, service_id, "
         "source_topic, source_partition, source_offset, base64Encode(key) AS key_base64, "
         "base64Encode(value) AS value_base64, mapApply((k, v) -> (k, base64Encode(v)), headers) AS headers_base64 "
         "FROM rejected FINAL WHERE source_partition = {partition:UInt32} AND source_offset = {offset:UInt64} "
-        # What is left of an older refusal only marks its row of history.
+        # What is left of an older rejection only marks its row of history.
         "AND retain_until > now64(6)",
         partition=int(match[1]),
         offset=int(match[2]),
     )
     if not rows:
-        raise NotFound(f"ClickHouse has no refused record at {place}; sessionary rejected list shows those it has")
+        raise NotFound(
+            f"ClickHouse has no rejected record at {log_position}; sessionary rejected list shows those it has"
+        )
     return rows[0]
 
 
@@ -128,11 +130,11 @@ def _from_base64(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Show one refused record: key, headers and, if it can be decoded, its event."""
+def show_rejected(log_position: LogPositionArgument, data: DataOption = None, as_json: JsonOption = False) -> None:
+    """Show one rejected record: key, headers and, if it can be decoded, its event."""
     from sessionary.schemas.codec import Decoder, Event
 
-    row = _find_rejected(clickhouse_client(data), place)
+    row = _find_rejected(clickhouse_client(data), log_position)
     row["key"] = (_from_base64(row["key_base64"]) or b"").decode(errors="backslashreplace")
     row["headers"] = {
         name: base64.b64decode(value).decode(errors="backslashreplace")
@@ -151,23 +153,25 @@ def show_rejected(place: PlaceArgument, data: DataOption = None, as_json: JsonOp
 
 
 def replay_rejected(
-    places: Annotated[list[str], typer.Argument(help="One or more places: PARTITION:OFFSET.")],
+    log_positions: Annotated[list[str], typer.Argument(help="One or more log positions: PARTITION:OFFSET.")],
     data: DataOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send refused records again, unchanged. The processor decides again.
+    """Send rejected records again, unchanged. The processor decides again.
 
     This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists
     by now. An event of work also fills the gap that it left. Otherwise a record whose
-    sequence number was counted when it was refused is then a duplicate.
+    sequence number was counted when it was rejected is then a duplicate.
     """
-    if len(places) > _REPLAYS_MAX:
-        raise Invalid("invalid_value", f"{len(places)} records are too many: replay at most {_REPLAYS_MAX} at a time")
+    if len(log_positions) > _REPLAYS_MAX:
+        raise Invalid(
+            "invalid_value", f"{len(log_positions)} records are too many: replay at most {_REPLAYS_MAX} at a time"
+        )
     from sessionary.infra.topics import count_brokers
 
     source, kafka = clickhouse_client(data), kafka_settings(data)
     count_brokers(kafka)  # otherwise the records would wait for it in vain
-    rows = [(place, _find_rejected(source, place)) for place in places]
+    rows = [(log_position, _find_rejected(source, log_position)) for log_position in log_positions]
     show_rows(_produce_again(kafka, rows), as_json=as_json)
 
 
@@ -179,16 +183,16 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
     producer = Producer({**settings.client_config(), **ORDERED}, logger=_log)
     sent: dict[str, Row] = {}
     try:
-        for place, row in rows:
+        for log_position, row in rows:
 
-            def on_delivery(error: KafkaError | None, message: Message, place: str = place) -> None:
+            def on_delivery(error: KafkaError | None, message: Message, log_position: str = log_position) -> None:
                 if error is None:
-                    sent[place] = {"replayed": place, "as": f"{message.partition()}:{message.offset()}"}
+                    sent[log_position] = {"replayed": log_position, "as": f"{message.partition()}:{message.offset()}"}
 
             headers: list[tuple[str, str | bytes | None]] = [
                 (name, base64.b64decode(value)) for name, value in row["headers_base64"].items()
             ]
-            headers.append((REPLAYED_FROM, json.dumps(f"{row['source_topic']}:{place}")))
+            headers.append((REPLAYED_FROM, json.dumps(f"{row['source_topic']}:{log_position}")))
             producer.produce(
                 settings.topics.events,
                 _from_base64(row["value_base64"]),
@@ -198,9 +202,9 @@ def _produce_again(settings: KafkaSettings, rows: list[tuple[str, Row]]) -> list
             )
         flush_producer(producer, _FLUSH_S)
     except KafkaException as error:
-        raise Unavailable(f"Kafka at {settings.bootstrap_servers} refuses: {error.args[0].str()}", _FLUSH_S) from error
+        raise Unavailable(f"Kafka at {settings.bootstrap_servers} rejects: {error.args[0].str()}", _FLUSH_S) from error
     if len(sent) < len(rows):
         raise Unavailable(
             f"Kafka at {settings.bootstrap_servers} acknowledged {len(sent)} of {len(rows)} records", _FLUSH_S
         )
-    return [sent[place] for place, _ in rows]
+    return [sent[log_position] for log_position, _ in rows]

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 class PartReports:
     """Prints a line for each exit of a process, with its time (UTC).
 
-    One that lacks something which must be set up first is tried again and again. It is told once,
-    then only if the reason changes, and when it works.
+    One that lacks something which must be set up first is tried again and again. It is reported
+    once, then only if the reason changes, and when it works.
     """
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """`clock` returns the time of day, in UTC."""
         self._clock = clock
-        self._missing: dict[str, str] = {}  # by part, as it was told
+        self._missing: dict[str, str] = {}  # by part, as it was reported
 
     def report_change(self, change: PartChange) -> None:
         """Print what a change of state comes to, if anything. Does not block."""
@@ -59,7 +59,7 @@ class PartReports:
         missing = read_end_reason(change.missing)
         if self._missing.get(name) != missing:
             self._missing[name] = missing
-            again = "it is tried again from time to time; only a change is told"
+            again = "it is tried again from time to time; only a change is reported"
             self._print_line(f"{name} ended with code {change.exit_code}: {missing}; {again}")
 
     def _print_line(self, text: str) -> None:

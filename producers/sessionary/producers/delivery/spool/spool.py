@@ -151,7 +151,7 @@ _TRUNCATE_BYTES = 64 << 10
 _DISK_RETRY_S = 1.0
 # Orphans that are sent and not acknowledged. Own events wait behind these in librdkafka's queue.
 _ORPHAN_BYTES_SENT_MAX = 4 << 20
-# The processor keeps gravestones for the topic's retention plus this, so that a replayed
+# The processor keeps tombstones for the topic's retention plus this, so that a replayed
 # `session_created` never revives an archived session.
 AGE_LIMIT_MS = 7 * 86_400_000
 

@@ -109,7 +109,7 @@ class SpoolTransport(DirectTransport):
             raise
         self._decoder = Decoder()
         self._full = False
-        self._in_memory = False  # As far as it was told
+        self._in_memory = False  # As far as it knows
         self._produce_error: KafkaError | None = None  # Raised by `produce` while the lock was held
         self._given_up: list[tuple[Exception, OnReceipt | None]] = []
         self._counts.replayed = self._spool.taken_over

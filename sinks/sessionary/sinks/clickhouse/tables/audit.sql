@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS {database}.audit
     tenant_id LowCardinality(String) COMMENT 'tenant of the session',
     session_id String CODEC(ZSTD(1)) COMMENT 'id of the session',
     audit_seq UInt64 CODEC(Delta, ZSTD(1)) COMMENT 'number in the session''s audit trail, from 1 without gaps; 0 if no session is known',
-    kind LowCardinality(String) COMMENT 'transition, refusal, gap, gap_filled, release, limit, take_over, run, tool_call or decision',
+    kind LowCardinality(String) COMMENT 'transition, rejection, gap, gap_filled, release, limit, take_over, run, tool_call or decision',
     transition LowCardinality(Nullable(String)) COMMENT 'transition of the state machine, T01 to T14',
     event_id Nullable(String) CODEC(ZSTD(1)) COMMENT 'id of the event, given by its client',
     event_type LowCardinality(String) COMMENT 'type of the event that caused it, or name of the decision',
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {database}.audit
     to_state LowCardinality(String) COMMENT 'state after',
     reason_code LowCardinality(String) COMMENT 'why, as a fixed name',
     reason String CODEC(ZSTD(1)) TTL personal_expires COMMENT 'why, in words of the agent or the processor; empty once personal data has expired',
-    security Bool COMMENT 'whether the refusal suggests that the sender speaks for someone else',
+    security Bool COMMENT 'whether the rejection suggests that the sender speaks for someone else',
     cleanup_id Nullable(String) CODEC(ZSTD(1)) COMMENT 'id of the request for a clean-up',
     cleanup_actions Array(LowCardinality(String)) COMMENT 'actions that the clean-up asks for, not what was done',
     actions_done Array(LowCardinality(String)) COMMENT 'actions that a handler reports as done',
@@ -93,4 +93,4 @@ TTL toDateTime(retain_until)
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
     replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
     min_bytes_for_wide_part = 268435456, merge_selector_base = 10
-COMMENT 'one row per transition, refusal, gap, release, exceeded limit or decision of an operator';
+COMMENT 'one row per transition, rejection, gap, release, exceeded limit or decision of an operator';

@@ -10,9 +10,9 @@ CREATE TABLE IF NOT EXISTS {database}.landed_ends
     log_start UInt64 COMMENT 'offset of the first record that Kafka still has',
     log_end UInt64 COMMENT 'offset of the next record that Kafka gets',
     last_offset Nullable(UInt64) COMMENT 'offset of the last record below committed; null if there is none of the last 22 days',
-    told_at DateTime64(3, 'UTC') DEFAULT now64(3) COMMENT 'when the sink told it'
+    reported_at DateTime64(3, 'UTC') DEFAULT now64(3) COMMENT 'when the sink reported it'
 )
-ENGINE = ReplacingMergeTree(told_at)
+ENGINE = ReplacingMergeTree(reported_at)
 ORDER BY (sink, consumer_group, partition)
-TTL toDateTime(told_at) + INTERVAL 30 DAY
-COMMENT 'one row per sink and partition: where it stood when it told it last';
+TTL toDateTime(reported_at) + INTERVAL 30 DAY
+COMMENT 'one row per sink and partition: where it stood when it reported it last';

@@ -1,11 +1,11 @@
--- A refused event stays marked for as long as its row of history can live. Of a refusal, place, time and reason stay, and
+-- A rejected event stays marked for as long as its row of history can live. Of a rejection, place, time and reason stay, and
 -- the rest goes at retain_until. Free text, which may hold personal data, goes with the personal columns. With settings that
 -- keep history for longer than 8 years, `sessionary db migrate` keeps the marks for longer too.
 CREATE TABLE IF NOT EXISTS {database}.rejected
 (
     reason LowCardinality(String) COMMENT 'why, as a fixed name; kept with place and time for as long as a row of history can live',
     detail String CODEC(ZSTD(1)) TTL personal_expires COMMENT 'why, in words; empty after 30 days',
-    security Bool COMMENT 'whether the refusal suggests that the sender speaks for someone else',
+    security Bool COMMENT 'whether the rejection suggests that the sender speaks for someone else',
     tenant_id LowCardinality(Nullable(String)) TTL toDateTime(retain_until) COMMENT 'tenant of the session',
     session_id Nullable(String) CODEC(ZSTD(1)) TTL toDateTime(retain_until) COMMENT 'id of the session',
     event_id Nullable(String) CODEC(ZSTD(1)) TTL toDateTime(retain_until) COMMENT 'id of the event, given by its client',
@@ -37,4 +37,4 @@ TTL toDateTime(appended_at) + INTERVAL 2923 DAY
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
     replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
     min_bytes_for_wide_part = 268435456, merge_selector_base = 10
-COMMENT 'one row per refused event, with its original bytes; after 365 days reason, place and time of it';
+COMMENT 'one row per rejected event, with its original bytes; after 365 days reason, place and time of it';

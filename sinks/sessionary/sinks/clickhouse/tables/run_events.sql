@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS {database}.run_events
     actor Nullable(String) CODEC(Default) COMMENT 'who acted, if it was not the agent itself',
     producer_id String CODEC(Default) COMMENT 'client that sent the event',
     producer_seq Int64 COMMENT 'the event''s number among those of its producer, from 1 without gaps',
-    is_replay Bool COMMENT 'whether it was sent again after a refusal; then it changes no run',
+    is_replay Bool COMMENT 'whether it was sent again after a rejection; then it changes no run',
     payload_json String CODEC(Default) TTL personal_expires COMMENT 'payload as in history, of events that say what a run did; texts are cut after 1,000 characters, fields named *_json never',
     occurred_at DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)) COMMENT 'agent''s clock',
     retain_until DateTime64(6, 'UTC') CODEC(Delta, ZSTD(1)) COMMENT 'the row may be deleted then',
@@ -53,7 +53,7 @@ TTL
 SETTINGS fsync_after_insert = 1, fsync_part_directory = 1, non_replicated_deduplication_window = 10000,
     replicated_deduplication_window = 10000, replicated_deduplication_window_seconds = 604800,
     min_bytes_for_wide_part = 268435456, merge_selector_base = 16
-COMMENT 'one row per event of a run, a reserved tool call or an artifact, refused ones too';
+COMMENT 'one row per event of a run, a reserved tool call or an artifact, rejected ones too';
 
 -- Sinks insert into history, and this view into the table above. All sinks let it have a block that history knows already,
 -- under the block's token: a block whose rows were stored before a crash, and the view's not, is finished by its retry.

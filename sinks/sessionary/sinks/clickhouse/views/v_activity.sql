@@ -35,6 +35,6 @@ ALTER TABLE {database}.v_activity
     COMMENT COLUMN producer_seq 'the event''s number among those of its producer, from 1 without gaps',
     COMMENT COLUMN event_id 'id of the event, given by its client',
     COMMENT COLUMN context_bytes 'size of the agent''s context in bytes, as reported',
-    COMMENT COLUMN is_refused 'whether the processor refused the event',
+    COMMENT COLUMN is_rejected 'whether the processor rejected the event',
     COMMENT COLUMN source_partition 'partition of that record in the events topic',
     COMMENT COLUMN source_offset 'offset of that record in the events topic';

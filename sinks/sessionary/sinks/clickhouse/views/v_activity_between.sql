@@ -23,7 +23,7 @@ SELECT
         SELECT source_partition, source_offset, toDateTime64(appended_at, 3, 'UTC')
         FROM {database}.rejected
         WHERE appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}
-    ) AS is_refused,
+    ) AS is_rejected,
     h.source_partition AS source_partition, h.source_offset AS source_offset
 FROM
 (

@@ -1,4 +1,4 @@
--- An event of an agent that was delivered twice counts once, and one that was refused never.
+-- An event of an agent that was delivered twice counts once, and one that was rejected never.
 CREATE OR REPLACE VIEW {database}.v_agent_events AS
 SELECT
     appended_at AS time, tenant_id, session_id, event_type,

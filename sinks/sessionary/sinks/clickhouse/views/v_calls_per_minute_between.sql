@@ -1,4 +1,4 @@
--- All tool calls, reserved ones or not. Each event counts once, however often it was delivered, and not if it was refused.
+-- All tool calls, reserved ones or not. Each event counts once, however often it was delivered, and not if it was rejected.
 CREATE OR REPLACE VIEW {database}.v_calls_per_minute_between AS
 SELECT
     toStartOfMinute(at) AS time, tenant_id, service_id, tool_name, countIf(NOT is_failure) AS calls,

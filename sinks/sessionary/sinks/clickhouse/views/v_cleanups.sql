@@ -1,4 +1,4 @@
--- One row per request. `confirmed`: released by a handler, every action done. Host loss is told apart.
+-- One row per request. `confirmed`: released by a handler, every action done. Host loss is distinguished.
 CREATE OR REPLACE VIEW {database}.v_cleanups AS
 SELECT * FROM {database}.v_cleanups_between(from = '1970-01-01 00:00:00', to = '2106-01-01 00:00:00');
 

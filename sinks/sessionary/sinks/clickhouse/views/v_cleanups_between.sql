@@ -1,4 +1,4 @@
--- One row per request of the time. `confirmed`: released by a handler, every action done. Host loss is told apart.
+-- One row per request of the time. `confirmed`: released by a handler, every action done. Host loss is distinguished.
 CREATE OR REPLACE VIEW {database}.v_cleanups_between AS
 SELECT
     q.time AS time, q.tenant_id AS tenant_id, q.session_id AS session_id, q.cleanup_id AS cleanup_id,

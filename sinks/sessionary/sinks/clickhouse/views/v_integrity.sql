@@ -23,7 +23,7 @@ FROM
     (
         SELECT sink, partition, topic_id, committed, log_start, log_end, last_offset
         FROM {database}.landed_ends FINAL
-        WHERE told_at > now() - INTERVAL 7 DAY
+        WHERE reported_at > now() - INTERVAL 7 DAY
     ) AS e
     LEFT JOIN
     (

@@ -1,4 +1,4 @@
--- Each transaction says how many records it judged, how many it refused, and how many audit records it wrote. Here these
+-- Each transaction says how many records it judged, how many it rejected, and how many audit records it wrote. Here these
 -- counts are compared with the rows; the records of a transaction include heartbeats that it only counted. Tables are read
 -- without FINAL, so that a row that is stored twice is seen before a merge hides it.
 --
@@ -7,7 +7,7 @@
 -- ago, longer than an insert takes: the parts of a block become visible one by one. A table's last rows are missed after two
 -- minutes, because ticks and heartbeats may wait for one. A missing row cannot tell when it would have expired. Rows are
 -- kept for 30 days at the least, and Kafka may have held a record for 7 days before. So history and audit are compared for
--- 22 days, refusals for 357. Of a table of transactions that is kept for a shorter time, the first ones may be gone (a year
+-- 22 days, rejections for 357. Of a table of transactions that is kept for a shorter time, the first ones may be gone (a year
 -- is allowed for partitions that were silent).
 --
 -- Of a partition whose first transaction of a time is not its first one at all, the one before it must be there. So a loss
@@ -15,7 +15,7 @@
 -- transactions of a partition are missed.
 --
 -- Rows are counted by groups of 1,024 transactions first, and by single ones only in groups that are not right. A lane is
--- a partition's rows of one table: 4 * partition, + 1 of refusals, + 2 of the audit trail.
+-- a partition's rows of one table: 4 * partition, + 1 of rejections, + 2 of the audit trail.
 --
 -- The engine analyses a subquery again at each place that names it, although it knows the result. So the bounds are one
 -- tuple: as a table, they were asked for six columns at a hundred places, at half as much processor time again.
@@ -28,7 +28,7 @@ WITH
 transactions AS
 (
     SELECT
-        partition, number, first_offset, last_offset, applied + duplicate + refused + fenced_beats + ticks AS records, refused,
+        partition, number, first_offset, last_offset, applied + duplicate + rejected + fenced_beats + ticks AS records, rejected,
         audited,
         started_at, landed_at
     FROM {database}.batches
@@ -40,7 +40,7 @@ expected AS
 (
     SELECT
         arrayJoin(if(started_at > now() - INTERVAL 22 DAY,
-            [(0, records), (1, refused), (2, audited)], [(1, refused)])) AS pair,
+            [(0, records), (1, rejected), (2, audited)], [(1, rejected)])) AS pair,
         4 * toUInt64(partition) + pair.1 AS lane, pair.2 AS wanted,
         number, first_offset, last_offset, landed_at
     FROM transactions

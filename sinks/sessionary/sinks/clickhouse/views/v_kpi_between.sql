@@ -5,7 +5,7 @@
 -- Clean-up figures are over sessions that timed out (T06) `late_s` seconds or more before `to`: a confirmation takes its
 -- time. A host that is gone reclaims nothing and is no failure of a handler, so it leaves the ratio's divisor, as in v_kpi.
 -- Latencies are those of v_transition_latency and v_audit_write_latency. Bytes are those of the topics that sinks read.
--- Costs and contexts are those of events that were not refused.
+-- Costs and contexts are those of events that were not rejected.
 CREATE OR REPLACE VIEW {database}.v_kpi_between AS
 WITH
 acknowledgements AS

@@ -1,5 +1,5 @@
 -- The freeze is what an agent's user notices: from the former owner's last event to the target's first one. Steps of the
--- migration and heartbeats are no work, and a refused event did nothing.
+-- migration and heartbeats are no work, and a rejected event did nothing.
 CREATE OR REPLACE VIEW {database}.v_migrations AS
 SELECT
     m.updated_at AS time, m.tenant_id AS tenant_id, m.session_id AS session_id, m.migration_id AS migration_id,
@@ -83,6 +83,6 @@ ALTER TABLE {database}.v_migrations
     COMMENT COLUMN prepared_at 'when the session was held, because the target had loaded it',
     COMMENT COLUMN ended_at 'when it was completed or aborted',
     COMMENT COLUMN held_ms 'from prepared_at to ended_at in milliseconds',
-    COMMENT COLUMN freeze_ms 'of a completed one: from the former owner''s last event that was not refused to the first one of the target, in milliseconds',
+    COMMENT COLUMN freeze_ms 'of a completed one: from the former owner''s last event that was not rejected to the first one of the target, in milliseconds',
     COMMENT COLUMN epoch 'the session''s epoch after its latest step',
     COMMENT COLUMN released_at 'when the former owner confirmed its clean-up';

@@ -1,4 +1,4 @@
--- A refusal of which only place, time and reason are left is no row here.
+-- A rejection of which only place, time and reason are left is no row here.
 CREATE OR REPLACE VIEW {database}.v_rejected AS
 SELECT
     appended_at AS time, appended_at, reason, detail, security, tenant_id, session_id, event_id, event_type, service_id,
@@ -8,12 +8,12 @@ WHERE retain_until > now64(6)
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_rejected
-    MODIFY COMMENT 'each refused event, without its bytes',
+    MODIFY COMMENT 'each rejected event, without its bytes',
     COMMENT COLUMN time 'the log''s time of the record: a condition on it reads only the partitions of that time',
     COMMENT COLUMN appended_at 'the same as time; goes with the next release',
     COMMENT COLUMN reason 'why, as a fixed name',
     COMMENT COLUMN detail 'why, in words; null or empty after 30 days',
-    COMMENT COLUMN security 'whether the refusal suggests that the sender speaks for someone else',
+    COMMENT COLUMN security 'whether the rejection suggests that the sender speaks for someone else',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN event_id 'id of the event, given by its client',

@@ -30,7 +30,7 @@ SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_rules
     MODIFY COMMENT 'from which offset on each partition was judged by which rules, and who activated them',
-    COMMENT COLUMN time 'when the broker stamped the record that activated it; null for the first rules',
+    COMMENT COLUMN time 'when the broker stamped the record that activated it; null for those that no record activated',
     COMMENT COLUMN partition 'partition of the events topic',
     COMMENT COLUMN from_offset 'first offset that was judged by this version',
     COMMENT COLUMN version 'version of the rules',

@@ -1,9 +1,9 @@
 -- Runs, steps, tool calls and artifacts as their events and the audit trail tell them. Events of the last 90 days (of tool
 -- calls 30) are there; settings change the former.
 --
--- Events that were judged and not refused, each once. A refusal counts whenever it comes: it is looked up when the view is
--- read. Of an event's deliveries the first one that was judged counts: one that comes after it, applied or refused, is a
--- duplicate, of which nothing is recorded. The refusals that are listed by name left the number free for a later delivery,
+-- Events that were judged and not rejected, each once. A rejection counts whenever it comes: it is looked up when the view is
+-- read. Of an event's deliveries the first one that was judged counts: one that comes after it, applied or rejected, is a
+-- duplicate, of which nothing is recorded. The rejections that are listed by name left the number free for a later delivery,
 -- as do those of another session: their record only says that it is of this one. An event that was sent again and filled a
 -- gap was applied to its session, and to no run.
 CREATE OR REPLACE VIEW {database}.v_run_events AS
@@ -45,7 +45,7 @@ FROM
 SETTINGS do_not_merge_across_partitions_select_final = 1;
 
 ALTER TABLE {database}.v_run_events
-    MODIFY COMMENT 'each event of a run, a reserved tool call or an artifact that was not refused, with its number in its run',
+    MODIFY COMMENT 'each event of a run, a reserved tool call or an artifact that was not rejected, with its number in its run',
     COMMENT COLUMN time 'log time of the event',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',

@@ -66,7 +66,7 @@ ALTER TABLE {database}.v_runs
     COMMENT COLUMN result 'result as JSON; null once personal data has expired',
     COMMENT COLUMN artifact_id 'artifact that holds the result',
     COMMENT COLUMN progress 'progress as last reported, 0 to 1',
-    COMMENT COLUMN events 'its events that are kept and were not refused',
+    COMMENT COLUMN events 'its events that are kept and were not rejected',
     COMMENT COLUMN resumes 'how often it was resumed by an event',
     COMMENT COLUMN created_at 'log time of its first event',
     COMMENT COLUMN updated_at 'log time of its latest record',

@@ -3,7 +3,7 @@ SELECT * FROM {database}.v_sessions_between(from = '1970-01-01 00:00:00', to = '
 
 ALTER TABLE {database}.v_sessions
     MODIFY COMMENT 'each session: state, owner, epoch, counts, events that are missing, duration, agents, services, turns',
-    COMMENT COLUMN time 'its latest record: event, transition or refusal',
+    COMMENT COLUMN time 'its latest record: event, transition or rejection',
     COMMENT COLUMN tenant_id 'tenant of the session',
     COMMENT COLUMN session_id 'id of the session',
     COMMENT COLUMN user_id 'user for whom the agent works',
@@ -15,12 +15,12 @@ ALTER TABLE {database}.v_sessions
     COMMENT COLUMN epoch 'number of the session''s owner: each one that takes over raises it',
     COMMENT COLUMN version 'version of the session''s state',
     COMMENT COLUMN opened_at 'its first audit record',
-    COMMENT COLUMN last_at 'last sign of life: its latest event that was not refused, heartbeats too; a clean-up is none',
+    COMMENT COLUMN last_at 'last sign of life: its latest event that was not rejected, heartbeats too; a clean-up is none',
     COMMENT COLUMN ended_at 'when it ended',
     COMMENT COLUMN duration_s 'seconds from its first audit record to its end, or to its latest sign of life or audit record',
     COMMENT COLUMN transitions 'changes of state',
     COMMENT COLUMN timeouts 'how often it timed out',
-    COMMENT COLUMN refusals 'refused events',
+    COMMENT COLUMN rejections 'rejected events',
     COMMENT COLUMN gaps 'gaps in the events of its producers',
     COMMENT COLUMN missing_events 'events in gaps that no replay has brought',
     COMMENT COLUMN context_bytes_max 'largest context in bytes that an agent reported',

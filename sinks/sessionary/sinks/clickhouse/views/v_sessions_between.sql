@@ -1,7 +1,7 @@
 -- Sessions by the records of a time: of one that began before it or continues after it, the figures are those of its
--- records within. A refused update of a session's content that is delivered again changes nothing, so its version and size
--- are not the session's: it is known by the event's id, which the mark of an old refusal has no more. Turns and results of
--- tools count on whichever service; an event that was delivered twice counts once, and one that was refused never.
+-- records within. A rejected update of a session's content that is delivered again changes nothing, so its version and size
+-- are not the session's: it is known by the event's id, which the mark of an old rejection has no more. Turns and results of
+-- tools count on whichever service; an event that was delivered twice counts once, and one that was rejected never.
 CREATE OR REPLACE VIEW {database}.v_sessions_between AS
 SELECT
     greatest(a.recorded_at, h.recorded_at) AS time, a.tenant_id AS tenant_id, a.session_id AS session_id, a.user_id AS user_id, a.agent_id AS agent_id,
@@ -9,7 +9,7 @@ SELECT
     a.epoch AS epoch, greatest(a.version, ifNull(h.version, 0)) AS version,
     a.opened_at AS opened_at, greatest(a.opened_at, a.active_at, h.active_at) AS last_at, a.ended_at AS ended_at,
     dateDiff('microsecond', opened_at, ifNull(ended_at, greatest(last_at, a.recorded_at))) / 1e6 AS duration_s,
-    a.transitions AS transitions, a.timeouts AS timeouts, a.refusals AS refusals, a.gaps AS gaps,
+    a.transitions AS transitions, a.timeouts AS timeouts, a.rejections AS rejections, a.gaps AS gaps,
     a.missing_events AS missing_events,
     a.context_bytes_max AS context_bytes_max, h.events AS events, h.services AS services, h.agents AS agents,
     h.turns AS turns, h.tool_results AS tool_results
@@ -28,7 +28,7 @@ FROM
         minOrNullIf(appended_at, kind = 'transition' AND to_state = 'Terminated') AS ended_at,
         countIf(kind = 'transition') AS transitions,
         countIf(kind = 'transition' AND to_state = 'Timeout') AS timeouts,
-        countIf(kind = 'refusal') AS refusals, countIf(kind = 'gap') AS gaps,
+        countIf(kind = 'rejection') AS rejections, countIf(kind = 'gap') AS gaps,
         toInt64(sumIf(assumeNotNull(gap_last) - assumeNotNull(gap_first) + 1, kind = 'gap'))
             - toInt64(countIf(kind = 'gap_filled')) AS missing_events,
         max(context_bytes) AS context_bytes_max
@@ -41,10 +41,10 @@ LEFT JOIN
     SELECT
         tenant_id, session_id, count() AS events,
         max(time) AS recorded_at, maxIf(time, is_accepted AND event_type != 'resources_released') AS active_at,
-        maxIf(state_version, is_accepted AND NOT is_repeated_refusal) AS version,
+        maxIf(state_version, is_accepted AND NOT is_repeated_rejection) AS version,
         arraySort(groupUniqArray(toString(service_id))) AS services, arraySort(groupUniqArray(agent_id)) AS agents,
-        uniqExactIf(event_id, is_accepted AND NOT is_repeated_refusal AND event_type = 'message_appended') AS turns,
-        uniqExactIf(event_id, is_accepted AND NOT is_repeated_refusal AND event_type = 'tool_call_succeeded') AS tool_results
+        uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'message_appended') AS turns,
+        uniqExactIf(event_id, is_accepted AND NOT is_repeated_rejection AND event_type = 'tool_call_succeeded') AS tool_results
     FROM
     (
         SELECT
@@ -65,7 +65,7 @@ LEFT JOIN
                     AND reason NOT IN ('undecodable', 'unknown_schema', 'unknown_event_type', 'bad_key', 'key_mismatch',
                     'foreign_tenant', 'wrong_partition', 'unknown_session', 'session_archived', 'late_filler',
                     'too_many_producers', 'producer_conflict', 'bad_row', 'internal_error', 'skipped')
-            ) AS is_repeated_refusal
+            ) AS is_repeated_rejection
         FROM {database}.history FINAL
         WHERE session_id != '' AND decode_error = ''
             AND appended_at >= {from:DateTime('UTC')} AND appended_at < {to:DateTime('UTC')}

@@ -1,10 +1,10 @@
--- One row per call: an event counts once, however often it was delivered, and only if it was not refused. A refusal names
+-- One row per call: an event counts once, however often it was delivered, and only if it was not rejected. A rejection names
 -- the record by place and time: a topic that was made again has the same places. Numbers below zero count as 0. No FINAL:
 -- few calls have several rows. `copies` finds them by a hash, and only they are grouped, which takes a third of the time.
 --
--- Of an event's deliveries the first one that was judged counts, as in v_run_events: an event that was refused and delivered
+-- Of an event's deliveries the first one that was judged counts, as in v_run_events: an event that was rejected and delivered
 -- again counts nowhere. The reasons that are listed by name left the event's number free: such a delivery was not judged
--- against it. Reasons outlive all else that is kept of a refusal, so old rows count as young ones do.
+-- against it. Reasons outlive all else that is kept of a rejection, so old rows count as young ones do.
 CREATE OR REPLACE VIEW {database}.v_usage_calls_between AS
 WITH
 deliveries AS

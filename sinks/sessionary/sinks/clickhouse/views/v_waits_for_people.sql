@@ -1,7 +1,7 @@
 CREATE OR REPLACE VIEW {database}.v_waits_for_people AS
 SELECT
     time, tenant_id, session_id, service_id, agent_id, reason AS question, paused_at AS asked_at, ended_at AS answered_at,
-    multiIf(isNull(ended_at), 'open', ended_reason_code IN ('approved', 'refused', 'expired'), ended_reason_code, 'withdrawn') AS answer,
+    multiIf(isNull(ended_at), 'open', ended_reason_code IN ('approved', 'denied', 'expired'), ended_reason_code, 'withdrawn') AS answer,
     ended_by AS answered_by, ended_reason AS said, length_s AS wait_s
 FROM {database}.v_pauses
 WHERE reason_code = 'review';
@@ -16,7 +16,7 @@ ALTER TABLE {database}.v_waits_for_people
     COMMENT COLUMN question 'what was asked, or why it was paused; empty once personal data has expired',
     COMMENT COLUMN asked_at 'log time of the pause',
     COMMENT COLUMN answered_at 'when the wait ended; null if it has not',
-    COMMENT COLUMN answer 'approved, refused, expired, open, or withdrawn: it ended without an answer',
+    COMMENT COLUMN answer 'approved, denied, expired, open, or withdrawn: it ended without an answer',
     COMMENT COLUMN answered_by 'principal who answered; null if there is no answer',
     COMMENT COLUMN said 'what he said; empty once personal data has expired',
     COMMENT COLUMN wait_s 'seconds until the wait ended, or until now';

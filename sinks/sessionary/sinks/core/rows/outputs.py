@@ -65,7 +65,7 @@ def acknowledgement_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     return (*record, *source_values(raw))
 
 
-# Rows of the table `rejected`: events that the processor refused.
+# Rows of the table `rejected`: events that the processor rejected.
 
 
 REJECTED_COLUMNS: Final = (*RejectedEvent._fields, "retain_until", "personal_expires", *SOURCE_COLUMNS)
@@ -74,7 +74,7 @@ REJECTED_COLUMNS: Final = (*RejectedEvent._fields, "retain_until", "personal_exp
 def rejected_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     """Return the row of `REJECTED_COLUMNS`.
 
-    A refused event's bytes may hold personal data, so they expire after 30 days.
+    A rejected event's bytes may hold personal data, so they expire after 30 days.
     Raises `BadRow`; `Unavailable` if a schema cannot be fetched.
     """
     record = decode_as(RejectedEvent, raw, decoder)

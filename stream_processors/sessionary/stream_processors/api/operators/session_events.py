@@ -10,14 +10,14 @@
 
 HTTP decides nothing. The worker that owns the session's partition appends an event to the events
 topic, as any client does, waits until it is judged, and answers with the verdict: 200 if it was
-applied, a problem of status 409 with the refusal's reason otherwise. Any other worker passes the
+applied, a problem of status 409 with the rejection's reason otherwise. Any other worker passes the
 request on.
 
 Each request is a producer of its own. Its id and those of its events follow from the header
 `Idempotency-Key`, the action, the principal and the session, so a request that is repeated with its
 key is the same event again: it is applied once, and has the same answer, from any worker. Its epoch
-is the row's. If another event raised the epoch meanwhile, the refusal (`stale_epoch`) is no answer:
-the event is sent again with the next number, at most `ATTEMPTS_MAX` times.
+is the row's. If another event raised the epoch meanwhile, the rejection (`stale_epoch`) is no
+answer: the event is sent again with the next number, at most `ATTEMPTS_MAX` times.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _TIMEOUT_S: Final = 8.0
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where an event is in the log."""
 
     partition: int
@@ -91,12 +91,12 @@ class EventSender:
         self._lock = threading.Lock()
         self._producer: Producer | None = None
 
-    def send_event(self, event: Event) -> Place:
+    def send_event(self, event: Event) -> LogPosition:
         """Append an event to its session's partition; return its place. Blocks for up to 8 s.
 
         Raises `Lost` if it is not acknowledged; it may be in the log all the same.
         """
-        told: list[tuple[KafkaError | None, Message]] = []
+        reported: list[tuple[KafkaError | None, Message]] = []
         envelope = event.envelope
         key = SessionKey(envelope.tenant_id, envelope.session_id).encoded()
         with self._lock:
@@ -107,20 +107,20 @@ class EventSender:
                     encode_event(event),
                     key,
                     headers=list(event_headers(envelope)),
-                    on_delivery=lambda error, message: told.append((error, message)),
+                    on_delivery=lambda error, message: reported.append((error, message)),
                 )
                 producer.flush(_TIMEOUT_S)
             except (BufferError, KafkaException) as error:
                 self._drop()
                 raise Lost(f"{envelope.event_type} was not sent: {error}") from error
-            if not told or told[0][0] is not None:
+            if not reported or reported[0][0] is not None:
                 self._drop()
-                raise Lost(f"{envelope.event_type} was not acknowledged: {told[0][0] if told else 'no answer'}")
-        message = told[0][1]
+                raise Lost(f"{envelope.event_type} was not acknowledged: {reported[0][0] if reported else 'no answer'}")
+        message = reported[0][1]
         partition, offset = message.partition(), message.offset()
         if partition is None or offset is None or offset < 0:
             raise Lost(f"the place of {envelope.event_type} in the log is not known")
-        return Place(partition, offset)
+        return LogPosition(partition, offset)
 
     def close(self) -> None:
         """Drop the producer; nothing is under way."""
@@ -150,12 +150,12 @@ _KEY_CHARACTERS_MAX: Final = 256
 _WAIT_S: Final = 8.0  # for a verdict
 _ENVELOPE_VERSION: Final = 1
 _DETAILS: Final[Mapping[str, str]] = {
-    "question_open": "the session waits for an answer: approve or refuse it",
+    "question_open": "the session waits for an answer: approve or deny it",
     "no_question": "the session waits for no answer, or for that to another question",
     "late": "the session has timed out",
 }
 
-SendEvent = Callable[[Event], Place]  # blocks; raises `Lost`
+SendEvent = Callable[[Event], LogPosition]  # blocks; raises `Lost`
 
 
 class PersonsEvent(NamedTuple):
@@ -231,7 +231,7 @@ class SessionEvents:
     async def judge_event(self, request: Request, caller: Caller, event: PersonsEvent) -> JudgedEvent | Response:
         """Send an event and wait for its verdict; or return the answer of the partition's owner.
 
-        Raises `Problem`: 409 with the reason if the event is refused, 404 and 410 if there is no
+        Raises `Problem`: 409 with the reason if the event is rejected, 404 and 410 if there is no
         such session, 503 if there is no verdict after some seconds. Then the same request with the
         same key may be sent again.
         """
@@ -241,7 +241,7 @@ class SessionEvents:
             return await self._others.pass_on(request, partition)
         key = _request_key(request)
         producer_id = derived_id("people", *session, event.principal, event.action, key)
-        refusal = ""
+        rejection = ""
         for _ in range(ATTEMPTS_MAX):
             owner = self._open_owner(partition)
             row = _row_of(owner, session, partition)
@@ -254,16 +254,16 @@ class SessionEvents:
                 envelope = _envelope_of(session, row, event, attempt, event_type)
                 offset = await self._append(Event(envelope, payload), owner)
                 row = _row_of(owner, session, partition)
-            verdict = verdict_document(owner.recent_outcomes, row, session.encoded(), partition, offset)
+            verdict = verdict_document(owner.recent_verdicts, row, session.encoded(), partition, offset)
             if verdict["outcome"] == "applied":
                 return JudgedEvent(row, attempt.event_id, verdict)
             if verdict["outcome"] == "not_kept":
                 detail = "this request was judged before; what became of it is no longer known"
                 raise Problem(409, "not_kept", "Not kept", detail)
-            refusal = f"{verdict['reason']}"
-            if refusal != "stale_epoch":
-                raise _refused(refusal, event_type, row)
-        raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({refusal})")
+            rejection = f"{verdict['reason']}"
+            if rejection != "stale_epoch":
+                raise _rejected(rejection, event_type, row)
+        raise not_ready(f"the session's epoch changed {ATTEMPTS_MAX} times while the event was judged ({rejection})")
 
     def _open_owner(self, partition: int) -> PartitionOwner:
         """Return the partition's owner. Raises `Problem` unless it is open, and surely ours."""
@@ -324,7 +324,7 @@ def _last_event(row: SessionState, producer_id: str) -> tuple[int, int | None]:
     if ledger is None:
         return 0, None
     offset = next(last_offsets(ledger), None)
-    is_stale = any(refusal.offset == offset and refusal.reason == "stale_epoch" for refusal in row.refusals)
+    is_stale = any(rejection.offset == offset and rejection.reason == "stale_epoch" for rejection in row.rejections)
     return ledger.last_seq, None if is_stale else offset
 
 
@@ -353,15 +353,15 @@ def _envelope_of(
     )
 
 
-def _refused(reason: str, event_type: str, row: SessionState) -> Problem:
-    detail = _DETAILS.get(reason, f"{event_type} was refused ({reason}): the session is {row.state}")
-    return Problem(409, reason, "Refused", detail)
+def _rejected(reason: str, event_type: str, row: SessionState) -> Problem:
+    detail = _DETAILS.get(reason, f"{event_type} was rejected ({reason}): the session is {row.state}")
+    return Problem(409, reason, "Rejected", detail)
 
 
 # The pages by which people step in: pause, resume and cancel a session, answer its question.
 #
 #     POST /v1/sessions/{session_id}/pause|resume|cancel     {"reason": text}
-#     POST /v1/sessions/{session_id}/approve|refuse          {"reason": text, "question_id": id}
+#     POST /v1/sessions/{session_id}/approve|deny          {"reason": text, "question_id": id}
 #
 # Both fields of an answer may be missing. All need the role operator. A token of no tenant names
 # the session's, as `?tenant=…`.
@@ -398,9 +398,9 @@ class PeoplePages:
         """Answer `POST …/approve` with a `JudgedEvent`. Raises `Problem`."""
         return await self._act(request, "approve", lambda reason, asked: _answer(reason, asked, approved=True))
 
-    async def refuse(self, request: Request) -> Response:
-        """Answer `POST …/refuse` with a `JudgedEvent`. Raises `Problem`."""
-        return await self._act(request, "refuse", lambda reason, asked: _answer(reason, asked, approved=False))
+    async def deny(self, request: Request) -> Response:
+        """Answer `POST …/deny` with a `JudgedEvent`. Raises `Problem`."""
+        return await self._act(request, "deny", lambda reason, asked: _answer(reason, asked, approved=False))
 
     async def _act(
         self,
@@ -487,7 +487,7 @@ class MigrationPages:
 
         def call_off(row: SessionState) -> Payload:
             if row.migration is None or not row.migration.is_open:
-                raise Problem(409, "unknown_migration", "Refused", "the session has no open migration")
+                raise Problem(409, "unknown_migration", "Rejected", "the session has no open migration")
             return SessionMigrationAborted(reason, row.migration.migration_id, as_operator=True)
 
         return await self._answer(request, caller, PersonsEvent("abort-migration", caller.principal, call_off))

@@ -24,7 +24,7 @@ from sessionary.schemas.events import ToolCallFailed, ToolCallResolved, ToolCall
 from sessionary.schemas.ids import SessionKey, call_key, run_key
 from sessionary.schemas.limits import LIMIT_MAX
 from sessionary.schemas.records import AuditRecord, EndedToolCall, SessionState, ToolCallContent, ToolCallState
-from sessionary.schemas.types import ClockRepair, ErrorInfo, RefusalReason, ToolCallStateName
+from sessionary.schemas.types import ClockRepair, ErrorInfo, RejectionReason, ToolCallStateName
 from sessionary.stream_processors.core.clock import NEVER_MS, format_seconds
 from sessionary.stream_processors.core.family import (
     ChildFamily,
@@ -37,7 +37,7 @@ from sessionary.stream_processors.core.family import (
     session_facts,
 )
 from sessionary.stream_processors.core.judge import Arrival, Objection
-from sessionary.stream_processors.core.model import Decision, Place, RowLookup
+from sessionary.stream_processors.core.model import Decision, OutputCause, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.run.changes import leave_call_unresolved, settle_call
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
@@ -109,7 +109,7 @@ BY_EVENT: Final[Mapping[tuple[ToolCallStateName | None, str], CallTransition]] =
     for event_type in transition.targets
 }
 # Why a call does not start once more, by its state.
-NOT_GRANTED: Final[Mapping[ToolCallStateName, RefusalReason]] = {
+NOT_GRANTED: Final[Mapping[ToolCallStateName, RejectionReason]] = {
     "running": "call_in_progress",
     "succeeded": "call_succeeded",
 }
@@ -258,10 +258,10 @@ class CallBecameUnknown(NamedTuple):
         return next_number(row)
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[AuditRecord]:
         """Report it; it occurred when the call's limit was over."""
-        record = session_record(session, after, arrival, place, "tool_call")
+        record = session_record(session, after, arrival, cause, "tool_call")
         return [
             at_due_time(record, self.due_ms, self.at_ms)._replace(
                 event_type="tool_call_unknown",
@@ -314,7 +314,7 @@ class CallRows(StoredRows):
             ),
         )
 
-    def due_ms(self, row: CallRow, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: CallRow, outage_end_ms: int = 0) -> int:
         """Return when a call that runs becomes unknown (ms of log time); one that ended stays."""
         return row.due_at if isinstance(row, ToolCallState) else NEVER_MS
 
@@ -326,7 +326,7 @@ class CallRows(StoredRows):
         """Return whether the limit is the same."""
         return self.due_ms(row) == self.due_ms(after)
 
-    def fire(self, key: bytes, row: CallRow, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: CallRow, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Return the end of a call whose limit is over; after a side effect its run waits."""
         assert isinstance(row, ToolCallState)
         limit = format_seconds(row.limit_ms)

@@ -36,7 +36,7 @@ from sessionary.stream_processors.core.family import (
     session_facts,
 )
 from sessionary.stream_processors.core.judge import Arrival, Objection
-from sessionary.stream_processors.core.model import Decision, Place, RowLookup
+from sessionary.stream_processors.core.model import Decision, OutputCause, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.run.transitions import AT_WORK, RunRow
 from sessionary.stream_processors.core.trail import at_due_time, next_number, session_record
@@ -227,10 +227,10 @@ class StepTimedOut(NamedTuple):
         return next_number(row)
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[AuditRecord]:
         """Report the failure; it occurred when the limit was over."""
-        record = session_record(session, after, arrival, place, "step")
+        record = session_record(session, after, arrival, cause, "step")
         return [
             at_due_time(record, self.due_ms, self.at_ms)._replace(
                 event_type="step_failed",
@@ -259,7 +259,7 @@ class StepRows(StoredRows):
             ),
         )
 
-    def due_ms(self, row: StepRow, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: StepRow, outage_end_ms: int = 0) -> int:
         """Return when an attempt with a limit fails (ms of log time); other rows stay."""
         return row.due_at if isinstance(row, TimedStep) else NEVER_MS
 
@@ -271,7 +271,7 @@ class StepRows(StoredRows):
         """Return whether the limit ends at the same time, or later."""
         return self.due_ms(row) <= self.due_ms(after)
 
-    def fire(self, key: bytes, row: StepRow, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: StepRow, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Return the failure of an attempt whose limit is over."""
         assert isinstance(row, TimedStep)
         limit = format_seconds(row.limit_ms)

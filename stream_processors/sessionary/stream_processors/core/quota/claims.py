@@ -99,7 +99,9 @@ def admit_waiting(row: TenantQuota, limits: TenantLimits, now_ms: int) -> Tenant
 
 
 def verdict_on(row: TenantQuota, claim: QuotaClaim, instance: str) -> QuotaVerdict:
-    """Return what a claim's session is told; `instance` sends it. Its verdict is not heard yet."""
+    """Return what a claim's session is notified of; `instance` sends it. Its verdict is not heard
+    yet.
+    """
     token_limit = row.token_limit if claim.state == "over_tokens" else None
     granted = claim.state == "granted"
     return QuotaVerdict(row.quota, claim.run_id, claim.offset, granted, row.limit, instance, token_limit)

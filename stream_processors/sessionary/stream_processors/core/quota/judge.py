@@ -12,10 +12,18 @@ from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.ids import checked_name, quota_key
 from sessionary.schemas.records import QuotaNotice, TenantQuota, Tick
-from sessionary.schemas.types import ClockRepair, RefusalReason, RuleSet
+from sessionary.schemas.types import ClockRepair, RejectionReason, RuleSet
 from sessionary.stream_processors.core.clock import NEVER_MS
 from sessionary.stream_processors.core.judge import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import Decision, Emitted, EventLog, LogRecord, Place, RowLookup, Stream
+from sessionary.stream_processors.core.model import (
+    Decision,
+    Emitted,
+    EventLog,
+    LogRecord,
+    OutputCause,
+    RowLookup,
+    Stream,
+)
 from sessionary.stream_processors.core.quota.claims import has_waiting, look_again, take_notice
 from sessionary.stream_processors.core.quota.limits import LimitsOf
 from sessionary.stream_processors.core.rows import AnyRows, RowKind
@@ -52,7 +60,7 @@ class QuotaJudge:
         log: EventLog,
         now_ms: int,
         rules: RuleSet,
-        hole_end_ms: int = 0,
+        outage_end_ms: int = 0,
     ) -> Arrival | None:
         """Read a record of the topic of quotas; None for a tick. `decide` reads the value."""
         if record.key is None:
@@ -61,7 +69,7 @@ class QuotaJudge:
                     return None
             except DecodeError:
                 pass
-        return Arrival(record, NO_SESSION, None, None, log, now_ms, rules, hole_end_ms)
+        return Arrival(record, NO_SESSION, None, None, log, now_ms, rules, outage_end_ms)
 
     def decode(self, value: bytes) -> TenantQuota:
         """Return the claims to a quota. Raises `DecodeError`."""
@@ -71,18 +79,18 @@ class QuotaJudge:
         return row
 
     def decide(self, row: TenantQuota | None, arrival: Arrival, rows: RowLookup) -> Decision:
-        """Take a notice of a session. What is none is refused, and changes nothing."""
+        """Take a notice of a session. What is none is rejected, and changes nothing."""
         notice = self._read_notice(arrival)
         if not isinstance(notice, QuotaNotice):
-            return Decision((), refusal=notice)
+            return Decision((), rejection=notice)
         limits = self._limits_of(notice.tenant_id)
         try:
             after = take_notice(row, notice, limits, arrival.now_ms, arrival.clock_repair)
         except OverflowError:
-            return Decision((), refusal="too_many_children")
+            return Decision((), rejection="too_many_children")
         return Decision(() if after is row else (ClaimsChanged(after),))
 
-    def _read_notice(self, arrival: Arrival) -> QuotaNotice | RefusalReason:
+    def _read_notice(self, arrival: Arrival) -> QuotaNotice | RejectionReason:
         """Return the notice that a record is, or why it is none."""
         try:
             notice = self._decoder.decode_record(arrival.record.value)
@@ -109,7 +117,7 @@ class QuotaJudge:
         after: TenantQuota | None,
         fact: ClaimsChanged,
         arrival: Arrival | None,
-        place: Place,
+        cause: OutputCause,
     ) -> Sequence[Emitted]:
         """Return nothing: verdicts are sent from the committed rows."""
         return ()
@@ -119,7 +127,7 @@ class QuotaJudge:
         texts = (len(claim.session_id) + len(claim.run_id) for claim in row.claims)
         return _FIXED_BYTES + _CLAIM_BYTES * len(row.claims) + sum(texts)
 
-    def due_ms(self, row: TenantQuota, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: TenantQuota, outage_end_ms: int = 0) -> int:
         """Return when the limits are looked at again, or the window of the tokens ends."""
         look_ms = row.looked_at + LOOK_MS if has_waiting(row) else NEVER_MS
         return min(look_ms, row.tokens_until) if row.tokens_until else look_ms
@@ -138,6 +146,6 @@ class QuotaJudge:
         """Return True if no claim waits, and no token is counted: then the row is never due."""
         return not after.tokens_until and not has_waiting(after)
 
-    def fire(self, key: bytes, row: TenantQuota, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: TenantQuota, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Look at the limits again."""
         return Decision((ClaimsChanged(look_again(row, self._limits_of(row.tenant_id), now_ms)),))

@@ -11,7 +11,7 @@ from sessionary.schemas.types import QuotaName
 # A tenant without a limit has this one: all its claims are one row.
 HOLDERS_MAX: Final = 5_000
 WAITING_MAX: Final = 5_000  # further claims are rejected
-CLAIMS_MAX: Final = 15_000  # with the rejected ones of which the session has not heard; further ones are refused
+CLAIMS_MAX: Final = 15_000  # with the rejected ones of which the session has not heard; further ones are rejected
 WINDOW_S_MAX: Final = 86_400  # what waits for the next window is given up after a day
 OverPolicy = Literal["queue", "reject"]
 

@@ -27,9 +27,9 @@ from sessionary.schemas.records import (
     SessionState,
     TaskRequest,
 )
-from sessionary.schemas.types import ErrorInfo, QuotaStep, Refusal, RunQuota, RunStateName
+from sessionary.schemas.types import ErrorInfo, QuotaStep, Rejection, RunQuota, RunStateName
 from sessionary.stream_processors.core.judge import Arrival
-from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.model import OutputCause
 from sessionary.stream_processors.core.run.transitions import (
     AT_WORK,
     FINISHED,
@@ -43,7 +43,7 @@ from sessionary.stream_processors.core.run.transitions import (
 from sessionary.stream_processors.core.trail import at_due_time, next_number, session_record
 
 QUOTA: Final = "concurrent_runs"
-REFUSALS_KEPT: Final = 16
+REJECTIONS_KEPT: Final = 16
 _WAITS = "Run queued: it waits for its tenant's quota"
 _ADMITTED = "Run admitted by its tenant's quota"
 _PAUSED_BY_SILENCE: Final = "connection_lost"
@@ -55,7 +55,7 @@ _replace_heard: Final = make_replacer(RunState, "run_seq", "last_event_at")
 
 
 class ClaimMoved(NamedTuple):
-    """The quotas are told of the claim that a run has, or had."""
+    """The quotas are notified of the claim that a run has, or had."""
 
     step: QuotaStep
     claim: RunQuota
@@ -67,7 +67,7 @@ class ClaimMoved(NamedTuple):
         """Return the session as it is."""
         return row
 
-    def report(self, session: SessionKey, row: Any, after: Any, arrival: Any, place: Place) -> list[QuotaNotice]:
+    def report(self, session: SessionKey, row: Any, after: Any, arrival: Any, cause: OutputCause) -> list[QuotaNotice]:
         """Tell the quotas."""
         return [QuotaNotice(QUOTA, self.step, self.tenant_id, self.session_id, self.run_id, self.claim.offset)]
 
@@ -94,10 +94,10 @@ class RunChanged(NamedTuple):
         return close_run(numbered, self.run_id) if self.to_state in FINISHED else numbered
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[AuditRecord]:
         """Report the change; what its clock did occurred when it was due."""
-        record = session_record(session, after, arrival, place, "run")._replace(
+        record = session_record(session, after, arrival, cause, "run")._replace(
             event_type="run_resumed" if self.to_state == "running" else f"run_{self.to_state}",
             reason_code=self.reason_code,
             reason=self.reason,
@@ -114,22 +114,22 @@ class RunChanged(NamedTuple):
 
 
 class RunRejected(NamedTuple):
-    """A run is over its tenant's quota; `refusal` is of the event that asked."""
+    """A run is over its tenant's quota; `rejection` is of the event that asked."""
 
     run_id: str
     at_ms: int
     reason: str
-    refusal: Refusal
+    rejection: Rejection
 
     def apply(self, row: SessionState) -> SessionState:
-        """Return the session without the run among its open ones; it keeps the refusal."""
-        return keep_refusal(close_run(next_number(row), self.run_id), self.refusal)
+        """Return the session without the run among its open ones; it keeps the rejection."""
+        return keep_rejection(close_run(next_number(row), self.run_id), self.rejection)
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[AuditRecord]:
-        """Report it; the event that asked is refused by that."""
-        record = session_record(session, after, arrival, place, "run")
+        """Report it; the event that asked is rejected by that."""
+        record = session_record(session, after, arrival, cause, "run")
         record = record._replace(run_id=self.run_id, from_run_state="queued", to_run_state="rejected")
         record = record._replace(event_type="run_rejected", reason_code=QUOTA_EXCEEDED, reason=self.reason)
         return [record._replace(user_id=after.user_id)]
@@ -146,7 +146,7 @@ class TaskAdmitted(NamedTuple):
         return row
 
     def report(
-        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, place: Place
+        self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[TaskRequest]:
         """Ask for the work."""
         run = self.run
@@ -181,13 +181,13 @@ def close_run(row: SessionState, run_id: str) -> SessionState:
     return row._replace(open_runs=tuple(run for run in row.open_runs if run.run_id != run_id))
 
 
-def keep_refusal(row: SessionState, refusal: Refusal) -> SessionState:
-    """Return a session that keeps the refusal of an event that lies back.
+def keep_rejection(row: SessionState, rejection: Rejection) -> SessionState:
+    """Return a session that keeps the rejection of an event that lies back.
 
-    Refusals stay in the log's order, so that the oldest go first.
+    Rejections stay in the log's order, so that the oldest go first.
     """
-    refusals = sorted((*row.refusals, refusal), key=lambda each: each.offset)
-    return row._replace(refusals=tuple(refusals[-REFUSALS_KEPT:]))
+    rejections = sorted((*row.rejections, rejection), key=lambda each: each.offset)
+    return row._replace(rejections=tuple(rejections[-REJECTIONS_KEPT:]))
 
 
 def hear_run(row: RunRow, at_ms: int) -> RunRow:
@@ -300,8 +300,8 @@ def receive_verdict(row: Any, verdict: QuotaVerdict, at_ms: int) -> Change:
     if claim is None or claim.granted or (verdict.quota, verdict.offset) != (QUOTA, claim.offset):
         return row, ()
     if not verdict.granted:
-        reason = f"Run rejected: {tell_limit(verdict, row.tenant_id)}"
-        rejected = RunRejected(row.run_id, at_ms, reason, Refusal(claim.offset, QUOTA_EXCEEDED, claim.event_id))
+        reason = f"Run rejected: {describe_limit(verdict, row.tenant_id)}"
+        rejected = RunRejected(row.run_id, at_ms, reason, Rejection(claim.offset, QUOTA_EXCEEDED, claim.event_id))
         return _turn_away_run(row, at_ms), (_claim_moved(row, "released", claim), rejected)
     target = STATES_ADMITTED.get(claim.event_type, "queued")
     changed = RunChanged(row.run_id, at_ms, "queued", target, QUOTA_GRANTED, _ADMITTED)
@@ -311,7 +311,7 @@ def receive_verdict(row: Any, verdict: QuotaVerdict, at_ms: int) -> Change:
     return _admit_run(row, claim, target, at_ms), facts
 
 
-def tell_limit(verdict: QuotaVerdict, tenant_id: str) -> str:
+def describe_limit(verdict: QuotaVerdict, tenant_id: str) -> str:
     """Return which limit a rejection is because of."""
     if verdict.token_limit is not None:
         return f"tenant {tenant_id} has used its {verdict.token_limit} tokens of this window"

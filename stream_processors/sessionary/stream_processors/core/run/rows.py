@@ -9,17 +9,17 @@ from typing import Final, NamedTuple
 
 from sessionary.schemas.codec import encode_record, record_headers
 from sessionary.schemas.limits import RUN_SILENCE_MS
-from sessionary.schemas.records import FinishedRun, RunContent, RunGravestone, RunState
+from sessionary.schemas.records import FinishedRun, RunContent, RunState, RunTombstone
 from sessionary.schemas.types import ClockRepair, ErrorInfo, RunMode, RunStateName
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.family import StoredRows, content_parts, session_facts
-from sessionary.stream_processors.core.gravestones import DAY_MS
 from sessionary.stream_processors.core.model import Decision, RowLookup
 from sessionary.stream_processors.core.rows import RowKind
 from sessionary.stream_processors.core.run.changes import ClaimMoved, give_up_run
 from sessionary.stream_processors.core.run.transitions import RunRow
+from sessionary.stream_processors.core.tombstones import DAY_MS
 
-RUN_GRAVESTONE_MS: Final = 1_209_600_000  # 14 days, as a session's gravestone stays
+RUN_TOMBSTONE_MS: Final = 1_209_600_000  # 14 days, as a session's tombstone stays
 _CONTENT: Final = content_parts(RunContent)
 
 
@@ -38,10 +38,10 @@ class RunDeadline(NamedTuple):
     reason: str
 
 
-def run_deadline(run: RunState, hole_end_ms: int = 0) -> RunDeadline:
+def run_deadline(run: RunState, outage_end_ms: int = 0) -> RunDeadline:
     """Return the deadline of a run.
 
-    Silence is measured from `hole_end_ms` on, if no event could be heard before; 0: there was no
+    Silence is measured from `outage_end_ms` on, if no event could be heard before; 0: there was no
     such time.
     """
     if run.due_at is not None:
@@ -49,15 +49,15 @@ def run_deadline(run: RunState, hole_end_ms: int = 0) -> RunDeadline:
         return RunDeadline(run.due_at, "attached_limit", f"Attached run failed after {limit}: its limit is over")
     limit = format_seconds(RUN_SILENCE_MS)
     return RunDeadline(
-        max(run.last_event_at, hole_end_ms) + RUN_SILENCE_MS,
+        max(run.last_event_at, outage_end_ms) + RUN_SILENCE_MS,
         "run_silent",
         f"Run failed after {limit}: nothing was heard of it",
     )
 
 
-def run_due_ms(run: RunState, hole_end_ms: int = 0) -> int:
+def run_due_ms(run: RunState, outage_end_ms: int = 0) -> int:
     """Return when a run's clock is due, as `run_deadline`."""
-    return max(run.last_event_at, hole_end_ms) + RUN_SILENCE_MS if run.due_at is None else run.due_at
+    return max(run.last_event_at, outage_end_ms) + RUN_SILENCE_MS if run.due_at is None else run.due_at
 
 
 def attached_since_ms(run: RunState) -> int | None:
@@ -91,15 +91,15 @@ def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
 
 
 def run_end_ms(row: FinishedRun) -> int:
-    """Return when a finished run vanishes but for its gravestone (ms of log time)."""
+    """Return when a finished run vanishes but for its tombstone (ms of log time)."""
     return row.entered_at + row.kept_days * DAY_MS
 
 
-def _bury_run(row: FinishedRun) -> RunGravestone:
-    return RunGravestone(run_end_ms(row) + RUN_GRAVESTONE_MS)
+def _bury_run(row: FinishedRun) -> RunTombstone:
+    return RunTombstone(run_end_ms(row) + RUN_TOMBSTONE_MS)
 
 
-def _grave_end_ms(row: RunGravestone) -> int:
+def _grave_end_ms(row: RunTombstone) -> int:
     return row.expires_at
 
 
@@ -133,35 +133,35 @@ class RunRows(StoredRows):
                     remains=_bury_run,
                 ),
                 RowKind(
-                    RunGravestone,
+                    RunTombstone,
                     live=False,
-                    prefixes=record_headers(RunGravestone),
+                    prefixes=record_headers(RunTombstone),
                     encode=encode_record,
                     expiry_ms=_grave_end_ms,
                 ),
             ),
         )
 
-    def due_ms(self, row: RunRow | RunGravestone, hole_end_ms: int = 0) -> int:
+    def due_ms(self, row: RunRow | RunTombstone, outage_end_ms: int = 0) -> int:
         """Return an open run's deadline, or when what is left of one vanishes (ms of log time)."""
         if isinstance(row, RunState):
-            return run_due_ms(row, hole_end_ms)
+            return run_due_ms(row, outage_end_ms)
         return run_end_ms(row) if isinstance(row, FinishedRun) else row.expires_at
 
-    def repair_times(self, row: RunRow | RunGravestone, repairs: Sequence[ClockRepair]) -> RunRow | RunGravestone:
+    def repair_times(self, row: RunRow | RunTombstone, repairs: Sequence[ClockRepair]) -> RunRow | RunTombstone:
         """Return a row with its times as they are after repairs of the partition's clock."""
         return repair_run_times(row, repairs) if isinstance(row, RunState) else row
 
-    def is_only_postponed(self, row: RunRow | RunGravestone, after: RunRow | RunGravestone) -> bool:
+    def is_only_postponed(self, row: RunRow | RunTombstone, after: RunRow | RunTombstone) -> bool:
         """Return True if the limit is the same, or if there is none: time only goes forward."""
         return isinstance(row, RunState) and isinstance(after, RunState) and row.due_at == after.due_at
 
     def fire(
-        self, key: bytes, row: RunRow | RunGravestone, rows: RowLookup, now_ms: int, hole_end_ms: int = 0
+        self, key: bytes, row: RunRow | RunTombstone, rows: RowLookup, now_ms: int, outage_end_ms: int = 0
     ) -> Decision:
         """Return the failure of a run whose clock is due; its claim to a quota ends in any case."""
         assert isinstance(row, RunState)
-        due_ms, reason_code, reason = run_deadline(row, hole_end_ms)
+        due_ms, reason_code, reason = run_deadline(row, outage_end_ms)
         after, facts = give_up_run(row, now_ms, ErrorInfo("retryable", reason_code, reason), due_ms)
         released = [fact for fact in facts if isinstance(fact, ClaimMoved)]
         others = session_facts(rows, row, *(fact for fact in facts if not isinstance(fact, ClaimMoved)))

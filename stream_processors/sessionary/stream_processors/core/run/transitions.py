@@ -17,7 +17,7 @@ row (a resumed run is failed again).
 
 A transition says from which states and by which event, under which guard, to which state. An event
 of a run that is neither here nor in `ACCEPTED` leaves an open run in its state; a pair of an event
-that is here and another state is refused.
+that is here and another state is rejected.
 """
 
 from collections.abc import Callable, Mapping

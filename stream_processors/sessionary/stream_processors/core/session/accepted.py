@@ -1,7 +1,7 @@
 """Events that a session accepts without a change of state: what each of them comes to.
 
 A replayed record that fills a gap is one of them. Here is also what becomes of a heartbeat that is
-refused.
+rejected.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from sessionary.stream_processors.core.session.facts import (
     GapFilled,
     HeartbeatSeen,
     PhaseMoved,
-    Refused,
+    Rejected,
     SessionFact,
     SnapshotTaken,
     TakenOver,
@@ -93,7 +93,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
     envelope = event.envelope
     assert isinstance(event.payload, SessionTakenOver)
     if envelope.service_id != state.owner_service and not is_by_operator(event):
-        heard_ms = max(state.owner_heard_at, arrival.hole_end_ms)
+        heard_ms = max(state.owner_heard_at, arrival.outage_end_ms)
         limit_ms = _BEATS_MISSED * inactivity_budget_ms(state.limits) // HEARTBEATS_PER_BUDGET
         if arrival.now_ms - heard_ms < limit_ms:
             owner, limit = state.owner_service, format_seconds(limit_ms)
@@ -104,7 +104,7 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
 
 
 def decide_replayed(row: SessionState, event: Event, arrival: SessionArrival) -> Decision | None:
-    """Let a replayed record fill its own gap; None if it is refused as any late filler.
+    """Let a replayed record fill its own gap; None if it is rejected as any late filler.
 
     Only what does not depend on the order of events may: work, which changes nothing but the
     clocks, and no step, reserved call, artifact or agent, nor a transaction. They stay, because the
@@ -138,23 +138,23 @@ def decide_replayed(row: SessionState, event: Event, arrival: SessionArrival) ->
     return Decision(facts, writes=writes)
 
 
-def refuse_beat(row: SessionState, event: Event, why: Objection) -> Decision:
-    """Refuse a heartbeat; it leaves no audit record, and nothing in the row for clients that ask.
+def reject_beat(row: SessionState, event: Event, why: Objection) -> Decision:
+    """Reject a heartbeat; it leaves no audit record, and nothing in the row for clients that ask.
 
     A fenced client's heartbeats are rejected once in an epoch; further ones are only
     counted. So a process that never learns of it leaves one record, and not one a second. The row
     has room for a few such clients; of others each heartbeat is rejected.
     """
-    refused = Refused(why.reason, why.detail, None, audited=False)
+    rejected = Rejected(why.reason, why.detail, None, audited=False)
     if why.reason != "stale_epoch":
-        return Decision((refused,), refusal=why.reason)
+        return Decision((rejected,), rejection=why.reason)
     id_hash, fenced = hash_producer(event.envelope.producer_id), row.fenced_beats
     known = fenced.id_hashes if fenced is not None and fenced.epoch == row.epoch else ()
     if id_hash in known:
-        return Decision((), refusal=why.reason, only_counted=True)
+        return Decision((), rejection=why.reason, only_counted=True)
     if len(known) == FENCED_KEPT:
-        return Decision((refused,), refusal=why.reason)
-    return Decision((refused, BeatFenced(FencedBeats(row.epoch, (*known, id_hash)))), refusal=why.reason)
+        return Decision((rejected,), rejection=why.reason)
+    return Decision((rejected, BeatFenced(FencedBeats(row.epoch, (*known, id_hash)))), rejection=why.reason)
 
 
 _SPECIAL_RULES: Final[dict[str, AcceptRule]] = {

@@ -21,14 +21,14 @@ from sessionary.schemas.codec import Event
 from sessionary.schemas.events import UsageRecorded
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, QuotaNotice, QuotaVerdict, SessionState
-from sessionary.schemas.types import QuotaName, QuotaStep, Refusal, RuleSet, SessionQuota
+from sessionary.schemas.types import QuotaName, QuotaStep, Rejection, RuleSet, SessionQuota
 from sessionary.stream_processors.core.judge import Arrival
-from sessionary.stream_processors.core.model import Place
-from sessionary.stream_processors.core.run.changes import QUOTA, tell_limit
+from sessionary.stream_processors.core.model import OutputCause
+from sessionary.stream_processors.core.run.changes import QUOTA, describe_limit
 from sessionary.stream_processors.core.run.transitions import QUOTA_EXCEEDED, QUOTA_GRANTED
 from sessionary.stream_processors.core.session.clocks import waits_for_quota
 from sessionary.stream_processors.core.session.facts import (
-    ClaimRefused,
+    ClaimRejected,
     SessionAdmitted,
     SessionFact,
     TokensUsed,
@@ -52,14 +52,16 @@ def receive_verdict(row: SessionState, verdict: QuotaVerdict, at_ms: int) -> Seq
         return ()
     if verdict.granted:
         return (SessionAdmitted(at_ms),)
-    reason = f"Session rejected: {tell_limit(verdict, row.tenant_id)}"
+    reason = f"Session rejected: {describe_limit(verdict, row.tenant_id)}"
     ended = Transitioned(_FAILED_START, at_ms, QUOTA_EXCEEDED, reason)
-    refused = ClaimRefused(Refusal(claim.offset, QUOTA_EXCEEDED, claim.event_id))
-    return refused, ended, *facts_of_change(row, ended, at_ms)
+    rejected = ClaimRejected(Rejection(claim.offset, QUOTA_EXCEEDED, claim.event_id))
+    return rejected, ended, *facts_of_change(row, ended, at_ms)
 
 
 def claim_notices(row: SessionState | None, after: SessionState) -> Sequence[QuotaNotice]:
-    """Return what the quotas are told of a session's claim; nothing if the fact did not move it."""
+    """Return what the quotas are notified of a session's claim; nothing if the fact did not move
+    it.
+    """
     before, now = None if row is None else row.quota, after.quota
     if before is now:
         return ()
@@ -75,12 +77,12 @@ def report_admission(
     after: SessionState,
     fact: SessionAdmitted,
     arrival: Arrival | None,
-    place: Place,
+    cause: OutputCause,
 ) -> list[AuditRecord | QuotaNotice]:
-    """Report that a session may start; the quotas are told that it took its slot."""
-    record = session_record(session, after, arrival, place, "quota")
-    told = record._replace(event_type=ADMITTED_TYPE, reason_code=QUOTA_GRANTED, reason=_ADMITTED)
-    return [told._replace(user_id=after.user_id), *claim_notices(row, after)]
+    """Report that a session may start; the quotas are notified that it took its slot."""
+    record = session_record(session, after, arrival, cause, "quota")
+    reported = record._replace(event_type=ADMITTED_TYPE, reason_code=QUOTA_GRANTED, reason=_ADMITTED)
+    return [reported._replace(user_id=after.user_id), *claim_notices(row, after)]
 
 
 def used_tokens(event: Event, rules: RuleSet) -> Sequence[TokensUsed]:
@@ -98,7 +100,7 @@ def _asked_quotas(rules: RuleSet) -> Sequence[QuotaName]:
 
 
 def report_tokens(
-    session: SessionKey, row: SessionState, after: SessionState, fact: TokensUsed, arrival: Arrival, place: Place
+    session: SessionKey, row: SessionState, after: SessionState, fact: TokensUsed, arrival: Arrival, cause: OutputCause
 ) -> list[QuotaNotice]:
     """Tell each quota how many tokens were used, and by which record."""
-    return [QuotaNotice(quota, "used", *session, "", place.offset, fact.tokens) for quota in fact.quotas]
+    return [QuotaNotice(quota, "used", *session, "", cause.offset, fact.tokens) for quota in fact.quotas]

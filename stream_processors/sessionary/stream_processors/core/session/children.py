@@ -6,7 +6,7 @@ from typing import Any, Final, final
 from sessionary.schemas.codec import Event
 from sessionary.schemas.ids import SessionKey, run_key, split_child_key
 from sessionary.schemas.limits import CHILDREN_MAX
-from sessionary.schemas.records import QuotaVerdict, RunGravestone, SessionState
+from sessionary.schemas.records import QuotaVerdict, RunTombstone, SessionState
 from sessionary.schemas.types import OpenRun, SessionQuota
 from sessionary.stream_processors.core.family import ChildFamily, SessionArrival
 from sessionary.stream_processors.core.judge import Arrival, Objection
@@ -54,7 +54,7 @@ def find_named_rows(arrival: SessionArrival, rows: RowLookup, families: Mapping[
         session = arrival.session
         arrival.run_key = run_key(session.tenant_id, session.session_id, run_id)
         run = rows.get_row(arrival.run_key)
-        arrival.run = None if type(run) is RunGravestone else run
+        arrival.run = None if type(run) is RunTombstone else run
     if family is None:
         return
     key = arrival.record.key or b""  # a fault if it is not the session's

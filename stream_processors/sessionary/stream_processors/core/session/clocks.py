@@ -27,10 +27,10 @@ class SessionClock(NamedTuple):
     of_activity: bool = False
 
 
-def earliest_due(clocks: Sequence[SessionClock], state: SessionState, hole_end_ms: int) -> tuple[int, int]:
+def earliest_due(clocks: Sequence[SessionClock], state: SessionState, outage_end_ms: int) -> tuple[int, int]:
     """Return when the first of some clocks is due, and its place; of equal ones the first wins.
 
-    At least one of them must run. No event could be heard before `hole_end_ms`, so the clocks of
+    At least one of them must run. No event could be heard before `outage_end_ms`, so the clocks of
     activity start then at the earliest; 0 means that there was no such time.
     """
     earliest_ms, first = 0, -1
@@ -38,8 +38,8 @@ def earliest_due(clocks: Sequence[SessionClock], state: SessionState, hole_end_m
         due_ms = clock.due_ms(state)
         if due_ms is None:
             continue
-        if hole_end_ms and clock.of_activity:
-            due_ms = max(due_ms, hole_end_ms + clock.limit_ms(state))
+        if outage_end_ms and clock.of_activity:
+            due_ms = max(due_ms, outage_end_ms + clock.limit_ms(state))
         if first < 0 or due_ms < earliest_ms:
             earliest_ms, first = due_ms, place
     assert first >= 0
@@ -166,7 +166,7 @@ GRACE = SessionClock(
 HOLD = SessionClock(
     "hold", _hold_due, lambda state: state.limits.hold_ms, "timeout_cleanup", "Not resumed within {limit} of hold"
 )
-ANSWER = SessionClock("answer", _answer_due, _answer_limit, EXPIRED, "Not answered within {limit}: refused")
+ANSWER = SessionClock("answer", _answer_due, _answer_limit, EXPIRED, "Not answered within {limit}: denied")
 RECOVERY = SessionClock(
     "recovery", _recovery_due, lambda state: state.limits.recovery_ms, "recovery_failed", "Not recovered within {limit}"
 )

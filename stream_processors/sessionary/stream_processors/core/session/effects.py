@@ -1,20 +1,20 @@
 """What each fact does to a session's row.
 
-An effect never refuses and sees no clock but the fact's own time.
+An effect never rejects and sees no clock but the fact's own time.
 """
 
 from collections.abc import Callable
 from typing import Any, Final
 
 from sessionary.schemas.fast_replace import make_replacer
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.stream_processors.core.rows import Remains
-from sessionary.stream_processors.core.run.changes import REFUSALS_KEPT, close_run, keep_refusal
+from sessionary.stream_processors.core.run.changes import REJECTIONS_KEPT, close_run, keep_rejection
 from sessionary.stream_processors.core.run.transitions import QUOTA_GRANTED
 from sessionary.stream_processors.core.session.facts import (
     BeatFenced,
     Buried,
-    ClaimRefused,
+    ClaimRejected,
     CleanupReleased,
     ContentUpdated,
     ContextExceeded,
@@ -29,7 +29,7 @@ from sessionary.stream_processors.core.session.facts import (
     MigrationCompleted,
     MigrationMoved,
     PhaseMoved,
-    Refused,
+    Rejected,
     RunClosed,
     RunEventTaken,
     RunOpened,
@@ -53,7 +53,7 @@ from sessionary.stream_processors.core.session.migration import (
 )
 from sessionary.stream_processors.core.trail import next_number
 
-SessionRow = SessionState | Gravestone
+SessionRow = SessionState | Tombstone
 
 _replace_activity: Final = make_replacer(SessionState, "last_event_at", "last_work_at")
 _replace_work: Final = make_replacer(SessionState, "last_event_at", "last_work_at", "producers")
@@ -93,12 +93,12 @@ def _move_sequence(row: SessionState, fact: SequenceMoved) -> SessionState:
     return _replace_sender(row, fact.producers, fact.owner_heard_at)
 
 
-def _refuse_event(row: SessionState | Remains | None, fact: Refused) -> SessionState | Remains | None:
+def _reject_event(row: SessionState | Remains | None, fact: Rejected) -> SessionState | Remains | None:
     if isinstance(row, Remains):
         return row
     if fact.kept is not None:
         assert row is not None
-        row = row._replace(refusals=(*row.refusals, fact.kept)[-REFUSALS_KEPT:])
+        row = row._replace(rejections=(*row.rejections, fact.kept)[-REJECTIONS_KEPT:])
         if fact.reason == "late":
             row = row._replace(late_epoch=row.epoch)
     return next_number(row) if fact.audited and row is not None else row
@@ -185,8 +185,8 @@ def requested_actions(after: SessionState, fact: Transitioned) -> tuple[str, ...
     return fact.transition.cleanup.actions_for(fact.reason_code, released=released)
 
 
-def _bury_session(row: SessionState, fact: Buried) -> Gravestone:
-    return Gravestone(
+def _bury_session(row: SessionState, fact: Buried) -> Tombstone:
+    return Tombstone(
         tenant_id=row.tenant_id,
         session_id=row.session_id,
         producers=tuple(ledger._replace(recent_ids=None, offsets=()) for ledger in row.producers),
@@ -220,8 +220,8 @@ def _close_run(row: SessionState, fact: RunClosed) -> SessionState:
     return close_run(row, fact.run_id)
 
 
-def _keep_claims_refusal(row: SessionState, fact: ClaimRefused) -> SessionState:
-    return keep_refusal(row, fact.refusal)
+def _keep_claims_rejection(row: SessionState, fact: ClaimRejected) -> SessionState:
+    return keep_rejection(row, fact.rejection)
 
 
 def _admit_session(row: SessionState, fact: SessionAdmitted) -> SessionState:
@@ -233,7 +233,7 @@ def _admit_session(row: SessionState, fact: SessionAdmitted) -> SessionState:
 _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     BeatFenced: _fence_beat,
     Buried: _bury_session,
-    ClaimRefused: _keep_claims_refusal,
+    ClaimRejected: _keep_claims_rejection,
     CleanupReleased: _release_cleanup,
     ContentUpdated: _update_content,
     ContextExceeded: _number_only,
@@ -248,7 +248,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
     MigrationCompleted: complete_migration,
     MigrationMoved: move_migration,
     PhaseMoved: _move_phase,
-    Refused: _refuse_event,
+    Rejected: _reject_event,
     RunClosed: _close_run,
     RunEventTaken: _keep_row,
     RunOpened: _open_run,
@@ -275,7 +275,7 @@ def apply_fact(row: SessionRow | Remains | None, fact: Any) -> SessionRow | Rema
 
 __all__ = [
     "CLEANUPS_KEPT",
-    "REFUSALS_KEPT",
+    "REJECTIONS_KEPT",
     "SessionRow",
     "apply_fact",
     "requested_actions",

@@ -1,7 +1,7 @@
 """What can happen to a session: the facts that a decision consists of.
 
-A refusal is a fact too: it is numbered, audited and kept, and changes nothing else of the session.
-What runs and children are for their session, their own facts say (`ChildFact`).
+A rejection is a fact too: it is numbered, audited and kept, and changes nothing else of the
+session. What runs and children are for their session, their own facts say (`ChildFact`).
 """
 
 from collections.abc import Sequence
@@ -20,28 +20,28 @@ from sessionary.schemas.types import (
     ProducerLedger,
     Question,
     QuotaName,
-    Refusal,
-    RefusalReason,
+    Rejection,
+    RejectionReason,
     SeqRange,
     Snapshot,
 )
 from sessionary.stream_processors.core.session.transitions import Transition
 
 
-class Refused(NamedTuple):
+class Rejected(NamedTuple):
     """The event does not apply. `kept` goes into the row for clients that ask for the verdict.
 
     Heartbeats are not `audited`, nor is lateness after the first in an epoch.
     """
 
-    reason: RefusalReason
+    reason: RejectionReason
     detail: str
-    kept: Refusal | None
+    kept: Rejection | None
     audited: bool
 
 
 class BeatFenced(NamedTuple):
-    """A client's first heartbeat of a past epoch was refused; those after it are only counted."""
+    """A client's first heartbeat of a past epoch was rejected; those after it are only counted."""
 
     beats: FencedBeats  # with that client
 
@@ -59,10 +59,10 @@ class SessionAdmitted(NamedTuple):
     at_ms: int
 
 
-class ClaimRefused(NamedTuple):
-    """The session's claim was rejected: `refusal` is of the event that created the session."""
+class ClaimRejected(NamedTuple):
+    """The session's claim was rejected: `rejection` is of the event that created the session."""
 
-    refusal: Refusal
+    rejection: Rejection
 
 
 class LimitsOverridden(NamedTuple):
@@ -125,7 +125,7 @@ class Transitioned(NamedTuple):
 
 
 class Buried(NamedTuple):
-    """The session was archived; a gravestone remains until `expires_ms` (log time)."""
+    """The session was archived; a tombstone remains until `expires_ms` (log time)."""
 
     expires_ms: int
 
@@ -257,7 +257,7 @@ class MigrationMoved(NamedTuple):
 
 
 class StateDiffered(NamedTuple):
-    """The target accepted another state than the session's; the event is refused."""
+    """The target accepted another state than the session's; the event is rejected."""
 
     migration: Migration
 
@@ -294,11 +294,11 @@ class MigrationAborted(NamedTuple):
 
 
 SessionFact = (
-    Refused
+    Rejected
     | BeatFenced
     | Created
     | SessionAdmitted
-    | ClaimRefused
+    | ClaimRejected
     | LimitsOverridden
     | SequenceMoved
     | GapFound

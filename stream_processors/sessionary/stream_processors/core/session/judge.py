@@ -1,6 +1,6 @@
 """The session's judge: it decides on every event of a session, its runs and their children.
 
-A record is read in this order; what fails is a `Fault`, which becomes a refusal, so that it is
+A record is read in this order; what fails is a `Fault`, which becomes a rejection, so that it is
 numbered, audited and kept like every other one:
 
     key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key
@@ -9,8 +9,8 @@ Then it is judged against its session, in a fixed order:
 
     row ─▶ envelope ─▶ sequence ─▶ payload ─▶ sender ─▶ epoch ─▶ owner ─▶ event in its state
 
-What is refused before the sequence is checked does not move the sender's ledger. What is refused
-later does: otherwise each refusal would look like a gap.
+What is rejected before the sequence is checked does not move the sender's ledger. What is rejected
+later does: otherwise each rejection would look like a gap.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from sessionary.schemas.codec.value_bounds import find_invalid_value, find_long_
 from sessionary.schemas.errors import DecodeError, Invalid
 from sessionary.schemas.events import SessionCreated
 from sessionary.schemas.ids import SessionKey, parse_key, partition_of
-from sessionary.schemas.records import Gravestone, QuotaVerdict, RulesActivation, SessionState, Tick
+from sessionary.schemas.records import QuotaVerdict, RulesActivation, SessionState, Tick, Tombstone
 from sessionary.schemas.types import Envelope, ProducerLedger, RuleSet, SessionLimits
 from sessionary.stream_processors.core.children.agent import is_member
 from sessionary.stream_processors.core.family import ChildFamily, SessionArrival
@@ -31,7 +31,7 @@ from sessionary.stream_processors.core.model import (
     Emitted,
     EventLog,
     LogRecord,
-    Place,
+    OutputCause,
     Row,
     RowLookup,
     Stream,
@@ -44,10 +44,10 @@ from sessionary.stream_processors.core.sequencing import (
     LogMoment,
     SequenceCheck,
     check_sequence,
-    epoch_refusal,
+    epoch_rejection,
     hash_event_id,
 )
-from sessionary.stream_processors.core.session.accepted import decide_replayed, refuse_beat, rule_for, take_over_session
+from sessionary.stream_processors.core.session.accepted import decide_replayed, reject_beat, rule_for, take_over_session
 from sessionary.stream_processors.core.session.admission import used_tokens
 from sessionary.stream_processors.core.session.children import (
     NOTHING,
@@ -66,7 +66,7 @@ from sessionary.stream_processors.core.session.facts import (
     HeartbeatSeen,
     LimitsOverridden,
     MigrationMoved,
-    Refused,
+    Rejected,
     RunEventTaken,
     SessionFact,
     Transitioned,
@@ -82,8 +82,8 @@ from sessionary.stream_processors.core.session.migration import (
 )
 from sessionary.stream_processors.core.session.people import is_by_operator, is_operators_cancellation
 from sessionary.stream_processors.core.session.report import REPORTED_FACTS, report_fact
-from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_refusal, object_to_size
-from sessionary.stream_processors.core.session.rows import GRAVESTONE_MS, SessionRows
+from sessionary.stream_processors.core.session.row_size import CONTENT_FACTS, kept_rejection, object_to_size
+from sessionary.stream_processors.core.session.rows import TOMBSTONE_MS, SessionRows
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
     CONTENT_CHANGES,
@@ -157,26 +157,26 @@ def _transition_rule(transition: Transition) -> EventRule:
 
 
 def decide_event(
-    rules: SessionRules, row: SessionState | Gravestone | Remains | None, arrival: SessionArrival, rows: RowLookup
+    rules: SessionRules, row: SessionState | Tombstone | Remains | None, arrival: SessionArrival, rows: RowLookup
 ) -> Decision:
     """Judge a record against the row of its session."""
     event = arrival.event
     if arrival.fault is not None:
         if isinstance(row, SessionState):
-            return _refuse_kept(row, event, arrival, Objection(*arrival.fault), ())
-        return _refuse_unkept(event, *arrival.fault)
+            return _reject_kept(row, event, arrival, Objection(*arrival.fault), ())
+        return _reject_unkept(event, *arrival.fault)
     assert event is not None  # without an event there is a fault
     if row is None:
         return _decide_unknown(rules, arrival, event)
     if not isinstance(row, SessionState):
-        return _refuse_unkept(event, "session_archived", "the session is archived")
+        return _reject_unkept(event, "session_archived", "the session is archived")
     return _decide_known(rules, row, event, arrival, rows)
 
 
-def _refuse_unkept(event: Event | None, reason: Any, detail: str) -> Decision:
-    """Refuse without a trace in the session but its audit number. Heartbeats are not audited."""
+def _reject_unkept(event: Event | None, reason: Any, detail: str) -> Decision:
+    """Reject without a trace in the session but its audit number. Heartbeats are not audited."""
     audited = event is None or event.envelope.event_type != "heartbeat"
-    return Decision((Refused(reason, detail, None, audited),), refusal=reason)
+    return Decision((Rejected(reason, detail, None, audited),), rejection=reason)
 
 
 def _decide_unknown(rules: SessionRules, arrival: SessionArrival, event: Event) -> Decision:
@@ -184,13 +184,13 @@ def _decide_unknown(rules: SessionRules, arrival: SessionArrival, event: Event) 
     home = partition_of(arrival.record.key or b"", arrival.log.partitions)
     if home != arrival.log.partition:
         detail = f"this key belongs to partition {home}: the producer's partitioner is not murmur2"
-        return _refuse_unkept(event, "wrong_partition", detail)
+        return _reject_unkept(event, "wrong_partition", detail)
     if not isinstance(event.payload, SessionCreated):
-        return _refuse_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
+        return _reject_unkept(event, "unknown_session", f"{envelope.event_type} before session_created")
     if detail := invalid_envelope(envelope) or find_invalid_value(event):
-        return _refuse_unkept(event, "invalid_value", detail)
+        return _reject_unkept(event, "invalid_value", detail)
     if too_old := object_to_age(envelope.session_id, arrival.now_ms):
-        return _refuse_unkept(event, *too_old)
+        return _reject_unkept(event, *too_old)
     return _decide_creation(rules.creation, arrival, event, event.payload)
 
 
@@ -199,9 +199,9 @@ def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event
     try:
         limits = resolved(payload.limits)
     except Invalid as error:
-        return _refuse_unkept(event, error.reason, error.detail)
+        return _reject_unkept(event, error.reason, error.detail)
     if wrong := object_to_first_snapshot(payload):
-        return _refuse_unkept(event, *wrong)
+        return _reject_unkept(event, *wrong)
     at = LogMoment(1, arrival.now_ms, hash_event_id(envelope.event_id), arrival.record.offset)
     sequence = check_sequence((), (), envelope.producer_id, envelope.producer_seq, at)
     row = with_claim(_new_session(creation, arrival, payload, limits, sequence.producers), arrival)
@@ -212,7 +212,7 @@ def _decide_creation(creation: Transition, arrival: SessionArrival, event: Event
         facts.append(LimitsOverridden("; ".join(outside)))
     facts += measured_context(row, envelope)
     if objection := object_to_size(None, facts, arrival):
-        return _refuse_unkept(event, *objection)
+        return _reject_unkept(event, *objection)
     return Decision(facts)
 
 
@@ -269,15 +269,15 @@ def _decide_known(
     is_heartbeat = envelope.event_type == "heartbeat"
     sequence: SequenceCheck | None = None
     if detail := invalid_envelope(envelope, row):
-        return _refuse_kept(row, event, arrival, Objection("invalid_value", detail), ())
+        return _reject_kept(row, event, arrival, Objection("invalid_value", detail), ())
     if not is_heartbeat:
         sequence = _check_number(row, envelope, arrival)
         if sequence.duplicate:
             return DUPLICATE
-        if sequence.refusal == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
+        if sequence.rejection == "late_filler" and (replayed := decide_replayed(row, event, arrival)):
             return replayed
-        if sequence.refusal is not None:
-            return _refuse_kept(row, event, arrival, object_to_number(sequence.refusal, envelope), ())
+        if sequence.rejection is not None:
+            return _reject_kept(row, event, arrival, object_to_number(sequence.rejection, envelope), ())
     judged = (
         _object_to_payload(event)
         or _object_to_sender(rules, row, event, arrival)
@@ -294,7 +294,7 @@ def _decide_known(
     if envelope.service_id == row.owner_service and type(fact) is not RunEventTaken:
         owner_heard = arrival.now_ms
     if isinstance(fact, Objection):
-        return _refuse_kept(row, event, arrival, fact, [*facts_of_number(sequence), *moved])
+        return _reject_kept(row, event, arrival, fact, [*facts_of_number(sequence), *moved])
     if sequence is None:
         if type(fact) is HeartbeatSeen:
             fact.owner_heard_at = owner_heard
@@ -320,7 +320,7 @@ def _decide_known(
     if arrival.rules.token_quotas:
         facts += used_tokens(event, arrival.rules)
     if type(fact) in CONTENT_FACTS and (objection := object_to_size(row, facts, arrival)):
-        return _refuse_kept(row, event, arrival, objection, facts_of_number(sequence))
+        return _reject_kept(row, event, arrival, objection, facts_of_number(sequence))
     if row.open_runs and isinstance(fact, Transitioned):
         further = change_open_runs(row, fact, rows)
     if further.facts:
@@ -333,19 +333,19 @@ def _check_number(row: SessionState, envelope: Envelope, arrival: SessionArrival
     return check_sequence(row.producers, row.forgotten, envelope.producer_id, envelope.producer_seq, at)
 
 
-def _refuse_kept(
+def _reject_kept(
     row: SessionState, event: Event | None, arrival: SessionArrival, why: Objection, facts: Sequence[SessionFact]
 ) -> Decision:
-    """Refuse, and keep the verdict in the row for clients that ask.
+    """Reject, and keep the verdict in the row for clients that ask.
 
     Lateness is audited once in an epoch.
     """
     reason, detail = why
     if event is not None and event.envelope.event_type == "heartbeat":
-        return refuse_beat(row, event, why)
-    kept = kept_refusal(row, facts, arrival, why)
+        return reject_beat(row, event, why)
+    kept = kept_rejection(row, facts, arrival, why)
     audited = not (reason == "late" and row.late_epoch == row.epoch)
-    return Decision((*facts, Refused(reason, detail, kept, audited)), refusal=reason)
+    return Decision((*facts, Rejected(reason, detail, kept, audited)), rejection=reason)
 
 
 def _object_to_payload(event: Event) -> Objection | None:
@@ -363,7 +363,7 @@ def _object_to_sender(
         name in rules.clock_reasons and getattr(payload, "reason", None) in rules.clock_reasons[name]
     ):
         return Objection("processor_only", f"{name} is a processor's to say")
-    reason = epoch_refusal(row.epoch, envelope.epoch, name)
+    reason = epoch_rejection(row.epoch, envelope.epoch, name)
     if reason is not None and not (reason == "stale_epoch" and is_of_detached_run(event, arrival.run)):
         return Objection(reason, f"epoch {envelope.epoch}, but the session is at {row.epoch}")
     if name == "session_created":
@@ -414,15 +414,15 @@ class SessionJudge:
         self,
         children: Sequence[ChildFamily],
         transitions: Sequence[Transition] = TRANSITIONS,
-        gravestone_ms: int = GRAVESTONE_MS,
+        tombstone_ms: int = TOMBSTONE_MS,
     ) -> None:
-        """Take the families of children, a table of transitions, and how long a gravestone remains.
+        """Take the families of children, a table of transitions, and how long a tombstone remains.
 
-        `gravestone_ms` is log time. Raises `ValueError` for a table without a beginning, and for
+        `tombstone_ms` is log time. Raises `ValueError` for a table without a beginning, and for
         two families of the same events.
         """
         self.families: Sequence[AnyRows] = (
-            SessionRows(transitions, gravestone_ms),
+            SessionRows(transitions, tombstone_ms),
             RunRows(),
             *(family.rows for family in children),
         )
@@ -443,7 +443,7 @@ class SessionJudge:
         log: EventLog,
         now_ms: int,
         rules: RuleSet,
-        hole_end_ms: int = 0,
+        outage_end_ms: int = 0,
     ) -> SessionArrival | None:
         """Read a record as an event of its key's session; None for a tick.
 
@@ -477,7 +477,7 @@ class SessionJudge:
         elif envelope.session_id != session.session_id:
             detail = f"session {envelope.session_id!r} under the key of {session.session_id!r}"
             fault = Fault("key_mismatch", detail)
-        return SessionArrival(record, session, event, fault, log, now_ms, rules, hole_end_ms)
+        return SessionArrival(record, session, event, fault, log, now_ms, rules, outage_end_ms)
 
     def decide(self, row: SessionRow | Remains | None, arrival: SessionArrival, rows: RowLookup) -> Decision:
         """Judge a record against its session, and the run and the child that it names."""
@@ -499,10 +499,10 @@ class SessionJudge:
         after: SessionRow | Remains | None,
         fact: Any,
         arrival: SessionArrival | None,
-        place: Place,
+        cause: OutputCause,
     ) -> Sequence[Emitted]:
         """Return the records of a fact, each with its topic and key."""
-        return report_fact(key, row, after, fact, arrival, place)
+        return report_fact(key, row, after, fact, arrival, cause)
 
 
 def _heartbeat_of(record: LogRecord, decoder: Decoder) -> Event | None:

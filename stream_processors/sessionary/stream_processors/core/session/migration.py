@@ -156,11 +156,11 @@ def migration_records(
         user_id=after.user_id if record.event_id is None else record.user_id,
     )
     if isinstance(fact, MigrationMoved):
-        told = _told(record, migration.step, migration.step, fact.reason)
-        return [told, _migration_request(after, fact)]
+        reported = _reported(record, migration.step, migration.step, fact.reason)
+        return [reported, _migration_request(after, fact)]
     if isinstance(fact, MigrationAborted):
-        told = _told(record, "aborted", fact.reason_code, fact.reason)
-        return [told if fact.due_ms is None else at_due_time(told, fact.due_ms, fact.at_ms)]
+        reported = _reported(record, "aborted", fact.reason_code, fact.reason)
+        return [reported if fact.due_ms is None else at_due_time(reported, fact.due_ms, fact.at_ms)]
     reason = f"{migration.target_service} owns the session, after {row.owner_service}"
     cleanup = CleanupRequest(
         cleanup_id=after.cleanups[-1].cleanup_id,
@@ -174,11 +174,11 @@ def migration_records(
         requested_at=fact.at_ms * 1000,
         context_bytes=after.context_bytes,
     )
-    told = _told(record, "completed", CLEANUP_REASON, reason)
-    return [told._replace(cleanup_id=cleanup.cleanup_id, cleanup_actions=cleanup.actions), cleanup]
+    reported = _reported(record, "completed", CLEANUP_REASON, reason)
+    return [reported._replace(cleanup_id=cleanup.cleanup_id, cleanup_actions=cleanup.actions), cleanup]
 
 
-def _told(record: AuditRecord, step: str, reason_code: str, reason: str) -> AuditRecord:
+def _reported(record: AuditRecord, step: str, reason_code: str, reason: str) -> AuditRecord:
     event_type = f"session_migration_{step}"
     return record._replace(event_type=event_type, migration_step=step, reason_code=reason_code, reason=reason)
 
@@ -205,7 +205,7 @@ class MigrationJudgement(NamedTuple):
     """What an event comes to: a fact or an objection, and the facts after or before it.
 
     `further` are facts after the first one; of an objection, facts that hold although the event is
-    refused.
+    rejected.
     """
 
     first: SessionFact | Objection
@@ -278,23 +278,23 @@ def _offer(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgem
     payload = event.payload
     assert isinstance(payload, SessionMigrationOffered)
     if row.state not in OFFER_STATES:
-        return _refuse("illegal_transition", f"{event.envelope.event_type} is not possible in {row.state}")
+        return _reject("illegal_transition", f"{event.envelope.event_type} is not possible in {row.state}")
     if row.state == "Timeout" and (too_late := object_to_duration(row, arrival.now_ms)):
         return MigrationJudgement(too_late)  # it could be prepared, and never accepted
     if (migration := open_migration(row)) is not None:
         detail = f"migration {migration.migration_id} to {migration.target_service} is not over"
-        return _refuse("migration_open", detail)
+        return _reject("migration_open", detail)
     if not valid_name(payload.target_service):
-        return _refuse("invalid_value", f"target_service {payload.target_service!r} is no name")
+        return _reject("invalid_value", f"target_service {payload.target_service!r} is no name")
     if payload.target_service == row.owner_service:
-        return _refuse("invalid_value", f"target_service: {row.owner_service} owns the session already")
+        return _reject("invalid_value", f"target_service: {row.owner_service} owns the session already")
     if not payload.migration_id:
-        return _refuse("invalid_value", "migration_id is empty")
+        return _reject("invalid_value", "migration_id is empty")
     if row.migration is not None and row.migration.migration_id == payload.migration_id:
-        return _refuse("invalid_value", f"migration {payload.migration_id} is over: give each an id of its own")
+        return _reject("invalid_value", f"migration {payload.migration_id} is over: give each an id of its own")
     if not MIGRATION_TTL_MS_MIN <= payload.ttl_ms <= MIGRATION_TTL_MS_MAX:
         detail = f"ttl_ms is {payload.ttl_ms}; use {MIGRATION_TTL_MS_MIN} to {MIGRATION_TTL_MS_MAX}"
-        return _refuse("invalid_value", detail)
+        return _reject("invalid_value", detail)
     offered = Migration(
         payload.migration_id, payload.target_service, "offered", arrival.now_ms, payload.ttl_ms, row.state
     )
@@ -307,10 +307,10 @@ def _load(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudgeme
     assert isinstance(payload, SessionMigrationLoaded)
     migration = open_migration(row)
     if migration is None or migration.migration_id != payload.migration_id:
-        return _refuse_unknown(payload.migration_id)
+        return _reject_unknown(payload.migration_id)
     if migration.step != "offered" or row.state not in OFFER_STATES:
         detail = f"{event.envelope.event_type} is not possible in {row.state} while a migration is {migration.step}"
-        return _refuse("illegal_transition", detail)
+        return _reject("illegal_transition", detail)
     prepared = migration._replace(step="prepared", from_state=row.state)
     moved = MigrationMoved(now_ms, prepared, f"{migration.target_service} has loaded the session")
     if row.state != "Active":
@@ -325,13 +325,13 @@ def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudge
     assert isinstance(payload, SessionMigrationAccepted)
     migration = open_migration(row)
     if migration is None or migration.migration_id != payload.migration_id:
-        return _refuse_unknown(payload.migration_id)
+        return _reject_unknown(payload.migration_id)
     if not migration.is_prepared or envelope.service_id != payload.target_service:
-        return _refuse("illegal_transition", f"migration {migration.migration_id} is {migration.step}")
+        return _reject("illegal_transition", f"migration {migration.migration_id} is {migration.step}")
     if migration.from_state == "Timeout" and (too_late := object_to_duration(row, now_ms)):
         return MigrationJudgement(too_late)
     if payload.version != row.version or payload.content_hash != content_hash(row.state_json):
-        return _refuse_state(row, migration, payload, now_ms)
+        return _reject_state(row, migration, payload, now_ms)
     completed = MigrationCompleted(now_ms, migration, envelope.agent_id, envelope.producer_id)
     transition = TAKEN.get(migration.from_state)
     if transition is None:
@@ -340,10 +340,10 @@ def _accept(row: SessionState, event: Event, arrival: Arrival) -> MigrationJudge
     return MigrationJudgement(completed, (Transitioned(transition, now_ms, CLEANUP_REASON, reason),))
 
 
-def _refuse_state(
+def _reject_state(
     row: SessionState, migration: Migration, payload: SessionMigrationAccepted, now_ms: int
 ) -> MigrationJudgement:
-    """Refuse a target with another state than the session's; the third time ends the migration."""
+    """Reject a target with another state than the session's; the third time ends the migration."""
     detail = f"the target has version {payload.version} of the state, the session has {row.version}"
     if payload.version == row.version:
         detail = f"the target's version {row.version} of the state has another hash than the session's"
@@ -359,7 +359,7 @@ def _call_off(row: SessionState, event: Event, arrival: Arrival) -> MigrationJud
     assert isinstance(payload, SessionMigrationAborted)
     migration = open_migration(row)
     if migration is None or migration.migration_id != payload.migration_id:
-        return _refuse_unknown(payload.migration_id)
+        return _reject_unknown(payload.migration_id)
     is_target = service == migration.target_service and not payload.as_operator
     code: AbortReason = "declined" if is_target else "called_off"
     first, *further = _abort(migration, arrival.now_ms, code, payload.reason or f"by {service}")
@@ -373,16 +373,16 @@ def _abort(
     aborted = MigrationAborted(now_ms, migration, code, reason, due_ms)
     if not migration.holds_session:
         return (aborted,)
-    told = f"its migration to {migration.target_service} was aborted: {code}"
-    return aborted, Transitioned(LET_GO, now_ms, "migration_aborted", told, due_ms=due_ms)
+    reported = f"its migration to {migration.target_service} was aborted: {code}"
+    return aborted, Transitioned(LET_GO, now_ms, "migration_aborted", reported, due_ms=due_ms)
 
 
-def _refuse(reason: Any, detail: str) -> MigrationJudgement:
+def _reject(reason: Any, detail: str) -> MigrationJudgement:
     return MigrationJudgement(Objection(reason, detail))
 
 
-def _refuse_unknown(migration_id: str | None) -> MigrationJudgement:
-    return _refuse("unknown_migration", f"migration {migration_id} is not open")
+def _reject_unknown(migration_id: str | None) -> MigrationJudgement:
+    return _reject("unknown_migration", f"migration {migration_id} is not open")
 
 
 _JUDGES: dict[type[Any], Callable[[SessionState, Event, Arrival], MigrationJudgement]] = {

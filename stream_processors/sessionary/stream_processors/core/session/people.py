@@ -1,7 +1,7 @@
 """What people do with sessions: events of operators, questions, and the pause that waits for them.
 
 Operators' events are those that the control API sends for a principal. A question ends approved,
-refused or expired: by an operator's answer, or by its clock. It ends without an answer only with
+denied or expired: by an operator's answer, or by its clock. It ends without an answer only with
 its session.
 """
 
@@ -33,7 +33,7 @@ def is_operators_cancellation(payload: Any) -> bool:
 
 EXPIRED: Final = "expired"
 _APPROVED: Final = "approved"
-_REFUSED: Final = "refused"
+_DENIED: Final = "denied"
 
 
 def object_to_answer(row: SessionState, payload: SessionResumed) -> Objection | None:
@@ -43,7 +43,7 @@ def object_to_answer(row: SessionState, payload: SessionResumed) -> Objection | 
         is_answer = payload.approved is not None or payload.question_id is not None
         return Objection("no_question", "the session waits for no answer") if is_answer else None
     if payload.approved is None:
-        return Objection("question_open", "the session waits for an answer: approve or refuse it")
+        return Objection("question_open", "the session waits for an answer: approve or deny it")
     if not payload.as_operator:
         return Objection("operator_only", "an answer is an operator's to give")
     if payload.question_id not in (None, question.question_id):
@@ -55,7 +55,7 @@ def resume_reason(payload: SessionResumed) -> str:
     """Return the reason code of a resumption: the answer, if there is one."""
     if payload.approved is None:
         return "resumed"
-    return _APPROVED if payload.approved else _REFUSED
+    return _APPROVED if payload.approved else _DENIED
 
 
 def asked_question(row: SessionState, envelope: Envelope, payload: SessionPaused) -> Question | None:
@@ -75,7 +75,7 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 
 
 def expired_answer(question: Question) -> Answer:
-    """Return the answer to a question without one in time: it is refused."""
+    """Return the answer to a question without one in time: it is denied."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
 
 

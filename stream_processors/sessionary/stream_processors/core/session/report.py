@@ -19,7 +19,7 @@ from sessionary.schemas.records import (
 )
 from sessionary.schemas.types import Envelope
 from sessionary.stream_processors.core.judge import NO_SESSION, Arrival
-from sessionary.stream_processors.core.model import Emitted, Place, Stream
+from sessionary.stream_processors.core.model import Emitted, OutputCause, Stream
 from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.run.changes import (
     ClaimMoved,
@@ -40,7 +40,7 @@ from sessionary.stream_processors.core.session.facts import (
     MigrationAborted,
     MigrationCompleted,
     MigrationMoved,
-    Refused,
+    Rejected,
     RunOpened,
     SessionAdmitted,
     TakenOver,
@@ -52,9 +52,9 @@ from sessionary.stream_processors.core.trail import SECURITY_REASONS, at_due_tim
 
 
 def _report_creation(
-    session: SessionKey, row: None, after: SessionState, fact: Created, arrival: Arrival, place: Place
+    session: SessionKey, row: None, after: SessionState, fact: Created, arrival: Arrival, cause: OutputCause
 ) -> list[AuditRecord | QuotaNotice]:
-    record = session_record(session, after, arrival, place, "transition")
+    record = session_record(session, after, arrival, cause, "transition")
     code, reason = after.reason_code, WAITS if after.quota is not None else after.reason_code
     record = record._replace(transition=fact.transition.id, from_state="UNKNOWN", reason_code=code, reason=reason)
     return [record, *claim_notices(None, after)]
@@ -66,14 +66,14 @@ def _report_transition(
     after: SessionState,
     fact: Transitioned,
     arrival: Arrival | None,
-    place: Place,
+    cause: OutputCause,
 ) -> list[AuditRecord | CleanupRequest | QuotaNotice]:
     """Report a change of state.
 
     A timer's change (`fact.due_ms` is set) occurred when it was due.
     """
     cleanup = cleanup_request(session, after, fact)
-    record = session_record(session, after, arrival, place, "transition")
+    record = session_record(session, after, arrival, cause, "transition")
     record = record._replace(
         transition=fact.transition.id,
         event_type=fact.transition.event_type,
@@ -88,8 +88,8 @@ def _report_transition(
         record = at_due_time(record, fact.due_ms, fact.at_ms)._replace(user_id=after.user_id)
     elif arrival is not None and arrival.is_tick:  # a verdict on the session's claim
         record = record._replace(user_id=after.user_id)
-    told: list[AuditRecord | CleanupRequest | QuotaNotice] = [record, cleanup] if cleanup else [record]
-    return told if row.quota is after.quota else [*told, *claim_notices(row, after)]
+    reported: list[AuditRecord | CleanupRequest | QuotaNotice] = [record, cleanup] if cleanup else [record]
+    return reported if row.quota is after.quota else [*reported, *claim_notices(row, after)]
 
 
 def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned) -> CleanupRequest | None:
@@ -111,18 +111,18 @@ def cleanup_request(session: SessionKey, after: SessionState, fact: Transitioned
     )
 
 
-def _report_refusal(
+def _report_rejection(
     session: SessionKey,
     row: SessionRow | Remains | None,
     after: SessionRow | Remains | None,
-    fact: Refused,
+    fact: Rejected,
     arrival: Arrival,
-    place: Place,
+    cause: OutputCause,
 ) -> list[Any]:
     rejected = rejected_record(arrival, fact.reason, fact.detail)
     if not fact.audited:
         return [rejected]
-    record = session_record(session, after, arrival, place, "refusal")
+    record = session_record(session, after, arrival, cause, "rejection")
     security = fact.reason in SECURITY_REASONS
     return [record._replace(reason_code=fact.reason, reason=fact.detail, security=security), rejected]
 
@@ -133,18 +133,18 @@ def _report_gap(
     after: SessionRow,
     fact: GapFound,
     arrival: Arrival,
-    place: Place,
+    cause: OutputCause,
 ) -> list[AuditRecord]:
-    record = session_record(session, after, arrival, place, "gap")
+    record = session_record(session, after, arrival, cause, "gap")
     first, last = fact.gap
     reason = f"{_envelope_of(arrival).producer_id} jumped over {first} to {last}"
     return [record._replace(reason_code="gap", reason=reason, gap_first=first, gap_last=last)]
 
 
 def _report_filled_gap(
-    session: SessionKey, row: SessionState, after: SessionState, fact: GapFilled, arrival: Arrival, place: Place
+    session: SessionKey, row: SessionState, after: SessionState, fact: GapFilled, arrival: Arrival, cause: OutputCause
 ) -> list[AuditRecord]:
-    record = session_record(session, after, arrival, place, "gap_filled")
+    record = session_record(session, after, arrival, cause, "gap_filled")
     reason = f"a replayed record is {fact.seq} of {_envelope_of(arrival).producer_id}, which was missing"
     return [record._replace(reason_code="gap_filled", reason=reason, gap_first=fact.seq, gap_last=fact.seq)]
 
@@ -155,13 +155,13 @@ def _report_release(
     after: SessionState,
     fact: CleanupReleased,
     arrival: Arrival,
-    place: Place,
+    cause: OutputCause,
 ) -> list[AuditRecord]:
     """Report a confirmed clean-up; only actions that were done count."""
     assert arrival.event is not None
     released = arrival.event.payload
     assert isinstance(released, ResourcesReleased)
-    record = session_record(session, after, arrival, place, "release")
+    record = session_record(session, after, arrival, cause, "release")
     return [
         record._replace(
             reason_code="host_lost" if released.host_lost else "released",
@@ -176,24 +176,34 @@ def _report_release(
 
 
 def _report_override(
-    session: SessionKey, row: SessionState, after: SessionState, fact: LimitsOverridden, arrival: Arrival, place: Place
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: LimitsOverridden,
+    arrival: Arrival,
+    cause: OutputCause,
 ) -> list[AuditRecord]:
-    record = session_record(session, after, arrival, place, "limits_override")
+    record = session_record(session, after, arrival, cause, "limits_override")
     return [record._replace(reason_code="limits_override", reason=fact.reason)]
 
 
 def _report_context(
-    session: SessionKey, row: SessionState, after: SessionState, fact: ContextExceeded, arrival: Arrival, place: Place
+    session: SessionKey,
+    row: SessionState,
+    after: SessionState,
+    fact: ContextExceeded,
+    arrival: Arrival,
+    cause: OutputCause,
 ) -> list[AuditRecord]:
-    record = session_record(session, after, arrival, place, "context_limit")
+    record = session_record(session, after, arrival, cause, "context_limit")
     reason = f"context of {fact.size_bytes} bytes is above the limit of {fact.limit_bytes}"
     return [record._replace(reason_code="context_limit", reason=reason)]
 
 
 def _report_take_over(
-    session: SessionKey, row: SessionState, after: SessionState, fact: TakenOver, arrival: Arrival, place: Place
+    session: SessionKey, row: SessionState, after: SessionState, fact: TakenOver, arrival: Arrival, cause: OutputCause
 ) -> list[AuditRecord]:
-    record = session_record(session, after, arrival, place, "take_over")
+    record = session_record(session, after, arrival, cause, "take_over")
     former = f"{row.agent_id} of {row.owner_service}"
     if row.holder:
         former += f" (process {row.holder})"
@@ -209,13 +219,13 @@ def _report_migration(
     after: SessionState,
     fact: ReportedFact,
     arrival: Arrival | None,
-    place: Place,
+    cause: OutputCause,
 ) -> list[Any]:
-    return migration_records(session_record(session, after, arrival, place, "migration"), row, after, fact)
+    return migration_records(session_record(session, after, arrival, cause, "migration"), row, after, fact)
 
 
 def _report_opened_run(
-    session: SessionKey, row: SessionState, after: SessionState, fact: RunOpened, arrival: Arrival, place: Place
+    session: SessionKey, row: SessionState, after: SessionState, fact: RunOpened, arrival: Arrival, cause: OutputCause
 ) -> list[TaskRequest]:
     """Ask for the work of a detached run that was queued; others are their clients' own."""
     assert arrival.event is not None
@@ -241,7 +251,7 @@ _REPORTS: Final[dict[type[Any], Callable[..., list[Any]]]] = {
     MigrationAborted: _report_migration,
     MigrationCompleted: _report_migration,
     MigrationMoved: _report_migration,
-    Refused: _report_refusal,
+    Rejected: _report_rejection,
     RunOpened: _report_opened_run,
     SessionAdmitted: report_admission,
     TakenOver: _report_take_over,
@@ -265,7 +275,7 @@ def report_fact(
     after: SessionRow | Remains | None,
     fact: Any,
     arrival: Arrival | None,
-    place: Place,
+    cause: OutputCause,
 ) -> list[Emitted]:
     """Return the records of a fact, each with its topic and key.
 
@@ -278,9 +288,9 @@ def report_fact(
     emitted: list[Emitted] = []
     report = _REPORTS.get(type(fact))
     if report is None:
-        records = fact.report(session, row, after, arrival, place)
+        records = fact.report(session, row, after, arrival, cause)
     else:
-        records = report(session, row, after, fact, arrival, place)
+        records = report(session, row, after, fact, arrival, cause)
     for record in records:
         stream = _STREAMS[type(record)]
         if stream == "quotas":

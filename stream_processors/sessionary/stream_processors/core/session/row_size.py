@@ -1,9 +1,9 @@
 """How large a session's row is, and how it is kept within the changelog's limit.
 
 A row has texts of any length: its content, the user's name, an agent's error code, event ids. An
-event that makes these longer is refused if the row would exceed `RuleSet.row_bytes_max`. All other
+event that makes these longer is rejected if the row would exceed `RuleSet.row_bytes_max`. All other
 parts of a row are bounded; together they take less than the changelog's topic allows above that
-(`CHANGELOG_BYTES_MAX`). So a row that is full can still take refusals and deadlines.
+(`CHANGELOG_BYTES_MAX`). So a row that is full can still take rejections and deadlines.
 
 A large content has a changelog record of its own (`split_content`), which a heartbeat leaves alone.
 Bounds and estimates are those of the whole row: both records are smaller, and a batch holds whole
@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from sessionary.schemas.codec import Decoder, encode_record
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import GravestoneChunk, SessionContent, SessionState
-from sessionary.schemas.types import Refusal, Snapshot
+from sessionary.schemas.records import SessionContent, SessionState, TombstoneChunk
+from sessionary.schemas.types import Rejection, Snapshot
 from sessionary.stream_processors.core.judge import Arrival, Objection
 from sessionary.stream_processors.core.rows import Remains
 from sessionary.stream_processors.core.session.effects import SessionRow, apply_fact
 from sessionary.stream_processors.core.session.facts import (
     ContentUpdated,
-    Refused,
+    Rejected,
     SnapshotTaken,
     Transitioned,
 )
@@ -54,25 +54,25 @@ def object_to_size(row: SessionState | None, facts: Sequence[Any], arrival: Arri
     return Objection("state_too_large", f"the session's row would have {size} bytes, more than {limit}")
 
 
-def kept_refusal(row: SessionState, facts: Sequence[Any], arrival: Arrival, why: Objection) -> Refusal:
-    """Return what the row keeps of a refusal.
+def kept_rejection(row: SessionState, facts: Sequence[Any], arrival: Arrival, why: Objection) -> Rejection:
+    """Return what the row keeps of a rejection.
 
     An event id that the row has no room for is cut; that of an event that cannot be read is ''.
     `facts`: what the event comes to besides.
     """
     event_id = arrival.event.envelope.event_id if arrival.event is not None else ""
-    whole = Refusal(arrival.record.offset, why.reason, event_id)
+    whole = Rejection(arrival.record.offset, why.reason, event_id)
     if len(event_id) <= EVENT_ID_MAX or _fits_surely(row, arrival):
         return whole
-    after = _after_facts(row, (*facts, Refused(*why, whole, audited=False)))
+    after = _after_facts(row, (*facts, Rejected(*why, whole, audited=False)))
     if _row_bytes(after, arrival) <= arrival.rules.row_bytes_max:
         return whole
     return whole._replace(event_id=f"{event_id[:EVENT_ID_MAX]}…")
 
 
-def estimate_row_bytes(row: SessionRow | GravestoneChunk) -> int:
+def estimate_row_bytes(row: SessionRow | TombstoneChunk) -> int:
     """Return about how many bytes a row's changelog record takes; no text of it is left out."""
-    if isinstance(row, GravestoneChunk):
+    if isinstance(row, TombstoneChunk):
         return _FIXED_BYTES + len(row.key_hashes)
     size = _FIXED_BYTES + _LEDGER_BYTES * len(row.producers)
     for text in _texts(row) if isinstance(row, SessionState) else [row.reason_code]:
@@ -165,8 +165,8 @@ def _texts(row: SessionState) -> list[str]:
         texts += (row.answer.question_id, row.answer.by, row.answer.text or "")
     if row.quota is not None:
         texts.append(row.quota.event_id)
-    if row.refusals:
-        texts.extend(refusal.event_id for refusal in row.refusals)
+    if row.rejections:
+        texts.extend(rejection.event_id for rejection in row.rejections)
     if row.open_runs:
         texts.extend(run.run_id for run in row.open_runs)
     if row.agents:

@@ -1,4 +1,4 @@
-"""Rows of sessions, and the gravestones that remain of archived ones; and their clocks."""
+"""Rows of sessions, and the tombstones that remain of archived ones; and their clocks."""
 
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.codec import Decoder, encode_record, record_headers
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import Gravestone, GravestoneChunk, SessionContent, SessionState
+from sessionary.schemas.records import SessionContent, SessionState, Tombstone, TombstoneChunk
 from sessionary.schemas.types import ClockRepair
 from sessionary.stream_processors.core.clock import format_seconds
 from sessionary.stream_processors.core.model import Decision, RowLookup
@@ -24,10 +24,10 @@ from sessionary.stream_processors.core.session.row_size import (
     split_content,
 )
 from sessionary.stream_processors.core.session.transitions import TRANSITIONS, Transition
-from sessionary.stream_processors.core.session.values import REDELIVERY_MS_MAX, gravestone_end_ms
+from sessionary.stream_processors.core.session.values import REDELIVERY_MS_MAX, tombstone_end_ms
 
 _CONTENT = RowParts(split_content, is_content_apart, join_content, record_headers(SessionContent))
-GRAVESTONE_MS = REDELIVERY_MS_MAX
+TOMBSTONE_MS = REDELIVERY_MS_MAX
 
 
 class SessionDeadline(NamedTuple):
@@ -41,8 +41,8 @@ class SessionDeadline(NamedTuple):
 class SessionRows:
     """Implements `Rows` for sessions."""
 
-    def __init__(self, transitions: Sequence[Transition] = TRANSITIONS, gravestone_ms: int = GRAVESTONE_MS) -> None:
-        """Take a table of transitions, and how long a gravestone remains (ms of log time)."""
+    def __init__(self, transitions: Sequence[Transition] = TRANSITIONS, tombstone_ms: int = TOMBSTONE_MS) -> None:
+        """Take a table of transitions, and how long a tombstone remains (ms of log time)."""
         self.kinds: Sequence[RowKind] = (
             RowKind(
                 SessionState,
@@ -53,35 +53,35 @@ class SessionRows:
                 label=attrgetter("state", "context_exceeded"),
             ),
             RowKind(
-                Gravestone,
+                Tombstone,
                 live=False,
-                prefixes=record_headers(Gravestone),
+                prefixes=record_headers(Tombstone),
                 encode=encode_record,
-                expiry_ms=gravestone_end_ms,
+                expiry_ms=tombstone_end_ms,
             ),
-            RowKind(GravestoneChunk, live=False, prefixes=record_headers(GravestoneChunk), encode=encode_record),
+            RowKind(TombstoneChunk, live=False, prefixes=record_headers(TombstoneChunk), encode=encode_record),
         )
         self._clocked = _clocks_by_state(transitions)
         self._clocks = {state: tuple(clock for _, clock in pairs) for state, pairs in self._clocked.items()}
-        self._gravestone_ms = gravestone_ms
+        self._tombstone_ms = tombstone_ms
         self._decoder = Decoder()
 
-    def decode(self, value: bytes) -> SessionRow | GravestoneChunk:
-        """Return a session, a gravestone or a chunk of them. Raises `DecodeError`."""
+    def decode(self, value: bytes) -> SessionRow | TombstoneChunk:
+        """Return a session, a tombstone or a chunk of them. Raises `DecodeError`."""
         row = self._decoder.decode_record(value)
-        if not isinstance(row, (SessionState, Gravestone, GravestoneChunk)):
+        if not isinstance(row, (SessionState, Tombstone, TombstoneChunk)):
             raise DecodeError("unknown_schema", f"a {type(row).__name__} is no row")
         return row
 
-    def estimate_bytes(self, row: SessionRow | GravestoneChunk) -> int:
+    def estimate_bytes(self, row: SessionRow | TombstoneChunk) -> int:
         """Return about how many bytes a row takes in the changelog."""
         return estimate_row_bytes(row)
 
-    def due_ms(self, row: SessionRow | GravestoneChunk, hole_end_ms: int = 0) -> int:
-        """Return a session's earliest deadline, or a gravestone's end (ms of log time)."""
+    def due_ms(self, row: SessionRow | TombstoneChunk, outage_end_ms: int = 0) -> int:
+        """Return a session's earliest deadline, or a tombstone's end (ms of log time)."""
         if not isinstance(row, SessionState):
             return row.expires_at
-        due_ms, _ = earliest_due(self._clocks[row.state], row, hole_end_ms)
+        due_ms, _ = earliest_due(self._clocks[row.state], row, outage_end_ms)
         migration = open_migration(row)
         return due_ms if migration is None else min(due_ms, migration.expires_at)
 
@@ -101,21 +101,21 @@ class SessionRows:
             and row.migration is getattr(after, "migration", None)
         )
 
-    def deadline(self, state: SessionState, hole_end_ms: int = 0) -> SessionDeadline:
+    def deadline(self, state: SessionState, outage_end_ms: int = 0) -> SessionDeadline:
         """Return the earliest deadline. Every state has one; of equal ones the first clock wins.
 
-        The clocks of activity start at `hole_end_ms` (ms of log time) at the earliest.
+        The clocks of activity start at `outage_end_ms` (ms of log time) at the earliest.
         """
-        due_ms, place = earliest_due(self._clocks[state.state], state, hole_end_ms)
+        due_ms, place = earliest_due(self._clocks[state.state], state, outage_end_ms)
         return SessionDeadline(due_ms, *self._clocked[state.state][place])
 
-    def fire(self, key: bytes, row: SessionRow, rows: RowLookup, now_ms: int, hole_end_ms: int = 0) -> Decision:
+    def fire(self, key: bytes, row: SessionRow, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Return the transition that the session's deadline makes; the reason names the limit.
 
         Of a migration that is due no later: its end.
         """
         assert isinstance(row, SessionState)
-        due_ms, transition, clock = self.deadline(row, hole_end_ms)
+        due_ms, transition, clock = self.deadline(row, outage_end_ms)
         migration = open_migration(row)
         if migration is not None and migration.expires_at <= due_ms:
             return Decision(facts_of_expiry(migration, now_ms))
@@ -124,7 +124,7 @@ class SessionRows:
         if clock is ANSWER and row.question is not None:
             fact = fact._replace(answer=expired_answer(row.question))
         if transition.target == "Archived":
-            return Decision((fact, Buried(now_ms + self._gravestone_ms)))
+            return Decision((fact, Buried(now_ms + self._tombstone_ms)))
         facts: list[SessionFact] = [fact]
         if migration is not None:
             facts += facts_of_change(row, fact, now_ms)

@@ -16,7 +16,7 @@ A transition says everything about itself: from which state and by which event, 
 event, with which reasons, under which guard, to which state and phase, with which effect, which
 clocks fire it, and which clean-up it asks for. To add a transition, add a value to `TRANSITIONS`.
 
-A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is refused. The
+A pair of state and event type that is neither in `TRANSITIONS` nor in `ACCEPTED` is rejected. The
 texts of objections and reasons are part of the audit trail: a log folds to the same bytes only
 while they stay.
 """

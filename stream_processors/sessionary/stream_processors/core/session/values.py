@@ -8,8 +8,8 @@ from sessionary.schemas.errors import Invalid
 from sessionary.schemas.events import SessionCreated, SessionPaused, SessionResumed
 from sessionary.schemas.ids import content_hash, creation_ms, valid_name
 from sessionary.schemas.limits import LIMIT_MAX, NUMBER_MAX, RANGES, with_defaults
-from sessionary.schemas.records import Gravestone, SessionState
-from sessionary.schemas.types import Envelope, Limits, RefusalReason, SessionLimits, Snapshot
+from sessionary.schemas.records import SessionState, Tombstone
+from sessionary.schemas.types import Envelope, Limits, RejectionReason, SessionLimits, Snapshot
 from sessionary.stream_processors.core.judge import Objection
 from sessionary.stream_processors.core.sequencing import SequenceCheck
 from sessionary.stream_processors.core.session.facts import (
@@ -35,8 +35,8 @@ _LEFT_OUT: Final = "; its snapshot is left out: "
 _WRONG_HASH: Final = "is not that of its content"
 
 
-def gravestone_end_ms(grave: Gravestone) -> int:
-    """Return when a gravestone vanishes, in ms of log time.
+def tombstone_end_ms(grave: Tombstone) -> int:
+    """Return when a tombstone vanishes, in ms of log time.
 
     A session id that tells its time needs none once its creation would be too old.
     """
@@ -44,7 +44,7 @@ def gravestone_end_ms(grave: Gravestone) -> int:
     return grave.expires_at if made_ms is None else min(grave.expires_at, made_ms + REDELIVERY_MS_MAX)
 
 
-def object_to_number(reason: RefusalReason, envelope: Envelope) -> Objection:
+def object_to_number(reason: RejectionReason, envelope: Envelope) -> Objection:
     """Return the objection to an event's number in its sender's sequence."""
     detail = f"number {envelope.producer_seq} of producer {envelope.producer_id}"
     if reason == "producer_conflict":
@@ -64,7 +64,7 @@ def facts_of_number(sequence: SequenceCheck | None, owner_heard: int | None = No
 
 
 def object_to_age(session_id: str, now_ms: int) -> Objection | None:
-    """Return an objection if a session is created whose gravestone may have vanished, or None.
+    """Return an objection if a session is created whose tombstone may have vanished, or None.
 
     Only an id of version 7 tells when it was made.
     """
@@ -133,7 +133,7 @@ def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> 
     return fact._replace(fences=True) if fact.transition.event_type == "session_recovered" else fact
 
 
-def tells_wrong_hash(reason: str) -> bool:
+def names_wrong_hash(reason: str) -> bool:
     """Return whether the reason of a session's end says that its snapshot had a wrong hash."""
     return reason.endswith(_WRONG_HASH) and _LEFT_OUT in reason
 

@@ -28,10 +28,10 @@ def test_our_fold_counts_each_event_once_across_batches_and_a_void_batch_counts_
         written += itertools.starmap(Produced, transaction.records)
         fold.merge(batch)
         store.save_rows(transaction.rows, SavedPosition(outcome.position, 0, 0))
-    told = [(record.key or b"", record.value or b"") for record in written if record.topic == "output"]
-    assert audited(told).is_right
+    reported = [(record.key or b"", record.value or b"") for record in written if record.topic == "output"]
+    assert audited(reported).is_right
     assert [record.value for record in written if record.topic == "changelog"] == [
-        value.partition(b" ")[0] for _, value in told
+        value.partition(b" ")[0] for _, value in reported
     ]
     again = job.new_state(0)
     again.rows = store.rows

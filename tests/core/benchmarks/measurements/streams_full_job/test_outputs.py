@@ -7,14 +7,14 @@ import pytest
 from benchmarks.measurements.streams_full_job.outputs import EngineOutputs, find_differences
 from sessionary.schemas.ids import SessionKey
 from sessionary.schemas.records import AuditRecord, CleanupRequest
-from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.model import OutputCause
 from sessionary.stream_processors.core.trail import Subject, audit_record
 
 KEY = SessionKey("acme", "00000000-0000-4000-8000-000000000001")
 
 
 def make_record(offset: int, to_state: str = "Active") -> AuditRecord:
-    record = audit_record(KEY, Subject("Idle", 1), None, Place(0, offset, 0, 1_000, 0), "transition")
+    record = audit_record(KEY, Subject("Idle", 1), None, OutputCause(0, offset, 0, 1_000, 0), "transition")
     return record._replace(transition="T02", event_type="session_started", to_state=to_state)  # type: ignore[arg-type]
 
 

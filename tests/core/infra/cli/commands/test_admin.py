@@ -66,12 +66,12 @@ def test_a_program_gets_an_object_with_the_token_of_the_tenant(served: Path, cap
     assert "it has acme, globex" in capfd.readouterr().err
 
 
-def test_a_program_that_starts_a_stack_is_told_the_token_too(served: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_starts_a_stack_is_given_the_token_too(served: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _print_addresses(served, STACK, as_json=True)
     assert json.loads(capfd.readouterr().out) == STACK | {"SESSIONARY_API_TOKEN": "token-a"}
 
 
-def test_a_stack_that_does_not_run_is_told_beside_its_variables(
+def test_a_stack_that_does_not_run_is_reported_beside_its_variables(
     served: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["env"]) == 0

@@ -122,7 +122,7 @@ def load_with(report: Report, monkeypatch: pytest.MonkeyPatch, *words: str) -> d
     return given
 
 
-def test_load_shortens_the_pauses_between_starts_to_what_it_is_told(
+def test_load_shortens_the_pauses_between_starts_to_what_was_asked(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     report = Report({**_FIGURES, "unacknowledged_transitions": 0}, [])

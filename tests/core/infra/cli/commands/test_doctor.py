@@ -88,7 +88,7 @@ def quota_checks(
     quota_workers: int | None, role: FakeControlApi, *, is_on: bool = True, of_sessions: bool = False
 ) -> dict[str, Check]:
     """Return doctor's checks of quotas; `role` answers as a worker of that role."""
-    told = {"instance": "w1", "url": "http://w1:8600", "newest": 2, "detail": None}
+    reported = {"instance": "w1", "url": "http://w1:8600", "newest": 2, "detail": None}
     with serve_fake_api() as api:
         api.answers = {
             "/v1/partitions": (200, {"partitions": [partition(0)]}),
@@ -96,7 +96,7 @@ def quota_checks(
                 200,
                 {
                     "partitions": [{"partition": 0, "rules": 2, "quotas": is_on, "session_quotas": of_sessions}],
-                    "workers": [told],
+                    "workers": [reported],
                     "quota_workers": quota_workers,
                 },
             ),
@@ -151,10 +151,10 @@ def test_doctor_finds_a_halted_partition_of_quotas_and_says_whom_to_ask() -> Non
 def test_doctor_asks_all_workers_for_release_clock_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_findings, "_APART_S_MAX", 600.0)  # the checks take longer on a busy machine
     now_ms = int(time.time() * 1_000)
-    told = {"url": "http://w:8600", "newest": 2, "detail": None, "state_dir": "/state"}
+    reported = {"url": "http://w:8600", "newest": 2, "detail": None, "state_dir": "/state"}
     workers = [
-        {**told, "instance": "w1", "release": "0.2.0", "time_ms": now_ms, "state_free_bytes": 1 << 40},
-        {**told, "instance": "w2", "release": "0.1.0", "time_ms": now_ms - 3_600_000, "state_free_bytes": 1 << 10},
+        {**reported, "instance": "w1", "release": "0.2.0", "time_ms": now_ms, "state_free_bytes": 1 << 40},
+        {**reported, "instance": "w2", "release": "0.1.0", "time_ms": now_ms - 3_600_000, "state_free_bytes": 1 << 10},
     ]
     with serve_fake_api() as api:
         api.answers = {

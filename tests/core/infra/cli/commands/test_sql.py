@@ -34,7 +34,7 @@ SelectWithUnionQuery (children 3)
   SelectQuery (children 1)
    ExpressionList (children 1)
     Literal UInt64_1
- Literal '/tmp/told.csv'
+ Literal '/tmp/reported.csv'
  Identifier CSV
 """
 

@@ -1,4 +1,4 @@
-"""Damage to files of dead processes: only the damaged frames are lost, and the loss is told."""
+"""Damage to files of dead processes: only the damaged frames are lost, and the loss is reported."""
 
 import random
 from pathlib import Path

@@ -73,7 +73,7 @@ def test_what_is_too_old_is_kept_aside_and_reported(closed_address: str, tmp_pat
     old.close()
     errors: list[Exception] = []
     with new_client(of, errors) as made:
-        # It is told a moment after it was counted.
+        # It is reported a moment after it was counted.
         wait_until(lambda: any("too old" in str(error) for error in errors), 60, "the old event")
         assert (made.counters.expired, made.flush(0)) == (1, 0)
     assert sum("too old" in str(error) for error in errors) == 1
@@ -274,9 +274,9 @@ def test_while_the_disk_is_full_events_are_kept_in_memory_then_dropped(
         assert counters.dropped > 0
         assert counters.errors["not_on_disk"] > 80
         assert counters.sent == before + 220
-        told = [str(error) for error in errors]
-        assert sum("kept in memory" in text for text in told) == 1
-        assert sum("events are dropped" in text for text in told) == 1
+        reported = [str(error) for error in errors]
+        assert sum("kept in memory" in text for text in reported) == 1
+        assert sum("events are dropped" in text for text in reported) == 1
     counters = made.counters
     assert counters.failed == counters.errors["not_on_disk"]
     assert len(receipts) == counters.dropped + counters.failed

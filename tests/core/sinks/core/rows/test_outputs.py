@@ -16,7 +16,7 @@ from sessionary.sinks.core.rows.outputs import (
 )
 from sessionary.sinks.core.rows.shared import NEVER_S
 from sessionary.sinks.errors import BadRow
-from sessionary.stream_processors.core.model import Place
+from sessionary.stream_processors.core.model import OutputCause
 from sessionary.stream_processors.core.trail import ACCESS_N, Access, access_record
 from tests.core.sinks.samples import DECODER, KEY, raw_record
 from tests.support.sink_records import DAY_US, NOW_US, audit_record, batch_record
@@ -47,7 +47,7 @@ def test_a_log_time_out_of_range_is_a_bad_row(field: str, value: int) -> None:
 
 def test_an_access_becomes_a_row_of_its_tenant_without_a_number() -> None:
     record = access_record(
-        Access("acme", "ann", "unknown_run", "requests: 2"), Place(1, 9, ACCESS_N, NOW_US // 1_000, 4)
+        Access("acme", "ann", "unknown_run", "requests: 2"), OutputCause(1, 9, ACCESS_N, NOW_US // 1_000, 4)
     )
     row = dict(zip(AUDIT_COLUMNS, audit_row(raw_record(encode_record(record)), DECODER), strict=True))
     names = ("kind", "tenant_id", "session_id", "audit_seq", "actor", "security", "source_n")

@@ -12,9 +12,9 @@ from typing import Any
 from sessionary.schemas.ids import derived_id, new_task_id, partition_of
 from sessionary.schemas.records import Position
 from sessionary.schemas.types import ErrorInfo
-from sessionary.stream_processors.core.model import RecentOutcomes
+from sessionary.stream_processors.core.model import RecentVerdicts
 from sessionary.stream_processors.errors import Halted
-from sessionary.stream_processors.runtime.partition_owner import CommitNews, RowWatch
+from sessionary.stream_processors.runtime.partition_owner import CommitNotifications, RowWatch
 from tests.core.oracle_rig import SETTINGS, OracleRig
 from tests.core.stream_processors.api.api_server import FakeAssignment, running_server
 from tests.support.event_factory import EventFactory
@@ -31,9 +31,9 @@ class StateOwner:
         self.partition, self.state, self.halted = partition, state, halted
         self.is_open = self.is_readable = halted is None
         self.halted_at_ms = None if halted is None else 1_700_000_000_000
-        self.recent_outcomes = RecentOutcomes()
+        self.recent_verdicts = RecentVerdicts()
         self.accesses: list[Any] = []
-        self.commits, self.news = 1, BriefNews()
+        self.commits, self.notifications = 1, BriefNotifications()
 
     @property
     def committed_s(self) -> float:
@@ -51,7 +51,7 @@ class StateOwner:
         return self.is_open and offset < self.position.next_offset
 
 
-class BriefNews(CommitNews):
+class BriefNotifications(CommitNotifications):
     """Lets a follower read one state, and then loses the partition: a whole answer is read here."""
 
     @contextmanager
@@ -134,7 +134,7 @@ class ServedState:
             self._apply(agent, "agent_task_updated", {}, completed=role == "researcher", **named)
         synced = {"from_agent_id": "researcher_1", "to_agent_id": "writer_1", "sync_type": "handoff"}
         self._apply(agent, "context_synced", {}, **synced)
-        assert self._rig.send(agent, "session_started") == "refused illegal_transition"
+        assert self._rig.send(agent, "session_started") == "rejected illegal_transition"
 
     def _apply(self, agent: EventFactory, event_type: str, envelope: dict[str, str], **fields: Any) -> None:
         if event_type.startswith("tool_call_"):

@@ -1,7 +1,7 @@
 """The control API does what its OpenAPI document says, for requests that schemathesis makes.
 
 No answer is a server error but a documented 503; each has a documented status and content type, and
-conforms to its schema; what is malformed is refused; an unknown method is 405.
+conforms to its schema; what is malformed is rejected; an unknown method is 405.
 """
 
 from collections.abc import Iterator

@@ -74,7 +74,7 @@ def test_an_operator_claims_a_session_whose_owner_is_alive(tmp_path: Path) -> No
     assert (event.envelope.service_id, event.envelope.actor) == ("shipping", "on-call")
     (line,) = kafka.rig.last_audits()
     assert (line.kind, line.actor, line.owner_service) == ("take_over", "on-call", "shipping")
-    assert kafka.rig.send(kafka.agent, "message_appended", {"epoch": 1}) == "refused stale_epoch"
+    assert kafka.rig.send(kafka.agent, "message_appended", {"epoch": 1}) == "rejected stale_epoch"
     taker = EventFactory(service="shipping", producer="q")
     taker.epoch = 2
     assert kafka.rig.send(taker, "session_taken_over") == "applied"
@@ -83,8 +83,8 @@ def test_an_operator_claims_a_session_whose_owner_is_alive(tmp_path: Path) -> No
 def test_a_session_that_ended_is_not_claimed(tmp_path: Path) -> None:
     async def story(server: Server, kafka: Kafka) -> None:
         assert (await act(server, kafka, "cancel")).status == 200
-        refused = await act(server, kafka, "claim", CLAIM)
-        assert (refused.status, refused.body["reason"]) == (409, "illegal_transition")
+        rejected = await act(server, kafka, "claim", CLAIM)
+        assert (rejected.status, rejected.body["reason"]) == (409, "illegal_transition")
 
     tell(tmp_path, story)
 

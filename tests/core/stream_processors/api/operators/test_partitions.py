@@ -25,7 +25,7 @@ from sessionary.stream_processors.runtime.decisions import (
     RecordSkip,
     TruncationAcceptance,
 )
-from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 
 PARTITIONS = b"/v1/partitions"
 FIELDS = set(DOCUMENT["components"]["schemas"]["Partition"]["properties"])
@@ -76,14 +76,14 @@ async def list_partitions(server: Server) -> list[dict[str, Any]]:
     return listed
 
 
-async def decide(server: Server, partition: int, command: bytes, body: object) -> Answer:
+async def decide(server: Server, partition: int, command: bytes, body: object) -> ApiResponse:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     more = b"Content-Type: application/json\r\n"
     path = b"/v1/partitions/%d/%s" % (partition, command)
     return await server.ask(path, b"Bearer op", b"POST", more, content)
 
 
-async def retry(server: Server, partition: int) -> Answer:
+async def retry(server: Server, partition: int) -> ApiResponse:
     return await server.ask(b"/v1/partitions/%d/retry" % partition, b"Bearer op", b"POST")
 
 
@@ -143,7 +143,7 @@ def test_a_worker_that_is_asked_by_another_names_its_own_partitions_only(tmp_pat
     asyncio.run(story())
 
 
-def test_of_an_unread_changelog_no_position_is_told(tmp_path: Path) -> None:
+def test_of_an_unread_changelog_no_position_is_reported(tmp_path: Path) -> None:
     async def story() -> None:
         halted = FakeOwner(0, Halted("changelog_unreadable", "partition 0, offset 3"))
         async with running_server(tmp_path, RetryAssignment(halted)) as server:
@@ -171,9 +171,9 @@ def test_a_halted_partition_is_opened_again_and_who_asked_is_logged(
     asyncio.run(story())
     assert assignment.reopened == [1]
     assert len(assignment.owners[1].waited) == 1, "the answer waits for the owner"
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "on-call" in told
-    assert GAP.detail in told
+    (reported,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "on-call" in reported
+    assert GAP.detail in reported
 
 
 def test_a_partition_that_halts_again_is_answered_with_its_reason(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_halt_at_no_record_has_none_to_skip(tmp_path: Path) -> None:
         {"offset": 70, "to": 1 << 63, "reason": "why"},
     ],
 )
-def test_a_malformed_decision_is_refused(tmp_path: Path, body: object) -> None:
+def test_a_malformed_decision_is_rejected(tmp_path: Path, body: object) -> None:
     assignment = RetryAssignment(FakeOwner(1, Halted("judge_failed", "why", offset=70)))
 
     async def story() -> None:
@@ -314,12 +314,12 @@ AHEAD = Halted("clock_ahead", "partition 1: the record at offset 70", 540.0, 70)
 
 
 class ClockOwner(FakeOwner):
-    """A partition of rules 2 whose clock is so far ahead of the worker's when this is made."""
+    """A partition whose clock is so far ahead of the worker's when this is made."""
 
     def __init__(self, halted: Halted | None = None, ahead_s: float = 0.0, **position: Any) -> None:
         super().__init__(1, halted)
         clock_ms = int((time.time() + ahead_s) * 1_000)
-        self.may_repair_clock = position.get("outcome_n", 0) < 2  # two timers of the next record have fired
+        self.may_repair_clock = position.get("outputs_written", 0) < 2  # two timers of the next record have fired
         self.position = self.position._replace(**{"clock_ms": clock_ms, "rules": NEWEST_RULES, **position})
 
 
@@ -338,7 +338,9 @@ class AskedBroker:
         return BrokerTime(93, 1_700_000_000_000, self.ahead_s)
 
 
-@pytest.mark.parametrize("owner", [ClockOwner(AHEAD), ClockOwner(AHEAD, outcome_n=1), ClockOwner(ahead_s=3_600.0)])
+@pytest.mark.parametrize(
+    "owner", [ClockOwner(AHEAD), ClockOwner(AHEAD, outputs_written=1), ClockOwner(ahead_s=3_600.0)]
+)
 def test_a_clock_is_set_to_the_time_of_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: ClockOwner
 ) -> None:
@@ -360,7 +362,7 @@ def test_a_clock_is_set_to_the_time_of_the_broker(
     [
         (ClockOwner(GAP), 409, "no_leap", "halted by log_gap"),
         (ClockOwner(ahead_s=0.5), 409, "no_leap", "needs no repair"),
-        (ClockOwner(AHEAD, outcome_n=2), 503, "not_ready", "between the timers"),
+        (ClockOwner(AHEAD, outputs_written=2), 503, "not_ready", "between the timers"),
         (FakeOwner(1, is_open=False), 503, "not_ready", "not open yet"),
     ],
 )

@@ -20,7 +20,7 @@ from sessionary.stream_processors.api.openapi import DOCUMENT
 from sessionary.stream_processors.core_build import core_build
 from sessionary.stream_processors.errors import Halted, Lost
 from sessionary.stream_processors.rules_change import RulesRequest
-from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 from tests.support.second_rules import SECOND_RULES
 
 pytestmark = pytest.mark.usefixtures("second_rules")
@@ -59,7 +59,7 @@ class Owned(FakeAssignment):
         self.owners = {owner.partition: owner for owner in owners}
 
 
-async def activate(server: Server, version: object = NEWEST, **settings: object) -> Answer:
+async def activate(server: Server, version: object = NEWEST, **settings: object) -> ApiResponse:
     body = json.dumps({"version": version, **settings}).encode()
     return await server.ask(RULES, b"Bearer op", b"POST", body=body)
 
@@ -134,7 +134,7 @@ def test_rules_are_not_activated_while_a_worker_may_not_know_them(tmp_path: Path
 
     async def story() -> None:
         async with old_worker() as old:
-            for other, told in (
+            for other, reported in (
                 (old, "the worker answers 404"),
                 (away, "ClientConnectorError"),
                 ("http://x:0", "no contr"),
@@ -144,7 +144,7 @@ def test_rules_are_not_activated_while_a_worker_may_not_know_them(tmp_path: Path
                     assert (answer.status, answer.body["reason"]) == (409, "unsupported_rules")
                     assert answer.is_problem
                     assert f"{other} (" in answer.body["detail"]
-                    assert told in answer.body["detail"]
+                    assert reported in answer.body["detail"]
                     listed = await list_rules(server)
                     assert [found["newest"] for found in listed["workers"] if found["url"] == other] == [None]
 
@@ -153,19 +153,19 @@ def test_rules_are_not_activated_while_a_worker_may_not_know_them(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("owners", "told"),
+    ("owners", "reported"),
     [
         ([FakeOwner(0)], "partition 1 is unassigned"),
         ([FakeOwner(0), FakeOwner(1, Halted("log_gap", "gone"))], "partition 1 is halted: log_gap: gone"),
         ([FakeOwner(0), FakeOwner(1, opened=False)], "partition 1 is opening"),
     ],
 )
-def test_rules_begin_in_all_partitions_or_in_none(tmp_path: Path, owners: list[FakeOwner], told: str) -> None:
+def test_rules_begin_in_all_partitions_or_in_none(tmp_path: Path, owners: list[FakeOwner], reported: str) -> None:
     async def story() -> None:
         async with running_server(tmp_path, Owned(*owners, FakeOwner(2), FakeOwner(3))) as server:
             answer = await activate(server)
             assert (answer.status, answer.body["reason"]) == (409, "partitions_not_open")
-            assert answer.body["detail"].endswith(f"not all are open: {told}")
+            assert answer.body["detail"].endswith(f"not all are open: {reported}")
 
     asyncio.run(story())
     assert all(owner.requests == [] for owner in owners)
@@ -208,7 +208,7 @@ def test_for_how_long_finished_runs_are_kept_is_activated_with_the_rules_and_sta
     urls = {n: f"http://127.0.0.1:{ports[n // 2]}" for n in range(4)}
     ours, theirs = [FakeOwner(0), FakeOwner(1)], [FakeOwner(2), FakeOwner(3)]
 
-    def kept(answer: Answer) -> list[tuple[Any, Any]]:
+    def kept(answer: ApiResponse) -> list[tuple[Any, Any]]:
         assert answer.status == 200, answer
         return [(found["rules"], found["finished_run_days"]) for found in answer.body["partitions"]]
 
@@ -228,7 +228,7 @@ def test_for_how_long_finished_runs_are_kept_is_activated_with_the_rules_and_sta
 def test_for_how_long_a_failed_run_may_be_resumed_is_activated_with_the_rules_and_stays(tmp_path: Path) -> None:
     owners = [FakeOwner(partition) for partition in range(4)]
 
-    def found(answer: Answer) -> list[tuple[Any, Any]]:
+    def found(answer: ApiResponse) -> list[tuple[Any, Any]]:
         assert answer.status == 200, answer
         return [(one["resume_ms"], one["finished_run_days"]) for one in answer.body["partitions"]]
 
@@ -282,7 +282,7 @@ def test_a_worker_that_is_asked_by_another_answers_for_itself_only(tmp_path: Pat
 def test_quotas_are_turned_on_with_the_rules_and_stay(tmp_path: Path) -> None:
     owners = [FakeOwner(partition) for partition in range(4)]
 
-    def found(answer: Answer) -> list[tuple[Any, Any]]:
+    def found(answer: ApiResponse) -> list[tuple[Any, Any]]:
         assert answer.status == 200, answer
         return [(one["quotas"], one["finished_run_days"]) for one in answer.body["partitions"]]
 
@@ -299,7 +299,7 @@ def test_quotas_are_turned_on_with_the_rules_and_stay(tmp_path: Path) -> None:
 def test_quotas_of_sessions_and_of_tokens_are_turned_on_for_themselves(tmp_path: Path) -> None:
     owners, workers = [FakeOwner(partition) for partition in range(4)], [0]
 
-    def found(answer: Answer) -> list[tuple[Any, Any, Any]]:
+    def found(answer: ApiResponse) -> list[tuple[Any, Any, Any]]:
         assert answer.status == 200, answer
         return [(one["quotas"], one["session_quotas"], one["token_quotas"]) for one in answer.body["partitions"]]
 
@@ -350,6 +350,6 @@ def test_quotas_wait_until_kafka_tells_whether_a_worker_of_that_role_runs(tmp_pa
             assert (answer.status, answer.body["reason"]) == (503, "not_ready")
             assert answer.body["detail"] == "Kafka does not tell of sessionary.quotas"
             assert owner.requests == []
-            assert (await list_rules(server))["quota_workers"] is None  # the rest is told all the same
+            assert (await list_rules(server))["quota_workers"] is None  # the rest is reported all the same
 
     asyncio.run(story())

@@ -12,11 +12,11 @@ from sessionary.schemas.codec import Event, encode_event
 from sessionary.schemas.ids import SessionKey, partition_of
 from sessionary.schemas.types import Limits
 from sessionary.stream_processors.api.operators import session_events
-from sessionary.stream_processors.api.operators.session_events import EventSender, Place
+from sessionary.stream_processors.api.operators.session_events import EventSender, LogPosition
 from sessionary.stream_processors.errors import Lost
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.oracle_rig import SETTINGS, OracleRig
-from tests.core.stream_processors.api.api_server import Answer, FakeAssignment, Server, running_server
+from tests.core.stream_processors.api.api_server import ApiResponse, FakeAssignment, Server, running_server
 from tests.core.stream_processors.api.documented.served_state import StateOwner
 from tests.support.event_factory import EventFactory, payload_of
 from tests.support.mock_cluster import mock_cluster
@@ -62,7 +62,7 @@ class Kafka:
         self.before: list[Callable[[], object]] = []  # what others append before the next event
         self.fails = False
 
-    def send_event(self, event: Event) -> Place:
+    def send_event(self, event: Event) -> LogPosition:
         if self.fails:
             raise Lost("session_paused was not acknowledged: no answer")
         if self.before:
@@ -70,7 +70,7 @@ class Kafka:
         self.sent.append(event)
         offset = self.rig.next_offset
         self.rig.append(SessionKey(event.envelope.tenant_id, event.envelope.session_id).encoded(), encode_event(event))
-        return Place(0, offset)
+        return LogPosition(0, offset)
 
     def hold_and_resume(self) -> None:
         """Let the agent raise the epoch by itself."""
@@ -96,7 +96,7 @@ def tell(folder: Path, story: Story, kafka: Kafka | None = None) -> Kafka:
 
 async def act(
     server: Server, kafka: Kafka, action: str, body: Any = None, key: str | None = None, **options: Any
-) -> Answer:
+) -> ApiResponse:
     path = f"/v1/sessions/{kafka.agent.key.session_id}/{action}?tenant={options.pop('tenant', 'acme')}"
     more = b"" if key is None else f"Idempotency-Key: {key}\r\n".encode()
     content = json.dumps({"reason": "look"} if body is None else body).encode()
@@ -155,7 +155,7 @@ def test_a_question_is_answered_by_name(tmp_path: Path) -> None:
     tell(tmp_path, story)
 
 
-@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "approve", "refuse"])
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "approve", "deny"])
 def test_only_operators_may(tmp_path: Path, action: str) -> None:
     async def story(server: Server, kafka: Kafka) -> None:
         assert (await act(server, kafka, action, auth=b"Bearer token")).status == 403
@@ -171,9 +171,9 @@ def test_a_request_with_its_key_is_judged_once(tmp_path: Path) -> None:
         assert (first.status, again.status) == (200, 200)
         assert again.body["event_id"] == first.body["event_id"]
         assert again.body["verdict"] == first.body["verdict"]
-        refused = await act(server, kafka, "pause", key="k2")
-        assert (refused.status, refused.body["reason"]) == (409, "illegal_transition")
-        assert (await act(server, kafka, "pause", key="k2")).body == refused.body
+        rejected = await act(server, kafka, "pause", key="k2")
+        assert (rejected.status, rejected.body["reason"]) == (409, "illegal_transition")
+        assert (await act(server, kafka, "pause", key="k2")).body == rejected.body
 
     assert len(tell(tmp_path, story).sent) == 2
 

@@ -1,4 +1,4 @@
-"""What events come to for a session's agents, by rules 2; fold and oracle agree on each."""
+"""What events come to for a session's agents; fold and oracle agree on each."""
 
 from typing import Any
 
@@ -81,16 +81,16 @@ def test_an_agent_registered_again_is_as_it_was() -> None:
     rig.at += 5
     assert rig.register("r1", "researcher") == "applied"
     assert (rig.agent("r1"), rig.row_of(rig.owner).agents) == before
-    assert rig.register("r1", "writer") == "refused invalid_value"
+    assert rig.register("r1", "writer") == "rejected invalid_value"
     assert rig.reason() == "agent r1 is registered as researcher of billing"
-    assert rig.register("r1", "researcher", service_id="guests") == "refused invalid_value"
+    assert rig.register("r1", "researcher", service_id="guests") == "rejected invalid_value"
 
 
 @pytest.mark.parametrize("fields", [{"agent_id": "a b"}, {"service_id": ""}, {"role": ""}])
 def test_names_of_agents_and_services_are_names(fields: dict[str, str]) -> None:
     rig = AgentRig()
     named: dict[str, Any] = {"agent_id": "r1", **fields}
-    assert rig.send(rig.owner, "agent_registered", **named) == "refused invalid_value"
+    assert rig.send(rig.owner, "agent_registered", **named) == "rejected invalid_value"
     assert rig.row_of(rig.owner).agents == ()
 
 
@@ -99,7 +99,7 @@ def test_a_session_has_at_most_64_agents() -> None:
     for number in range(AGENTS_MAX):
         assert rig.register(f"a{number}") == "applied"
     before = rig.row_of(rig.owner).agents
-    assert rig.register("one-more") == "refused too_many_agents"
+    assert rig.register("one-more") == "rejected too_many_agents"
     assert rig.reason() == "the session has 64 agents, which is the most"
     assert rig.row_of(rig.owner).agents == before
     assert rig.register("a7") == "applied"  # it is there
@@ -120,12 +120,12 @@ def test_only_members_change_the_content(event_type: str) -> None:
         first = rig.row_of(rig.owner).snapshot.snapshot_id
         content = {"snapshot": Snapshot("later", first, 1, "{}", None, content_hash("{}"), "full", "none")}
     before = rig.row_of(rig.owner)
-    assert rig.send(rig.guest, event_type, **content) == "refused not_member"
+    assert rig.send(rig.guest, event_type, **content) == "rejected not_member"
     (line,) = rig.last_audits()
-    assert (line.kind, line.security, line.reason) == ("refusal", True, "the content is billing's, not guests's")
+    assert (line.kind, line.security, line.reason) == ("rejection", True, "the content is billing's, not guests's")
     after = rig.row_of(rig.owner)
     changed = {name for name, old, new in zip(before._fields, before, after, strict=True) if old != new}
-    assert changed <= {"audit_seq", "refusals", "producers"}  # what tells of the refusal itself
+    assert changed <= {"audit_seq", "rejections", "producers"}  # what tells of the rejection itself
     assert rig.register("r1", service_id="guests") == "applied"
     assert rig.send(rig.guest, event_type, **content) == "applied"
 
@@ -139,16 +139,16 @@ def test_activity_messages_calls_and_usage_are_open_to_all_services() -> None:
 def test_lifecycle_stays_the_owners_although_a_service_is_a_member() -> None:
     rig = AgentRig()
     rig.register("r1", service_id="guests")
-    assert rig.send(rig.guest, "session_terminated") == "refused not_owner"
+    assert rig.send(rig.guest, "session_terminated") == "rejected not_owner"
 
 
 def test_only_the_owner_or_an_operator_says_who_is_a_member() -> None:
     rig = AgentRig()
-    assert rig.register("r1", by=rig.guest) == "refused not_member"
+    assert rig.register("r1", by=rig.guest) == "rejected not_member"
     assert [line.security for line in rig.last_audits()] == [True]
     assert rig.row_of(rig.owner).agents == ()
     rig.register("r2", service_id="guests")
-    assert rig.register("r1", by=rig.guest) == "refused not_member"  # also if it is one itself
+    assert rig.register("r1", by=rig.guest) == "rejected not_member"  # also if it is one itself
     assert rig.register("r1", by=rig.guest, service_id="others", as_operator=True) == "applied"
     assert [agent.service_id for agent in rig.row_of(rig.owner).agents] == ["guests", "others"]
 
@@ -179,7 +179,7 @@ def test_a_task_that_is_not_the_current_one_is_completed_beside_it() -> None:
     assert (rig.agent("r1").current_task, rig.agent("r1").completed_tasks) == ("plan", ("other",))
     assert rig.task("r1", None, completed=True) == "applied"  # the current one
     assert rig.agent("r1").completed_tasks == ("other", "plan")
-    assert rig.task("r1", None, completed=True) == "refused invalid_value"
+    assert rig.task("r1", None, completed=True) == "rejected invalid_value"
     assert rig.reason() == "agent r1 has no task"
 
 
@@ -189,7 +189,7 @@ def test_each_task_is_done_once(completed: bool) -> None:
     rig.register("r1")
     rig.task("r1", "plan", completed=True, result_json='"first"')
     before = rig.agent("r1")
-    assert rig.task("r1", "plan", completed=completed, result_json='"second"') == "refused task_done"
+    assert rig.task("r1", "plan", completed=completed, result_json='"second"') == "rejected task_done"
     assert rig.reason() == "agent r1 completed plan before"
     assert rig.agent("r1") == before
     rig.register("r2")
@@ -223,17 +223,17 @@ def test_a_long_result_goes_as_an_artifact() -> None:
     rig = AgentRig()
     rig.register("r1")
     longest = '"' + "x" * (RESULT_CHARACTERS_MAX - 2) + '"'
-    assert rig.task("r1", "read", completed=True, result_json=longest + " ") == "refused invalid_value"
+    assert rig.task("r1", "read", completed=True, result_json=longest + " ") == "rejected invalid_value"
     assert rig.reason() == "result_json has 16385 characters, more than 16384: send it as an artifact"
     assert rig.task("r1", "read", completed=True, result_json=longest) == "applied"
 
 
 def test_an_unknown_agent_has_no_tasks_and_gets_nothing() -> None:
     rig = AgentRig()
-    assert rig.task("r1", "read") == "refused unknown_agent"
+    assert rig.task("r1", "read") == "rejected unknown_agent"
     rig.register("r2")
-    assert rig.hand_over("r1", "r2") == "refused unknown_agent"
-    assert rig.hand_over("r2", "r1") == "refused unknown_agent"
+    assert rig.hand_over("r1", "r2") == "rejected unknown_agent"
+    assert rig.hand_over("r2", "r1") == "rejected unknown_agent"
     assert rig.reason() == "agent r1 is not registered with the session"
 
 
@@ -242,9 +242,9 @@ def test_an_agents_tasks_are_its_services_or_the_owners() -> None:
     rig.register("r1", service_id="guests")
     rig.register("r2")
     assert rig.task("r1", "read", by=rig.guest) == "applied"
-    assert rig.task("r2", "read", by=rig.guest) == "refused not_member"
+    assert rig.task("r2", "read", by=rig.guest) == "rejected not_member"
     assert [line.security for line in rig.last_audits()] == [True]
-    assert rig.hand_over("r2", "r1", by=rig.guest) == "refused not_member"
+    assert rig.hand_over("r2", "r1", by=rig.guest) == "rejected not_member"
     assert rig.hand_over("r1", "r2", by=rig.guest) == "applied"
     assert rig.task("r1", "write") == "applied"
 
@@ -255,7 +255,7 @@ def test_a_task_follows_the_agents_last_snapshot_if_it_names_one() -> None:
     old = rig.agent("r1").snapshot_id
     rig.task("r1", "read", to_snapshot_id="s1")
     before = rig.agent("r1")
-    assert rig.task("r1", "write", from_snapshot_id=old) == "refused broken_chain"
+    assert rig.task("r1", "write", from_snapshot_id=old) == "rejected broken_chain"
     assert rig.reason() == f"snapshot {old} is not the last one of agent r1, s1"
     assert rig.agent("r1") == before
 
@@ -266,10 +266,10 @@ def test_a_hand_over_links_the_givers_snapshot_to_the_taker() -> None:
     rig.register("w1")
     rig.task("r1", "read", completed=True, to_snapshot_id="s1")
     rig.at += 3
-    assert rig.hand_over("r1", "w1", from_snapshot_id="s0") == "refused broken_chain"
+    assert rig.hand_over("r1", "w1", from_snapshot_id="s0") == "rejected broken_chain"
     assert rig.hand_over("r1", "w1", from_snapshot_id="s1") == "applied"
     assert rig.agent("w1").handover == AgentHandover("r1", "s1", "handoff", rig.at)
-    assert rig.hand_over("r1", "r1") == "refused invalid_value"
+    assert rig.hand_over("r1", "r1") == "rejected invalid_value"
 
 
 @pytest.mark.parametrize("event_type", ["agent_registered", "agent_task_updated", "context_synced"])
@@ -282,7 +282,7 @@ def test_a_replayed_event_of_agents_fills_no_gap(event_type: str) -> None:
     before = rig.row_of(rig.owner)
     value = rig.owner.event_bytes(event_type, {"producer_seq": missing})
     replayed = ((REPLAYED_FROM, b'"events:0:1"'),)
-    assert rig.append(rig.owner.key.encoded(), value, replayed) == "refused late_filler"
+    assert rig.append(rig.owner.key.encoded(), value, replayed) == "rejected late_filler"
     assert rig.row_of(rig.owner).producers == before.producers
     value = rig.owner.event_bytes("session_activity", {"producer_seq": missing})
     assert rig.append(rig.owner.key.encoded(), value, replayed) == "applied"

@@ -1,4 +1,4 @@
-"""What events come to for the artifacts that they name, under rules 2."""
+"""What events come to for the artifacts that they name."""
 
 from typing import Any
 
@@ -78,13 +78,13 @@ def test_an_artifact_is_created_filled_completed_deleted_and_purged(run_id: str 
 def test_a_chunk_continues_or_repeats_what_there_is() -> None:
     rig = ArtifactRig()
     rig.bring_to("open")
-    assert rig.artifact("chunk_appended", offset=1, length=5) == "refused invalid_value"
+    assert rig.artifact("chunk_appended", offset=1, length=5) == "rejected invalid_value"
     assert rig.audits()[-1].reason == "the chunk begins at 1, but the artifact has 0 bytes"
     assert rig.artifact("chunk_appended", offset=0, length=5) == "applied"
-    assert rig.artifact("chunk_appended", offset=6, length=5) == "refused invalid_value"
+    assert rig.artifact("chunk_appended", offset=6, length=5) == "rejected invalid_value"
     assert rig.artifact("chunk_appended", offset=3, length=4) == "applied"  # written again after a crash
     assert rig.row().size_bytes == 7
-    assert rig.artifact("completed", size_bytes=9) == "refused invalid_value"
+    assert rig.artifact("completed", size_bytes=9) == "rejected invalid_value"
     assert rig.row().state == "open"
     assert rig.artifact("completed", size_bytes=7) == "applied"
 
@@ -100,7 +100,7 @@ def test_without_chunks_an_artifact_has_any_size() -> None:
 def test_a_hash_has_64_digits(sha256: str) -> None:
     rig = ArtifactRig()
     rig.bring_to("open")
-    assert rig.artifact("completed", sha256=sha256) == "refused invalid_value"
+    assert rig.artifact("completed", sha256=sha256) == "rejected invalid_value"
     assert rig.row().state == "open"
 
 
@@ -135,12 +135,12 @@ def test_what_is_said_twice_is_the_same(state: str, event: str, fields: dict[str
     rig = ArtifactRig()
     rig.bring_to(state)
     before = rig.row()
-    assert rig.artifact(event, **fields) == "refused invalid_value"
+    assert rig.artifact(event, **fields) == "rejected invalid_value"
     assert rig.row() == before
 
 
 @pytest.mark.parametrize(
-    ("state", "refused"),
+    ("state", "rejected"),
     [
         ("open", ["purged"]),
         ("complete", ["chunk_appended", "purged"]),
@@ -148,22 +148,22 @@ def test_what_is_said_twice_is_the_same(state: str, event: str, fields: dict[str
         ("purged", ["created", "chunk_appended", "completed", "soft_deleted", "purged"]),
     ],
 )
-def test_any_other_pair_is_illegal(state: str, refused: list[str]) -> None:
+def test_any_other_pair_is_illegal(state: str, rejected: list[str]) -> None:
     rig = ArtifactRig()
     rig.bring_to(state)
     before = rig.row()
-    for event in refused:
-        assert rig.artifact(event) == "refused illegal_transition"
+    for event in rejected:
+        assert rig.artifact(event) == "rejected illegal_transition"
     assert rig.row() == before
 
 
 @pytest.mark.parametrize("event", ["chunk_appended", "completed", "soft_deleted", "purged"])
 def test_an_artifact_is_created_before_anything_else(event: str) -> None:
     rig = ArtifactRig()
-    assert rig.artifact(event) == "refused unknown_artifact"
+    assert rig.artifact(event) == "rejected unknown_artifact"
     assert rig.audits()[-1].reason == f"artifact_{event} of artifact f, which was not created"
     assert rig.artifact("created", None) == "applied"
-    assert rig.artifact(event) == "refused unknown_artifact"  # that one is the session's
+    assert rig.artifact(event) == "rejected unknown_artifact"  # that one is the session's
 
 
 def test_a_finished_run_takes_only_the_end_of_its_artifacts() -> None:
@@ -172,7 +172,7 @@ def test_a_finished_run_takes_only_the_end_of_its_artifacts() -> None:
     assert rig.say("run_completed") == "applied"
     finished = rig.finished_run()
     for event in ("created", "chunk_appended", "completed"):
-        assert rig.artifact(event) == "refused illegal_transition"
+        assert rig.artifact(event) == "rejected illegal_transition"
     assert rig.finished_run() == finished
     assert rig.artifact("soft_deleted") == "applied"
     assert rig.artifact("purged") == "applied"
@@ -181,8 +181,8 @@ def test_a_finished_run_takes_only_the_end_of_its_artifacts() -> None:
     assert rig.finished_run().entered_at == finished.entered_at
 
 
-def test_an_artifact_of_a_run_that_did_not_begin_is_refused() -> None:
-    assert ArtifactRig().artifact("created", "none") == "refused unknown_run"
+def test_an_artifact_of_a_run_that_did_not_begin_is_rejected() -> None:
+    assert ArtifactRig().artifact("created", "none") == "rejected unknown_run"
 
 
 def test_the_artifacts_of_a_detached_run_go_on_while_its_session_is_held() -> None:
@@ -192,7 +192,7 @@ def test_the_artifacts_of_a_detached_run_go_on_while_its_session_is_held() -> No
     assert rig.artifact("created") == "applied"
     assert rig.artifact("completed") == "applied"
     assert rig.row().state == "complete"
-    assert rig.artifact("completed", None) == "refused illegal_transition"
+    assert rig.artifact("completed", None) == "rejected illegal_transition"
     assert rig.row(None).state == "open"
 
 
@@ -206,7 +206,7 @@ def test_a_replayed_event_of_an_artifact_fills_no_gap() -> None:
     rig = ArtifactRig()
     missed = rig.agent.event_bytes("artifact_created", {"run_id": "r1"})
     assert rig.say("session_activity", None) == "applied"
-    assert rig.append(rig.agent.key.encoded(), missed, [(REPLAYED_FROM, b"1")]) == "refused late_filler"
+    assert rig.append(rig.agent.key.encoded(), missed, [(REPLAYED_FROM, b"1")]) == "rejected late_filler"
 
 
 def test_artifacts_vanish_with_their_run_or_session_and_cost_no_timer() -> None:
@@ -231,11 +231,11 @@ def test_artifacts_vanish_with_their_run_or_session_and_cost_no_timer() -> None:
 def test_a_row_of_an_artifact_has_the_bound_of_every_row() -> None:
     rig = ArtifactRig()
     rig.fold.load_position(rig.fold.position._replace(rules=rig.fold.position.rules._replace(row_bytes_max=8_000)))
-    assert rig.artifact("created", uri="file:///" + "x" * 9_000) == "refused state_too_large"
+    assert rig.artifact("created", uri="file:///" + "x" * 9_000) == "rejected state_too_large"
     assert "the artifact's row would have" in rig.audits()[-1].reason
     uri = "file:///" + "x" * 5_000
     assert rig.artifact("created", uri=uri) == "applied"
     rules, size = rig.fold.position.rules, len(rig.artifact_key()) + len(encode_record(rig.row()))
-    for limit, outcome in ((size - 1, "refused state_too_large"), (size, "applied")):
+    for limit, outcome in ((size - 1, "rejected state_too_large"), (size, "applied")):
         rig.fold.load_position(rig.fold.position._replace(rules=rules._replace(row_bytes_max=limit)))
         assert rig.artifact("created", artifact_id="g", uri=uri) == outcome

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from sessionary.schemas.ids import run_key
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.schemas.types import ClockRepair, ErrorInfo
 from sessionary.stream_processors.core.children.call import CallLabel, CallRows
 from sessionary.stream_processors.core.model import LogRecord
@@ -17,19 +17,19 @@ from tests.support.event_factory import TICK
 
 def test_a_call_without_a_side_effect_may_be_tried_again() -> None:
     rig = ChildRig()
-    (told,) = rig.lose(side_effect=False)
+    (reported,) = rig.lose(side_effect=False)
     row = rig.ended()
     assert (row.state, row.error, row.resolved_by, row.entered_at) == ("unknown", None, None, rig.at)
     assert (rig.open_run().state, rig.open_run().unresolved_calls) == ("running", 0)
-    assert (told.kind, told.event_type, told.event_id) == ("tool_call", "tool_call_unknown", None)
-    assert (told.from_state, told.to_state, told.reason_code) == ("Active", "Active", "tool_call_limit")
-    assert told.reason == "Tool call unknown after 1s: no outcome of pay was reported within its limit"
-    assert (told.run_id, told.tool_name, told.idem_key) == ("r1", "pay", "k")
-    assert (told.from_call_state, told.to_call_state) == ("running", "unknown")
-    assert (told.due_at, told.fired_at, told.user_id) == (rig.at * 1_000, rig.at * 1_000, "u1")
-    assert told.audit_seq == rig.row_of(rig.agent).audit_seq
-    assert rig.call("started", 1, side_effect=False) == "refused invalid_value"
-    assert rig.call("started", 2, side_effect=True) == "refused call_unresolved"
+    assert (reported.kind, reported.event_type, reported.event_id) == ("tool_call", "tool_call_unknown", None)
+    assert (reported.from_state, reported.to_state, reported.reason_code) == ("Active", "Active", "tool_call_limit")
+    assert reported.reason == "Tool call unknown after 1s: no outcome of pay was reported within its limit"
+    assert (reported.run_id, reported.tool_name, reported.idem_key) == ("r1", "pay", "k")
+    assert (reported.from_call_state, reported.to_call_state) == ("running", "unknown")
+    assert (reported.due_at, reported.fired_at, reported.user_id) == (rig.at * 1_000, rig.at * 1_000, "u1")
+    assert reported.audit_seq == rig.row_of(rig.agent).audit_seq
+    assert rig.call("started", 1, side_effect=False) == "rejected invalid_value"
+    assert rig.call("started", 2, side_effect=True) == "rejected call_unresolved"
     assert rig.call("started", 2, side_effect=False) == "applied"
     assert rig.running().try_number == 2
 
@@ -47,16 +47,16 @@ def test_an_unknown_call_with_a_side_effect_holds_its_run_until_it_is_resolved()
         *("paused", "call_unresolved", 1, rig.at),
     )
     assert row.last_event_at == heard
-    assert rig.say("run_resumed") == "refused call_unresolved"
-    assert rig.call("started", 2, side_effect=False) == "refused illegal_transition"
+    assert rig.say("run_resumed") == "rejected call_unresolved"
+    assert rig.call("started", 2, side_effect=False) == "rejected illegal_transition"
     rig.at += 5
     assert rig.resolve(result_json="7") == "applied"
     done = rig.ended()
     assert (done.state, done.result_json, done.resolved_by, done.entered_at) == ("succeeded", "7", "eve", rig.at)
-    (told,) = rig.audits()
-    assert (told.kind, told.event_type, told.reason_code) == ("run", "run_resumed", "call_resolved")
-    assert told.reason == "Run resumed: the outcome of all its calls is known"
-    assert told.event_id is not None
+    (reported,) = rig.audits()
+    assert (reported.kind, reported.event_type, reported.reason_code) == ("run", "run_resumed", "call_resolved")
+    assert reported.reason == "Run resumed: the outcome of all its calls is known"
+    assert reported.event_id is not None
     row = rig.open_run()
     assert (row.state, row.reason_code, row.unresolved_calls, row.entered_at) == (
         *("running", "call_resolved", 0, rig.at),
@@ -67,8 +67,8 @@ def test_an_unknown_call_with_a_side_effect_holds_its_run_until_it_is_resolved()
 def test_a_resolution_that_found_no_effect_lets_the_call_be_tried_again() -> None:
     rig = ChildRig()
     rig.lose()
-    assert rig.resolve("UNKNOWN") == "refused invalid_value"
-    assert rig.resolve("failed", tool_name="other") == "refused invalid_value"
+    assert rig.resolve("UNKNOWN") == "rejected invalid_value"
+    assert rig.resolve("failed", tool_name="other") == "rejected invalid_value"
     assert rig.resolve("failed", result_json="1") == "applied"
     row = rig.ended()
     assert row.error == ErrorInfo("retryable", "resolved_failed", "eve found that the call had no effect")
@@ -81,13 +81,13 @@ def test_a_resolution_that_found_no_effect_lets_the_call_be_tried_again() -> Non
 def test_the_caller_may_answer_late(event: str, fields: dict[str, Any]) -> None:
     rig = ChildRig()
     rig.lose()
-    assert rig.call(event, 2, **fields) == "refused invalid_value"
+    assert rig.call(event, 2, **fields) == "rejected invalid_value"
     if event == "failed":
-        assert rig.call(event, error=UNCLEAR) == "refused missing_error_class"
+        assert rig.call(event, error=UNCLEAR) == "rejected missing_error_class"
     assert rig.call(event, **fields) == "applied"
     assert (rig.ended().state, rig.ended().resolved_by) == (event, None)
     assert (rig.open_run().state, rig.open_run().unresolved_calls) == ("running", 0)
-    assert rig.resolve() == "refused illegal_transition"
+    assert rig.resolve() == "rejected illegal_transition"
 
 
 def test_a_run_waits_for_all_of_its_unknown_calls() -> None:
@@ -98,7 +98,7 @@ def test_a_run_waits_for_all_of_its_unknown_calls() -> None:
     assert [record.kind for record in rig.audits()] == ["tool_call", "run", "tool_call"]
     assert rig.resolve() == "applied"
     assert (rig.open_run().state, rig.open_run().unresolved_calls) == ("paused", 1)
-    assert rig.say("run_resumed") == "refused call_unresolved"
+    assert rig.say("run_resumed") == "rejected call_unresolved"
     assert rig.resolve(idem_key="other") == "applied"
     assert rig.open_run().state == "running"
 
@@ -133,7 +133,7 @@ def test_a_failed_run_is_not_resumed_before_its_calls_are_resolved() -> None:
     rig.lose()
     assert rig.say("run_failed", error=FATAL) == "applied"
     assert rig.finished_run().unresolved_calls == 1
-    assert rig.say("run_resumed", actor="eve") == "refused call_unresolved"
+    assert rig.say("run_resumed", actor="eve") == "rejected call_unresolved"
     before = rig.finished_run()
     assert rig.resolve() == "applied"
     assert rig.finished_run() == before._replace(run_seq=before.run_seq + 1, last_event_at=rig.at, unresolved_calls=0)
@@ -143,10 +143,10 @@ def test_a_failed_run_is_not_resumed_before_its_calls_are_resolved() -> None:
 
 def test_a_call_of_a_session_holds_nothing() -> None:
     rig = ChildRig()
-    (told,) = rig.lose(None)
-    assert (told.kind, told.run_id) == ("tool_call", None)
+    (reported,) = rig.lose(None)
+    assert (reported.kind, reported.run_id) == ("tool_call", None)
     assert (rig.open_run().state, rig.open_run().unresolved_calls) == ("running", 0)
-    assert rig.call("started", 2, None, side_effect=False) == "refused call_unresolved"
+    assert rig.call("started", 2, None, side_effect=False) == "rejected call_unresolved"
     assert rig.resolve(run_id=None) == "applied"
     assert rig.ended(None).resolved_by == "eve"
 
@@ -172,7 +172,7 @@ def test_the_calls_of_a_run_vanish_with_it_and_those_of_a_session_with_that() ->
     assert rig.fold.live == 3
     assert rig.send(rig.agent, "session_terminated", reason="closed") == "applied"
     session = rig.agent.key.encoded()
-    while not isinstance(rig.fold.rows.get(session), Gravestone):
+    while not isinstance(rig.fold.rows.get(session), Tombstone):
         rig.leap(4_000)
     assert rig.call_row(None) is rig.call_row(None, "done") is None
     assert rig.fold.children(session) == []
@@ -193,7 +193,7 @@ def test_after_its_session_was_archived_a_call_becomes_unknown_without_a_record(
     assert rig.call("started", limit_ms=10**7) == "applied"
     assert rig.say("run_completed") == "applied"
     assert rig.send(rig.agent, "session_terminated", reason="closed") == "applied"
-    while not isinstance(rig.fold.rows.get(rig.agent.key.encoded()), Gravestone):
+    while not isinstance(rig.fold.rows.get(rig.agent.key.encoded()), Tombstone):
         rig.leap(4_000)
     grave = rig.fold.rows[rig.agent.key.encoded()]
     rig.fold.load_position(rig.fold.position._replace(clock_ms=rig.running().due_at - 1_000))
@@ -223,7 +223,7 @@ def test_a_run_that_comes_again_has_no_calls_of_before() -> None:
     outcome = rig.append_batch(
         *(LogRecord(rig.offset + n, rig.at, key, value) for n, value in enumerate((started, called)))
     )
-    assert outcome.refusals == []
+    assert outcome.rejections == []
     assert outcome.rows[rig.call_key()] is None
     assert rig.fold.children(run_key(*rig.agent.key, "r1")) == [rig.call_key(idem_key="k2")]
 
@@ -250,7 +250,7 @@ def test_failing_rows_of_calls_leave_all_rows_as_before(method: str) -> None:
         raise RuntimeError("a fault of the rows")
 
     with patch.object(CallRows, method, fail):
-        assert rig.call("failed", error=RETRYABLE) == "refused internal_error"
+        assert rig.call("failed", error=RETRYABLE) == "rejected internal_error"
     assert (dict(rig.fold.rows), rig.fold.live) == (rows, live)
 
 

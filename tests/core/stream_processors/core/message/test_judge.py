@@ -1,4 +1,4 @@
-"""What messages come to for the conversation of their session, under rules 2."""
+"""What messages come to for the conversation of their session."""
 
 from typing import Any
 
@@ -50,8 +50,8 @@ def test_turns_are_numbered_in_the_order_of_the_log() -> None:
     assert rig.turns == 2
     row = MessageState(*rig.agent.key, 1, None, "agent-1", "billing", "user", None, rig.at - 10, "hello")
     assert rig.turn(1) == row
-    told = row._replace(turn=2, run_id="r1", role="tool", name="search", at=rig.at, content=None, artifact_id="f1")
-    assert rig.turn(2) == told
+    reported = row._replace(turn=2, run_id="r1", role="tool", name="search", at=rig.at, content=None, artifact_id="f1")
+    assert rig.turn(2) == reported
 
 
 def test_an_empty_run_id_names_no_run() -> None:
@@ -69,14 +69,14 @@ def test_two_clients_share_the_numbers() -> None:
     assert [rig.turn(number).content for number in (1, 2, 3)] == ["a", "b", "c"]
 
 
-def test_a_duplicate_or_refused_message_takes_no_turn() -> None:
+def test_a_duplicate_or_rejected_message_takes_no_turn() -> None:
     rig = MessageRig()
     assert rig.message() == "applied"
     again = rig.agent.event_bytes("message_appended", {"producer_seq": rig.agent.seq})
     assert rig.append(rig.agent.key.encoded(), again) == "duplicate"
-    assert rig.message("x" * (MESSAGE_CHARACTERS_MAX + 1)) == "refused invalid_value"
+    assert rig.message("x" * (MESSAGE_CHARACTERS_MAX + 1)) == "rejected invalid_value"
     assert rig.audits()[-1].reason == "content has 16385 characters, more than 16384: send it as an artifact"
-    assert rig.message(run_id="none") == "refused unknown_run"
+    assert rig.message(run_id="none") == "rejected unknown_run"
     assert rig.turns == 1
     assert rig.message("é" * MESSAGE_CHARACTERS_MAX) == "applied"
     assert rig.turn(2).content == "é" * MESSAGE_CHARACTERS_MAX
@@ -87,13 +87,13 @@ def test_a_message_of_a_detached_run_is_a_turn_also_while_its_session_is_held() 
     assert rig.say("session_paused", None) == "applied"
     clocks = rig.row_of(rig.agent).last_work_at
     rig.at += 5
-    assert rig.message() == "refused illegal_transition"
+    assert rig.message() == "rejected illegal_transition"
     assert rig.message("from the run", "r1") == "applied"
     assert (rig.turns, rig.turn(1).run_id, rig.turn(1).content) == (1, "r1", "from the run")
     assert rig.row_of(rig.agent).last_work_at == clocks
     assert rig.found().last_event_at == rig.at
     assert rig.say("run_completed") == "applied"
-    assert rig.message("too late", "r1") == "refused illegal_transition"
+    assert rig.message("too late", "r1") == "rejected illegal_transition"
 
 
 def test_a_replayed_message_that_fills_its_gap_is_the_next_turn() -> None:
@@ -102,13 +102,13 @@ def test_a_replayed_message_that_fills_its_gap_is_the_next_turn() -> None:
     too_long = rig.agent.event_bytes("message_appended", content="x" * (MESSAGE_CHARACTERS_MAX + 1))
     assert rig.message("later") == "applied"
     rig.at += 5
-    assert rig.append(rig.agent.key.encoded(), missed) == "refused late_filler"
+    assert rig.append(rig.agent.key.encoded(), missed) == "rejected late_filler"
     assert rig.append(rig.agent.key.encoded(), missed, REPLAYED) == "applied"
     assert [line.kind for line in rig.audits()] == ["gap_filled"]
     assert (rig.turns, rig.turn(1).content, rig.turn(2).content) == (2, "later", "missed")
     assert rig.turn(2).at == rig.at
     assert rig.append(rig.agent.key.encoded(), missed, REPLAYED) == "duplicate"
-    assert rig.append(rig.agent.key.encoded(), too_long, REPLAYED) == "refused late_filler"
+    assert rig.append(rig.agent.key.encoded(), too_long, REPLAYED) == "rejected late_filler"
     assert rig.turns == 2
     assert rig.message("next") == "applied"
     assert rig.turn(3).content == "next"
@@ -142,13 +142,13 @@ def test_a_row_of_a_turn_has_the_bound_of_every_row() -> None:
     rig = MessageRig()
     rules = rig.fold.position.rules._replace(row_bytes_max=20_000)
     rig.fold.load_position(rig.fold.position._replace(rules=rules))
-    assert rig.message("é" * 12_000) == "refused state_too_large"
+    assert rig.message("é" * 12_000) == "rejected state_too_large"
     assert "the message's row would have" in rig.audits()[-1].reason
     assert rig.turns == 0
     assert rig.message("e" * 12_000) == "applied"
     key = message_key(rig.agent.key.encoded(), 2)  # turns 1 and 2 differ in no length
     size = len(key) + len(encode_record(rig.turn(1)))
-    for limit, outcome in ((size - 1, "refused state_too_large"), (size, "applied")):
+    for limit, outcome in ((size - 1, "rejected state_too_large"), (size, "applied")):
         rig.fold.load_position(rig.fold.position._replace(rules=rules._replace(row_bytes_max=limit)))
         assert rig.message("e" * 12_000) == outcome
     assert rig.turns == 2

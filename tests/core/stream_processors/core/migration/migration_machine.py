@@ -34,7 +34,7 @@ OPERATOR = "control-api"
 # Silence, hold, grace and answers may all end while a migration stands.
 LIMITS = Limits(max_duration_ms=10**9, idle_ms=10**9, hold_ms=50_000, grace_ms=40_000, override=True)
 ANSWER_MS = 20_000
-TICKS_MS = 4_000  # no hole
+TICKS_MS = 4_000  # no outage
 FAILURE = ErrorInfo("retryable", "busy", "later")
 AFTER_END = 3
 TTLS_MS = (5_000, 30_000, 45_000)
@@ -150,10 +150,12 @@ class MigrationMachine(RuleBasedStateMachine):
     def take(self, said: Said | None, event_id: str, verdict: str) -> None:
         """Tell the account what an event, or a tick, has come to."""
         row, lines = self.rig.row_of(self.agent), self.lines()
-        told = [Line(line.kind, line.event_id, line.epoch, line.owner_service, line.migration_step) for line in lines]
+        reported = [
+            Line(line.kind, line.event_id, line.epoch, line.owner_service, line.migration_step) for line in lines
+        ]
         letters = [] if self.rig.outcome is None else self.rig.outcome.records_on("rejected")
         after = (row.epoch, row.owner_service, row.version, row.state_json)
-        self.account.take(Step(said, event_id, verdict, told, [letter.reason for _, letter in letters], *after))
+        self.account.take(Step(said, event_id, verdict, reported, [letter.reason for _, letter in letters], *after))
         ends = [line for line in lines if line.migration_step in ("completed", "aborted")]
         self.ends += [(line.migration_id, line.reason_code) for line in ends]
         self.reached.update(f"end: {line.reason_code}" for line in ends)
@@ -263,7 +265,7 @@ class MigrationMachine(RuleBasedStateMachine):
         self.say("end_call", who, off, key=key, succeeded=succeeds, operator=False)
 
     @rule(key=KEYS, who=st.sampled_from(("owner", "target")))
-    def tell_success_twice(self, key: str = "order", who: str = "owner") -> None:
+    def report_success_twice(self, key: str = "order", who: str = "owner") -> None:
         """Call a tool; two processes tell its success."""
         self.start_call(key=key)
         self.end_call(key=key)

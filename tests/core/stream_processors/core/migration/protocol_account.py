@@ -77,8 +77,8 @@ class ProtocolAccount:
             self._accepted = max(self._accepted, step.said.epoch)
 
     def _check_owners(self, step: Step) -> Iterator[str]:
-        told = [(line.epoch, line.owner) for line in step.lines if line.owner is not None]
-        for epoch, owner in (*told, (step.epoch, step.owner)):
+        reported = [(line.epoch, line.owner) for line in step.lines if line.owner is not None]
+        for epoch, owner in (*reported, (step.epoch, step.owner)):
             if self._owners.setdefault(epoch, owner) != owner:
                 yield f"epoch {epoch} is {owner}'s, after {self._owners[epoch]}"
 
@@ -101,19 +101,19 @@ class ProtocolAccount:
 
     def _check_audits(self, step: Step) -> Iterator[str]:
         """A beat is never audited; lateness is once in an epoch."""
-        refusals = [line for line in step.lines if line.kind == "refusal"]
-        self._audited.update(line.event_id or "" for line in refusals)
-        wanted, reason = 0, step.verdict.removeprefix("refused ")
+        rejections = [line for line in step.lines if line.kind == "rejection"]
+        self._audited.update(line.event_id or "" for line in rejections)
+        wanted, reason = 0, step.verdict.removeprefix("rejected ")
         is_beat = step.said is not None and step.said.kind == "beat"
         if reason != step.verdict and not is_beat:
-            is_told = reason == "late" and step.epoch in self._late_epochs
-            wanted = 0 if is_told else 1
+            is_reported = reason == "late" and step.epoch in self._late_epochs
+            wanted = 0 if is_reported else 1
             if reason == "late":
                 self._late_epochs.add(step.epoch)
             if list(step.letters) != [reason]:
                 yield f"{step.said}: the letters are {step.letters}, the verdict is {step.verdict}"
-        if len(refusals) != wanted or self._audited[step.event_id] > 1:
-            yield f"{step.said}, {step.verdict}: {len(refusals)} audit records instead of {wanted}"
+        if len(rejections) != wanted or self._audited[step.event_id] > 1:
+            yield f"{step.said}, {step.verdict}: {len(rejections)} audit records instead of {wanted}"
 
     def _check_successes(self, step: Step) -> Iterator[str]:
         said = step.said

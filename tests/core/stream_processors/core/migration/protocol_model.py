@@ -2,7 +2,7 @@
 
 An account of its own: it imports nothing of the product, and nothing of the oracle. It computes all
 that services, operators and the time of an offer do. The clocks of a session are none of the
-protocol's; the model is told when one has fired.
+protocol's; the model is reported when one has fired.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class ProtocolModel:
         self.is_asking = False
         self.calls: dict[str, tuple[str, int]] = {}  # state and number of the last try, by key
         self.owner_heard_ms = now_ms
-        self.fenced: set[tuple[int, str]] = set()  # who was refused a beat of a past epoch, by epoch
+        self.fenced: set[tuple[int, str]] = set()  # who was rejected a beat of a past epoch, by epoch
 
     def judge(self, said: Said, now_ms: int) -> str:
         """Return the verdict on an event, and take it if it applies."""
@@ -68,7 +68,7 @@ class ProtocolModel:
         if not objection:
             objection = getattr(self, f"_{said.kind}")(said, now_ms)
         if objection:
-            return "fenced beat" if self._is_known_beat(said, objection) else f"refused {objection}"
+            return "fenced beat" if self._is_known_beat(said, objection) else f"rejected {objection}"
         if said.service == self.owner:
             self.owner_heard_ms = now_ms
         return "applied"
@@ -247,8 +247,8 @@ class ProtocolModel:
 
     def _start_call(self, said: Said, now_ms: int) -> str:
         state, tries = self.calls.get(said.key, ("", 0))
-        refusals = {"running": "call_in_progress", "succeeded": "call_succeeded", "unknown": "call_unresolved"}
-        if objection := self._object_to_state("Active") or refusals.get(state, ""):
+        rejections = {"running": "call_in_progress", "succeeded": "call_succeeded", "unknown": "call_unresolved"}
+        if objection := self._object_to_state("Active") or rejections.get(state, ""):
             return objection
         self.calls[said.key] = ("running", tries + 1)
         return ""

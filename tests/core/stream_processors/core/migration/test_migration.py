@@ -66,7 +66,7 @@ def test_a_session_moves_in_four_steps() -> None:
     assert stage.send(stage.target, "migration_loaded") == "applied"
     assert stage.lines() == [("T04", "migration"), ("prepared", "prepared")]
     assert [request.step for request in stage.requests()] == ["prepared"]
-    assert stage.rig.send(stage.owner, "session_activity") == "refused illegal_transition"
+    assert stage.rig.send(stage.owner, "session_activity") == "rejected illegal_transition"
     assert stage.accept() == "applied"
     assert stage.lines() == [("completed", "migrated"), ("T05", "migrated")]
     row = stage.rig.row_of(stage.owner)
@@ -82,9 +82,9 @@ def test_nothing_of_the_former_owner_is_accepted_afterwards() -> None:
     stage.prepare()
     assert stage.accept() == "applied"
     stale = stage.owner.event_bytes("session_activity", {"epoch": 1})
-    assert stage.rig.append(stage.owner.key.encoded(), stale) == "refused stale_epoch"
-    assert stage.send(stage.owner, "terminated") == "refused not_owner"
-    assert stage.rig.send(stage.owner, "state_updated", base_version=1, new_version=2) == "refused not_member"
+    assert stage.rig.append(stage.owner.key.encoded(), stale) == "rejected stale_epoch"
+    assert stage.send(stage.owner, "terminated") == "rejected not_owner"
+    assert stage.rig.send(stage.owner, "state_updated", base_version=1, new_version=2) == "rejected not_member"
     assert stage.rig.send(stage.target, "state_updated", base_version=1, new_version=2) == "applied"
 
 
@@ -102,15 +102,15 @@ def test_the_former_owner_is_asked_to_clean_up_and_its_answer_is_taken() -> None
 def test_a_target_with_another_state_looks_again_and_the_third_time_ends_it() -> None:
     stage = Stage()
     stage.prepare()
-    assert stage.accept(version=7) == "refused migration_moved"
-    assert stage.accept(content_hash="0" * 64) == "refused migration_moved"
+    assert stage.accept(version=7) == "rejected migration_moved"
+    assert stage.accept(content_hash="0" * 64) == "rejected migration_moved"
     assert stage.migration is not None
     assert stage.migration.mismatches == 2
-    assert stage.accept(version=0) == "refused migration_moved"
+    assert stage.accept(version=0) == "rejected migration_moved"
     assert stage.lines() == [("aborted", "state_differs"), ("T05", "migration_aborted"), (None, "migration_moved")]
     row = stage.rig.row_of(stage.owner)
     assert (row.state, row.owner_service, row.epoch) == ("Active", "billing", 1)
-    assert stage.accept() == "refused unknown_migration"
+    assert stage.accept() == "rejected unknown_migration"
 
 
 def test_the_hold_has_a_snapshot_of_the_committed_state() -> None:
@@ -138,13 +138,13 @@ def test_time_ends_a_migration_and_its_reason_tells_how_far_it_was(is_prepared: 
     if is_prepared:
         assert stage.send(stage.target, "migration_loaded") == "applied"
     assert stage.rig.advance(4_999) == []
-    told = ["None expired", "T05 migration_aborted"] if is_prepared else ["None target_silent"]
-    assert stage.rig.advance(1) == told
+    reported = ["None expired", "T05 migration_aborted"] if is_prepared else ["None target_silent"]
+    assert stage.rig.advance(1) == reported
     row = stage.rig.row_of(stage.owner)
     assert (row.state, row.epoch, stage.migration) == ("Active", 1, None)
     assert row.migration is not None
     assert row.migration.reason_code == ("expired" if is_prepared else "target_silent")
-    assert stage.accept() == "refused unknown_migration"
+    assert stage.accept() == "rejected unknown_migration"
     assert stage.rig.send(stage.owner, "session_activity") == "applied"
 
 
@@ -163,7 +163,7 @@ def test_a_session_in_timeout_stays_there_until_it_is_accepted() -> None:
     assert stage.rig.advance(60_000) == ["T06 inactive"]
     stage.prepare()
     assert stage.rig.row_of(stage.owner).state == "Timeout"
-    assert stage.send(stage.owner, "resumed") == "refused migration_open"
+    assert stage.send(stage.owner, "resumed") == "rejected migration_open"
     assert stage.accept() == "applied"
     assert stage.lines() == [("completed", "migrated"), ("T07", "migrated")]
     row = stage.rig.row_of(stage.owner)
@@ -175,7 +175,7 @@ def test_grace_goes_on_while_a_session_in_timeout_is_prepared() -> None:
     assert stage.rig.advance(60_000) == ["T06 inactive"]
     stage.prepare()
     assert stage.rig.advance(20_000) == ["T08 timeout_cleanup", "None session_ended"]
-    assert stage.accept() == "refused unknown_migration"
+    assert stage.accept() == "rejected unknown_migration"
 
 
 def test_a_paused_session_moves_and_stays_paused() -> None:
@@ -183,7 +183,7 @@ def test_a_paused_session_moves_and_stays_paused() -> None:
     assert stage.send(stage.owner, "paused", kind="review") == "applied"
     stage.prepare()
     assert stage.lines() == [("prepared", "prepared")]
-    assert stage.send(stage.owner, "resumed") == "refused migration_open"
+    assert stage.send(stage.owner, "resumed") == "rejected migration_open"
     assert stage.accept() == "applied"
     row = stage.rig.row_of(stage.owner)
     assert (row.state, row.reason_code, row.owner_service, row.epoch) == ("Paused", "review", TARGET, 2)
@@ -197,7 +197,7 @@ def test_a_question_that_expires_while_its_session_is_prepared_ends_the_migratio
     stage.prepare()
     assert stage.rig.advance(5_000) == ["T05 expired", "None session_resumed"]
     assert stage.rig.row_of(stage.owner).state == "Active"
-    assert stage.accept() == "refused unknown_migration"
+    assert stage.accept() == "rejected unknown_migration"
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])
@@ -223,15 +223,15 @@ def test_the_end_of_the_session_ends_a_migration() -> None:
 def test_who_may_send_which_step() -> None:
     stage = Stage()
     stranger = EventFactory(service="stranger", producer="x")
-    assert stage.send(stranger, "migration_offered") == "refused not_owner"
+    assert stage.send(stranger, "migration_offered") == "rejected not_owner"
     assert stage.rig.last_audits()[0].security
     assert stage.send(stranger, "migration_offered", as_operator=True) == "applied"
-    assert stage.send(stranger, "migration_loaded") == "refused not_owner"
-    assert stage.send(stage.owner, "migration_loaded") == "refused not_owner"
-    assert stage.send(stranger, "migration_aborted", migration_id="m1") == "refused not_owner"
+    assert stage.send(stranger, "migration_loaded") == "rejected not_owner"
+    assert stage.send(stage.owner, "migration_loaded") == "rejected not_owner"
+    assert stage.send(stranger, "migration_aborted", migration_id="m1") == "rejected not_owner"
     assert stage.send(stage.target, "migration_aborted", migration_id="m1", reason="full") == "applied"
     assert stage.lines() == [("aborted", "declined")]
-    assert stage.send(stage.owner, "migration_completed") == "refused processor_only"
+    assert stage.send(stage.owner, "migration_completed") == "rejected processor_only"
 
 
 @pytest.mark.parametrize(
@@ -245,24 +245,24 @@ def test_who_may_send_which_step() -> None:
     ],
 )
 def test_what_cannot_be_offered(fields: dict[str, object], reason: str) -> None:
-    assert Stage().offer(**fields) == f"refused {reason}"
+    assert Stage().offer(**fields) == f"rejected {reason}"
 
 
 def test_a_session_has_one_migration_at_a_time() -> None:
     stage = Stage()
     assert stage.offer() == "applied"
-    assert stage.offer(migration_id="m2") == "refused migration_open"
-    assert stage.send(stage.target, "migration_loaded", migration_id="m2") == "refused unknown_migration"
-    assert stage.accept() == "refused illegal_transition"  # not prepared yet
+    assert stage.offer(migration_id="m2") == "rejected migration_open"
+    assert stage.send(stage.target, "migration_loaded", migration_id="m2") == "rejected unknown_migration"
+    assert stage.accept() == "rejected illegal_transition"  # not prepared yet
     assert stage.send(stage.target, "migration_loaded") == "applied"
-    assert stage.send(stage.target, "migration_loaded") == "refused illegal_transition"
+    assert stage.send(stage.target, "migration_loaded") == "rejected illegal_transition"
 
 
 def test_an_idle_session_cannot_be_offered() -> None:
     stage = Stage()
     other = EventFactory("t")
     assert stage.rig.send(other, "session_created") == "applied"
-    assert stage.rig.send(other, "session_migration_offered") == "refused illegal_transition"
+    assert stage.rig.send(other, "session_migration_offered") == "rejected illegal_transition"
 
 
 def test_an_offer_keeps_no_silent_session_alive() -> None:
@@ -274,7 +274,7 @@ def test_an_offer_keeps_no_silent_session_alive() -> None:
 
 def test_an_operator_may_take_over_although_the_owner_is_alive() -> None:
     stage = Stage()
-    assert stage.send(stage.target, "taken_over") == "refused owner_alive"
+    assert stage.send(stage.target, "taken_over") == "rejected owner_alive"
     assert stage.send(stage.target, "taken_over", as_operator=True, reason="it sends nonsense") == "applied"
     assert stage.rig.row_of(stage.owner).owner_service == TARGET
     (record,) = stage.rig.last_audits()
@@ -294,7 +294,7 @@ def test_an_operator_may_claim_in_each_state_but_the_last_two(state: str) -> Non
     elif state in (ways := {"Paused": "session_paused", "Error": "session_errored"}):
         assert rig.send(owner, ways[state]) == "applied"
     other = EventFactory(service=TARGET, producer="q")
-    assert rig.send(other, "session_taken_over") == "refused owner_alive"
+    assert rig.send(other, "session_taken_over") == "rejected owner_alive"
     assert rig.send(other, "session_taken_over", as_operator=True) == "applied"
     row = rig.row_of(owner)
     assert (row.state, row.owner_service, row.epoch) == (state, TARGET, 2)
@@ -307,7 +307,7 @@ def test_a_session_whose_snapshot_would_not_fit_into_its_row_is_not_held() -> No
     changed: dict[str, Any] = {"base_version": 1, "new_version": 2, "state_json": content}
     assert stage.rig.send(stage.owner, "state_updated", **changed) == "applied"
     assert stage.offer() == "applied"
-    with pytest.raises(AssertionError, match="refused state_too_large"):  # the oracle knows no sizes
+    with pytest.raises(AssertionError, match="rejected state_too_large"):  # the oracle knows no sizes
         stage.send(stage.target, "migration_loaded")
     row = stage.rig.row_of(stage.owner)
     assert (row.state, stage.migration and stage.migration.step) == ("Active", "offered")
@@ -321,7 +321,7 @@ def test_a_prepared_session_takes_no_content(event_type: str, is_paused: bool) -
         assert stage.send(stage.owner, "paused") == "applied"
     stage.prepare()
     head = stage.rig.row_of(stage.owner).snapshot
-    assert stage.rig.send(stage.owner, event_type) == "refused illegal_transition"
+    assert stage.rig.send(stage.owner, event_type) == "rejected illegal_transition"
     assert stage.accept() == "applied"
     assert stage.rig.row_of(stage.owner).snapshot == head, "it is what the target has read"
 
@@ -339,12 +339,12 @@ def test_a_session_whose_maximum_duration_is_over_cannot_be_offered() -> None:
     stage = Stage(max_duration_ms=60_000)
     stage.rig.advance(60_000)
     assert stage.rig.row_of(stage.owner).state == "Timeout"
-    assert stage.offer() == "refused max_duration_exceeded"
+    assert stage.offer() == "rejected max_duration_exceeded"
 
 
 def test_the_id_of_a_migration_is_not_used_twice() -> None:
     stage = Stage()
     stage.prepare()
     assert stage.send(stage.owner, "migration_aborted", migration_id="m1") == "applied"
-    assert stage.offer() == "refused invalid_value"
+    assert stage.offer() == "rejected invalid_value"
     assert stage.offer(migration_id="m2") == "applied"

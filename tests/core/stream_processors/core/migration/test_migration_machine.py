@@ -35,19 +35,19 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 # Reached even by few examples.
 OFTEN = {
     *(f"{kind}: applied" for kind in ("offer", "load", "accept", "abort", "claim", "write", "start_call", "end_call")),
-    *("offer: refused not_owner", "load: refused unknown_migration", "accept: refused migration_moved"),
-    *("claim: refused owner_alive", "again: duplicate"),
+    *("offer: rejected not_owner", "load: rejected unknown_migration", "accept: rejected migration_moved"),
+    *("claim: rejected owner_alive", "again: duplicate"),
     *(f"end: {why}" for why in ("migrated", "state_differs", "taken_over", "session_ended", "target_silent")),
     *(f"clock: {clock}" for clock in ("T06", "T08", "call", "migration")),
 }
 RARELY = {
     *(f"end: {why}" for why in ("expired", "called_off", "declined", "session_resumed")),
-    *(f"offer: refused {why}" for why in ("migration_open", "invalid_value", "illegal_transition")),
-    *(f"start_call: refused call_{why}" for why in ("in_progress", "succeeded", "unresolved")),
-    *(f"{kind}: refused {why}_epoch" for kind in ("load", "accept", "claim") for why in ("stale", "future")),
-    *("accept: refused not_owner", "accept: refused illegal_transition", "resume: refused question_open"),
-    "resume: refused migration_open",
-    *("clock: T05", "clock: T09", "beat: refused stale_epoch", "work: refused stale_epoch", "work: refused late"),
+    *(f"offer: rejected {why}" for why in ("migration_open", "invalid_value", "illegal_transition")),
+    *(f"start_call: rejected call_{why}" for why in ("in_progress", "succeeded", "unresolved")),
+    *(f"{kind}: rejected {why}_epoch" for kind in ("load", "accept", "claim") for why in ("stale", "future")),
+    *("accept: rejected not_owner", "accept: rejected illegal_transition", "resume: rejected question_open"),
+    "resume: rejected migration_open",
+    *("clock: T05", "clock: T09", "beat: rejected stale_epoch", "work: rejected stale_epoch", "work: rejected late"),
 }
 
 
@@ -67,7 +67,7 @@ def test_the_protocol_holds_in_many_more_examples() -> None:
     assert (OFTEN | RARELY) - run_machine(500, 50) == set()
 
 
-# Each invariant can fail: by what the account is told, and by a fault of the product.
+# Each invariant can fail: by what the account is reported, and by a fault of the product.
 
 WORK = Said("work", "billing", 1)
 ACCEPTANCE = Said("accept", "shipping", 1, version=1, content=hash_of("{}"))
@@ -79,9 +79,9 @@ def step(said: Said | None, verdict: str = "applied", **differs: Any) -> Step:
     return sound._replace(**differs)
 
 
-def refusal(reason: str, lines: int = 1, letters: int = 1, event_id: str = "e1") -> Step:
-    written = [Line("refusal", event_id, 1, "billing")] * lines
-    return step(WORK, f"refused {reason}", event_id=event_id, lines=written, letters=[reason] * letters)
+def rejection(reason: str, lines: int = 1, letters: int = 1, event_id: str = "e1") -> Step:
+    written = [Line("rejection", event_id, 1, "billing")] * lines
+    return step(WORK, f"rejected {reason}", event_id=event_id, lines=written, letters=[reason] * letters)
 
 
 def broken_by(*steps: Step) -> set[str]:
@@ -95,11 +95,11 @@ def test_what_is_sound_breaks_nothing() -> None:
     moved = step(ACCEPTANCE, lines=[Line("migration", "e1", 2, "shipping", "completed")], **MOVED)
     wrote = step(WORK._replace(kind="write", content="[]"), version=2, content="[]")
     done = step(Said("end_call", "billing", 1, key="k", succeeded=True))
-    refused = refusal("stale_epoch", event_id="e2")
-    late = refusal("late", event_id="e3"), refusal("late", lines=0, event_id="e4")
-    beat = step(WORK._replace(kind="beat"), "refused stale_epoch", letters=["stale_epoch"])
+    rejected = rejection("stale_epoch", event_id="e2")
+    late = rejection("late", event_id="e3"), rejection("late", lines=0, event_id="e4")
+    beat = step(WORK._replace(kind="beat"), "rejected stale_epoch", letters=["stale_epoch"])
     assert broken_by(step(WORK), done, moved, step(WORK._replace(epoch=2), **MOVED)) == set()
-    assert broken_by(refused, *late, beat, wrote) == set()
+    assert broken_by(rejected, *late, beat, wrote) == set()
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_what_is_sound_breaks_nothing() -> None:
         (HASHES, [step(ACCEPTANCE._replace(content=hash_of("[]")), **MOVED)]),
         (HASHES, [step(ACCEPTANCE._replace(version=2), **MOVED)]),
         (HASHES, [step(WORK._replace(kind="write", content="[]"))]),
-        (AUDITS, [refusal("late", lines=0)]),
-        (AUDITS, [refusal("stale_epoch", lines=2)]),
-        (AUDITS, [refusal("stale_epoch")] * 2),
-        (AUDITS, [refusal("stale_epoch", letters=0)]),
-        (AUDITS, [step(WORK, lines=[Line("refusal", "e1", 1, "billing")])]),
+        (AUDITS, [rejection("late", lines=0)]),
+        (AUDITS, [rejection("stale_epoch", lines=2)]),
+        (AUDITS, [rejection("stale_epoch")] * 2),
+        (AUDITS, [rejection("stale_epoch", letters=0)]),
+        (AUDITS, [step(WORK, lines=[Line("rejection", "e1", 1, "billing")])]),
         (SUCCESSES, [step(Said("end_call", "billing", 1, key="k", succeeded=True))] * 2),
     ],
 )
@@ -127,7 +127,7 @@ def test_each_invariant_can_be_broken_alone(name: str, steps: Sequence[Step]) ->
 
 
 def accept_past_epochs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "epoch_refusal", lambda *_: None)
+    patch.setattr(decide, "epoch_rejection", lambda *_: None)
 
 
 def raise_no_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -143,16 +143,16 @@ def accept_any_state(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(judge, "content_hash", lambda _: hash_of("{}!"))
 
 
-def audit_no_refusal(patch: pytest.MonkeyPatch) -> None:
-    right = decide._refuse_kept
+def audit_no_rejection(patch: pytest.MonkeyPatch) -> None:
+    right = decide._reject_kept
 
-    def refuse(*arguments: Any) -> Decision:
+    def reject(*arguments: Any) -> Decision:
         decision: Decision = right(*arguments)
-        *facts, refused = decision.facts
-        decision.facts = (*facts, refused._replace(audited=False))
+        *facts, rejected = decision.facts
+        decision.facts = (*facts, rejected._replace(audited=False))
         return decision
 
-    patch.setattr(decide, "_refuse_kept", refuse)
+    patch.setattr(decide, "_reject_kept", reject)
 
 
 def succeed_again(patch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ FAULTS: list[tuple[str, Fault, Story]] = [
     (OWNERS, raise_no_epoch, lambda machine: machine.go_on(3)),
     (COMMITS, accept_past_epochs, move_and_be_late),
     (HASHES, accept_any_state, accept_wrongly),
-    (AUDITS, audit_no_refusal, lambda machine: machine.work(off=1)),
+    (AUDITS, audit_no_rejection, lambda machine: machine.work(off=1)),
     (SUCCESSES, succeed_again, succeed_twice),
 ]
 

@@ -68,8 +68,8 @@ def test_both_judges_agree_on_migrations() -> None:
                     seen.update([f"{line.migration_step}", line.reason_code])
             seen.update(letter.reason for _, letter in outcome.records_on("rejected"))
     expected = {"offered", "prepared", "completed", "aborted", *get_args(AbortReason)} - {"session_resumed"}
-    refused = {"migration_open", "migration_moved", "unknown_migration", "not_owner", "processor_only"}
-    assert (expected | refused) - seen.keys() == set()
+    rejected = {"migration_open", "migration_moved", "unknown_migration", "not_owner", "processor_only"}
+    assert (expected | rejected) - seen.keys() == set()
 
 
 def lose_session(rng: Random, rig: FoldRig, owner: EventFactory, taker: EventFactory) -> None:
@@ -114,7 +114,7 @@ def test_a_thousand_schedules_accept_nothing_of_a_former_owner() -> None:
             late, before = rng.choice(LATE), rig.row_of(owner)
             stale = owner.event_bytes(late, {"epoch": 1})
             outcome = rig.append(owner.key.encoded(), stale)
-            assert outcome in ("refused stale_epoch", "fenced beat" if late == "heartbeat" else ""), (seed, late)
+            assert outcome in ("rejected stale_epoch", "fenced beat" if late == "heartbeat" else ""), (seed, late)
             tried[late] += 1
             after = rig.row_of(owner)
             assert [getattr(after, name) for name in KEPT] == [getattr(before, name) for name in KEPT], (seed, late)

@@ -18,16 +18,16 @@ def states(row: TenantQuota | None) -> dict[str, QuotaClaimState]:
     return {} if row is None else {claim.run_id: claim.state for claim in row.claims}
 
 
-def take(limits: TenantLimits, *told: tuple[QuotaStep, str]) -> TenantQuota | None:
+def take(limits: TenantLimits, *reported: tuple[QuotaStep, str]) -> TenantQuota | None:
     """Return the claims after notices."""
     row: TenantQuota | None = None
-    for step, run_id in told:
+    for step, run_id in reported:
         row = take_notice(row, notice(step, run_id), limits, 7)
     return row
 
 
 @pytest.mark.parametrize(
-    ("limits", "told", "expected"),
+    ("limits", "reported", "expected"),
     [
         (QUEUED, "r:a r:b r:c", "a=granted b=granted c=waiting"),
         (REJECTED, "r:a r:b r:c", "a=granted b=granted c=rejected"),
@@ -48,9 +48,9 @@ def take(limits: TenantLimits, *told: tuple[QuotaStep, str]) -> TenantQuota | No
         (TenantLimits(0, "reject"), "r:a", "a=rejected"),
     ],
 )
-def test_notices(limits: TenantLimits, told: str, expected: str) -> None:
+def test_notifications(limits: TenantLimits, reported: str, expected: str) -> None:
     steps: dict[str, QuotaStep] = {"r": "requested", "t": "taken", "x": "released"}
-    found = take(limits, *((steps[one[0]], one[2:]) for one in told.split()))
+    found = take(limits, *((steps[one[0]], one[2:]) for one in reported.split()))
     assert " ".join(f"{run}={state}" for run, state in states(found).items()) == expected
 
 
@@ -61,7 +61,7 @@ def test_a_notice_that_changes_nothing_leaves_the_same_row() -> None:
     assert take_notice(None, notice("released", "a"), QUEUED, 9) is None
 
 
-def test_two_claims_of_one_run_are_told_apart_by_the_event_that_asked() -> None:
+def test_two_claims_of_one_run_are_distinguished_by_the_event_that_asked() -> None:
     row = take_notice(None, notice("requested", "a", 1), QUEUED, 7)
     row = take_notice(row, notice("requested", "a", 5), QUEUED, 7)
     assert row is not None

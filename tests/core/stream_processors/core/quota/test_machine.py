@@ -1,4 +1,4 @@
-"""The machine of quotas in a partition: its log, its deadlines, and what it refuses."""
+"""The machine of quotas in a partition: its log, its deadlines, and what it rejects."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from sessionary.schemas.ids import quota_key
 from sessionary.schemas.records import Position, QuotaNotice, TenantQuota
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import QuotaStep
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.quota.judge import LOOK_MS, QuotaJudge
 from sessionary.stream_processors.core.quota.limits import TenantLimits
@@ -28,7 +28,7 @@ class ClaimsRig:
         self.state.finish_loading()
         self.at, self.offset = START_MS, 0
 
-    def append(self, key: bytes | None, value: bytes | None) -> Outcome:
+    def append(self, key: bytes | None, value: bytes | None) -> BatchResult:
         batch = self.state.begin()
         assert batch.apply(LogRecord(self.offset, self.at, key, value))
         self.offset += 1
@@ -36,7 +36,7 @@ class ClaimsRig:
         self.state.merge(batch)
         return outcome
 
-    def tell(self, step: QuotaStep, run_id: str) -> Outcome:
+    def tell(self, step: QuotaStep, run_id: str) -> BatchResult:
         return self.append(KEY, encode_record(QuotaNotice("concurrent_runs", step, "acme", "s1", run_id, 1)))
 
     def claims(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ def test_a_row_goes_with_its_last_claim() -> None:
         ),
     ],
 )
-def test_what_is_no_notice_is_refused_and_changes_nothing(key: bytes | None, value: bytes | None, reason: str) -> None:
+def test_what_is_no_notice_is_rejected_and_changes_nothing(key: bytes | None, value: bytes | None, reason: str) -> None:
     rig = ClaimsRig(TenantLimits(1))
     outcome = rig.append(key, value)
-    assert (list(outcome.refusals), dict(outcome.rows)) == ([reason], {})
+    assert (list(outcome.rejections), dict(outcome.rows)) == ([reason], {})

@@ -91,14 +91,14 @@ class QuotaStory(RuleBasedStateMachine):
     @rule(crashes=st.booleans(), many=st.integers(1, 5))
     def fold(self, crashes: bool, many: int) -> None:
         batch, begin = self.quotas.begin(), self.quotas.position.next_offset
-        told = self.log[begin : begin + many]
-        for offset, notice in enumerate(told, begin):
+        reported = self.log[begin : begin + many]
+        for offset, notice in enumerate(reported, begin):
             assert batch.apply(LogRecord(offset, START_MS + offset, KEY, encode_record(notice)))
-        if crashes or not told:
+        if crashes or not reported:
             return  # the batch is void, and folded again
         batch.finish()
         self.quotas.merge(batch)
-        for notice in told:
+        for notice in reported:
             claim = notice.session_id, notice.run_id, notice.offset
             if notice.step == "requested":
                 self.order.append(claim)

@@ -6,7 +6,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.ids import quota_key
 from sessionary.schemas.records import QuotaNotice, TenantQuota
 from sessionary.schemas.types import QuotaClaimState, QuotaStep
-from sessionary.stream_processors.core.model import ClockSetting, Outcome
+from sessionary.stream_processors.core.model import BatchResult, ClockSetting
 from sessionary.stream_processors.core.quota.claims import take_notice
 from sessionary.stream_processors.core.quota.judge import LOOK_MS
 from sessionary.stream_processors.core.quota.limits import TenantLimits
@@ -21,11 +21,11 @@ END_MS = START_MS + 10_000  # of the first window: it began at START_MS
 
 
 class TokensRig(ClaimsRig):
-    def use(self, tokens: int) -> Outcome:
+    def use(self, tokens: int) -> BatchResult:
         return self.append(KEY, encode_record(used(tokens, self.offset)))
 
     def tick_at(self, at_ms: int) -> None:
-        """Let time pass, in steps that leave no hole."""
+        """Let time pass, in steps that leave no outage."""
         while self.at < at_ms:
             self.at = min(at_ms, self.at + 1_000)
             self.append(None, TICK)
@@ -175,5 +175,5 @@ def test_a_window_of_a_clock_that_leapt_is_cut_when_the_clock_is_set_back() -> N
     row = rig.row()
     assert row is not None
     assert (row.tokens, row.tokens_until) == (100, END_MS)
-    rig.tick_at(START_MS + SETTINGS.quiet_ms + LOOK_MS)
+    rig.tick_at(START_MS + SETTINGS.outage_grace_ms + LOOK_MS)
     assert rig.claims() == {"a": "granted", "b": "granted"}

@@ -1,4 +1,4 @@
-"""A fold by rules 2 with one Active session, and what its runs come to."""
+"""A fold with one Active session, and what its runs come to."""
 
 from typing import Any
 
@@ -43,9 +43,10 @@ class RunRig(FoldRig):
         return [run.run_id for run in self.row_of(self.agent).open_runs]
 
     def leap(self, ms: int) -> None:
-        """Let time pass at once: no hole is found, as the stamps are of one producer's records.
+        """Let time pass at once: no outage is found, as the stamps are of one producer's records.
 
-        The clock gets there in steps shorter than a hole, the last of which is folded as a batch.
+        The clock gets there in steps shorter than an outage, the last of which is folded as a
+        batch.
         """
         end = self.at + ms
         while self.at < end:
@@ -53,10 +54,10 @@ class RunRig(FoldRig):
             self.append(None, TICK)
 
     def jump(self, ms: int) -> None:
-        """Let time pass without a record; a hole is found, and its quiet time passes too."""
+        """Let time pass without a record; an outage is found, and its grace passes too."""
         self.at += ms
         self.append(None, TICK)
 
-    def told(self) -> list[AuditRecord]:
+    def reported(self) -> list[AuditRecord]:
         """Return the audit records of runs that were just written."""
         return [record for record in self.audits() if record.kind == "run"]

@@ -23,10 +23,10 @@ def test_failing_rows_of_runs_leave_all_rows_as_before(method: str) -> None:
     rig.begin("a2")
     rows, live, vanishing = dict(rig.fold.rows), rig.fold.live, rig.fold.vanishing
     with patch.object(RunRows, method, fail):
-        assert rig.send(rig.agent, "session_terminated", reason="closed") == "refused internal_error"
+        assert rig.send(rig.agent, "session_terminated", reason="closed") == "rejected internal_error"
     assert rig.fold.rows == rows
     assert (rig.fold.live, rig.fold.vanishing) == (live, vanishing)
-    assert [record.kind for record in rig.audits()] == ["refusal"]
+    assert [record.kind for record in rig.audits()] == ["rejection"]
     assert [record.source_n for record in rig.audits()] == [0]
 
 
@@ -38,7 +38,7 @@ def test_a_failing_judge_of_sessions_leaves_all_rows_as_before(failing: type[Any
     rig.begin("a1")
     rows = dict(rig.fold.rows)
     with patch.object(failing, method, fail):
-        assert rig.send(rig.agent, "session_terminated", reason="closed") == "refused internal_error"
+        assert rig.send(rig.agent, "session_terminated", reason="closed") == "rejected internal_error"
     assert rig.fold.rows == rows
 
 

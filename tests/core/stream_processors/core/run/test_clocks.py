@@ -1,14 +1,14 @@
-"""The clock of a run: to the millisecond, after holes, and after repairs of the clock."""
+"""The clock of a run: to the millisecond, after outages, and after repairs of the clock."""
 
 import pytest
 
 from sessionary.schemas.ids import run_key
 from sessionary.schemas.limits import RUN_SILENCE_MS
-from sessionary.schemas.records import FinishedRun, RunGravestone, RunState
+from sessionary.schemas.records import FinishedRun, RunState, RunTombstone
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.types import ClockRepair, ErrorInfo, Limits
-from sessionary.stream_processors.core.gravestones import DAY_MS
-from sessionary.stream_processors.core.run.rows import RUN_GRAVESTONE_MS, repair_run_times, run_deadline, run_due_ms
+from sessionary.stream_processors.core.run.rows import RUN_TOMBSTONE_MS, repair_run_times, run_deadline, run_due_ms
+from sessionary.stream_processors.core.tombstones import DAY_MS
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.run.run_rig import RunRig
 from tests.support.event_factory import TICK
@@ -39,14 +39,14 @@ def test_an_attached_run_fails_at_its_limit_and_not_before() -> None:
     assert isinstance(row, FinishedRun)
     message = "Attached run failed after 20s: its limit is over"
     assert (row.error, row.entered_at) == (ErrorInfo("retryable", "attached_limit", message), rig.at)
-    (told,) = rig.told()
-    assert (told.run_id, told.from_run_state, told.to_run_state) == ("r1", "running", "failed")
-    assert (told.due_at, told.fired_at, told.occurred_at) == (due * 1_000, rig.at * 1_000, due * 1_000)
-    assert (told.reason_code, told.reason, told.event_type) == ("attached_limit", message, "run_failed")
-    assert (told.from_state, told.to_state, told.user_id) == ("Active", "Active", "u1")
-    assert rig.row_of(rig.agent).audit_seq == told.audit_seq
+    (reported,) = rig.reported()
+    assert (reported.run_id, reported.from_run_state, reported.to_run_state) == ("r1", "running", "failed")
+    assert (reported.due_at, reported.fired_at, reported.occurred_at) == (due * 1_000, rig.at * 1_000, due * 1_000)
+    assert (reported.reason_code, reported.reason, reported.event_type) == ("attached_limit", message, "run_failed")
+    assert (reported.from_state, reported.to_state, reported.user_id) == ("Active", "Active", "u1")
+    assert rig.row_of(rig.agent).audit_seq == reported.audit_seq
     assert rig.open_ids() == []
-    assert rig.say("message_appended") == "refused illegal_transition"
+    assert rig.say("message_appended") == "rejected illegal_transition"
     assert rig.say("run_resumed") == "applied"
 
 
@@ -62,10 +62,10 @@ def test_a_queued_run_has_no_limit_but_silence() -> None:
 
 
 @pytest.mark.parametrize(("early_ms", "state"), [(1, "running"), (0, "failed")])
-def test_a_silent_detached_run_is_given_up_a_day_after_the_end_of_a_hole(early_ms: int, state: str) -> None:
+def test_a_silent_detached_run_is_given_up_a_day_after_the_end_of_an_outage(early_ms: int, state: str) -> None:
     rig = RunRig(limits=LIMITS)
     rig.begin("d1", "detached")
-    rig.jump(RUN_SILENCE_MS - 20_000)  # a hole: silence is measured from its end on
+    rig.jump(RUN_SILENCE_MS - 20_000)  # an outage: silence is measured from its end on
     end = rig.at
     assert run_due_ms(open_run(rig, "d1"), end) == end + RUN_SILENCE_MS
     rig.leap(30_000)
@@ -79,7 +79,7 @@ def test_a_silent_detached_run_is_given_up_a_day_after_the_end_of_a_hole(early_m
     assert rig.found("d1").state == state
 
 
-def test_a_hole_postpones_no_limit() -> None:
+def test_an_outage_postpones_no_limit() -> None:
     rig = RunRig(limits=LIMITS)
     rig.begin()
     row = open_run(rig)
@@ -95,12 +95,12 @@ def test_a_finished_run_vanishes_after_thirty_days() -> None:
     assert isinstance(rig.run(), FinishedRun)
     rig.at += 1
     rig.append(None, TICK)
-    assert rig.fold.rows[run_key(*rig.agent.key, "r1")] == RunGravestone(rig.at + RUN_GRAVESTONE_MS)
-    assert (rig.fold.vanishing, rig.fold.unpacked, rig.fold.gravestones) == (1, 0, 1)
-    assert rig.say("run_running") == "refused unknown_run"
-    rig.jump(RUN_GRAVESTONE_MS + DAY_MS)
+    assert rig.fold.rows[run_key(*rig.agent.key, "r1")] == RunTombstone(rig.at + RUN_TOMBSTONE_MS)
+    assert (rig.fold.vanishing, rig.fold.unpacked, rig.fold.tombstones) == (1, 0, 1)
+    assert rig.say("run_running") == "rejected unknown_run"
+    rig.jump(RUN_TOMBSTONE_MS + DAY_MS)
     assert run_key(*rig.agent.key, "r1") not in rig.fold.rows
-    assert rig.fold.vanishing == rig.fold.gravestones == 0
+    assert rig.fold.vanishing == rig.fold.tombstones == 0
 
 
 def test_for_how_long_a_finished_run_is_kept_is_a_setting_of_the_rules_that_it_began_by() -> None:
@@ -140,8 +140,8 @@ def test_a_revived_run_finishes_and_vanishes_once() -> None:
     assert (rig.fold.live, rig.fold.vanishing) == (2, 0)
     assert rig.say("run_cancelled") == "applied"
     rig.jump(FINISHED_RUN_MS)
-    assert isinstance(rig.fold.rows[run_key(*rig.agent.key, "r1")], RunGravestone)
-    assert rig.fold.vanishing == rig.fold.gravestones == 1
+    assert isinstance(rig.fold.rows[run_key(*rig.agent.key, "r1")], RunTombstone)
+    assert rig.fold.vanishing == rig.fold.tombstones == 1
 
 
 def test_the_id_of_a_run_may_be_used_again_once_it_vanished_and_not_before() -> None:
@@ -151,13 +151,13 @@ def test_the_id_of_a_run_may_be_used_again_once_it_vanished_and_not_before() -> 
     assert rig.say("run_completed", "d1") == "applied"
     ends = rig.found("d1").entered_at + FINISHED_RUN_MS
     rig.at = ends - 1
-    assert rig.say("run_started", "d1", **again) == "refused illegal_transition"
+    assert rig.say("run_started", "d1", **again) == "rejected illegal_transition"
     rig.at += 1
-    assert rig.say("run_running", "d1", progress=None) == "refused unknown_run"
-    assert isinstance(rig.fold.rows[run_key(*rig.agent.key, "d1")], RunGravestone)
+    assert rig.say("run_running", "d1", progress=None) == "rejected unknown_run"
+    assert isinstance(rig.fold.rows[run_key(*rig.agent.key, "d1")], RunTombstone)
     assert rig.say("run_started", "d1", **again) == "applied"
     assert open_run(rig, "d1").run_seq == 1
-    assert (rig.fold.vanishing, rig.fold.gravestones) == (0, 0)
+    assert (rig.fold.vanishing, rig.fold.tombstones) == (0, 0)
 
 
 def test_it_is_known_since_when_attached_runs_hold_connections_open() -> None:

@@ -1,4 +1,4 @@
-"""What events come to for the runs that they name, under rules 2."""
+"""What events come to for the runs that they name."""
 
 import pytest
 
@@ -49,14 +49,14 @@ def test_a_run_begins_works_and_completes() -> None:
 @pytest.mark.parametrize("name", ["run_queued", "run_rejected", "run_completed", "plan_recorded"])
 @pytest.mark.parametrize("run_id", [None, ""])
 def test_an_event_that_needs_a_run_names_one(name: str, run_id: str | None) -> None:
-    assert RunRig().say(name, run_id) == "refused invalid_value"
+    assert RunRig().say(name, run_id) == "rejected invalid_value"
 
 
 @pytest.mark.parametrize("name", ["message_appended", "run_running", "plan_recorded", "tool_call_failed"])
 def test_a_run_that_did_not_begin_is_unknown(name: str) -> None:
     rig = RunRig()
-    assert rig.say(name) == "refused unknown_run"
-    assert rig.row_of(rig.agent).refusals[-1].reason == "unknown_run"
+    assert rig.say(name) == "rejected unknown_run"
+    assert rig.row_of(rig.agent).rejections[-1].reason == "unknown_run"
     assert rig.row_of(rig.agent).producers[0].last_seq == rig.agent.seq
     assert rig.say("run_rejected") == "applied"
     assert rig.run() is None
@@ -73,13 +73,13 @@ def test_the_run_of_another_session_is_another_run() -> None:
     rig, other = RunRig(), EventFactory("other")
     rig.begin()
     rig.start(other)
-    assert rig.send(other, "run_running", {"run_id": "r1"}) == "refused unknown_run"
+    assert rig.send(other, "run_running", {"run_id": "r1"}) == "rejected unknown_run"
     assert rig.send(other, "run_started", {"run_id": "r1"}) == "applied"
     assert rig.found().state == "running"
 
 
 @pytest.mark.parametrize(
-    ("path", "refused"),
+    ("path", "rejected"),
     [
         ([], ["run_started", "run_queued", "run_resumed", "run_rejected", "run_queued"]),
         (["run_paused"], ["run_running", "run_completed", "run_paused", "run_started"]),
@@ -87,36 +87,36 @@ def test_the_run_of_another_session_is_another_run() -> None:
         (["run_cancelled"], ["run_resumed", "usage_recorded"]),
     ],
 )
-def test_any_other_pair_is_illegal(path: list[str], refused: list[str]) -> None:
+def test_any_other_pair_is_illegal(path: list[str], rejected: list[str]) -> None:
     rig = RunRig()
     rig.begin()
     for name in path:
         assert rig.say(name) == "applied"
     before = rig.found()
-    for name in refused:
-        assert rig.say(name) == "refused illegal_transition"
+    for name in rejected:
+        assert rig.say(name) == "rejected illegal_transition"
     assert rig.found() == before
 
 
 def test_a_plan_is_recorded_once_and_then_replaced() -> None:
     rig = RunRig()
     rig.begin()
-    assert rig.say("plan_replaced", plan_json="1") == "refused illegal_transition"
+    assert rig.say("plan_replaced", plan_json="1") == "rejected illegal_transition"
     assert rig.say("plan_recorded", plan_json="2") == "applied"
-    assert rig.say("plan_recorded", plan_json="3") == "refused illegal_transition"
+    assert rig.say("plan_recorded", plan_json="3") == "rejected illegal_transition"
     assert rig.say("plan_replaced", plan_json="4") == "applied"
     assert (rig.found().plan_json, rig.found().run_seq) == ("4", 4)
 
 
 def test_values_of_runs_have_bounds() -> None:
     rig = RunRig()
-    assert rig.say("run_queued", mode="UNKNOWN") == "refused invalid_value"
+    assert rig.say("run_queued", mode="UNKNOWN") == "rejected invalid_value"
     assert rig.say("run_queued", mode="detached") == "applied"
-    assert rig.say("run_started", mode="attached") == "refused invalid_value"
+    assert rig.say("run_started", mode="attached") == "rejected invalid_value"
     assert rig.say("run_started", mode="detached") == "applied"
     outcomes = [rig.say("run_running", progress=value) for value in (0.0, 1.0, -0.01, 1.01)]
-    assert outcomes == ["applied", "applied", "refused invalid_value", "refused invalid_value"]
-    assert rig.say("run_failed", error=ErrorInfo("UNKNOWN", "c", "m")) == "refused missing_error_class"
+    assert outcomes == ["applied", "applied", "rejected invalid_value", "rejected invalid_value"]
+    assert rig.say("run_failed", error=ErrorInfo("UNKNOWN", "c", "m")) == "rejected missing_error_class"
     assert rig.found().progress == 1.0
 
 
@@ -124,14 +124,14 @@ def test_so_many_runs_may_be_open() -> None:
     rig = RunRig()
     for number in range(RUNS_OPEN_MAX):
         assert rig.say("run_started", f"r{number}", mode="detached") == "applied"
-    assert rig.say("run_queued", "more") == "refused too_many_runs"
+    assert rig.say("run_queued", "more") == "rejected too_many_runs"
     assert rig.say("run_cancelled", "r7") == "applied"
     assert rig.say("run_started", "more", mode="detached") == "applied"
     assert rig.open_ids()[-2:] == ["r63", "more"]
     assert rig.row_of(rig.agent).open_runs[-1] == OpenRun("more", True)
 
 
-@pytest.mark.parametrize(("waited_ms", "outcome"), [(90_000, "applied"), (90_001, "refused resume_expired")])
+@pytest.mark.parametrize(("waited_ms", "outcome"), [(90_000, "applied"), (90_001, "rejected resume_expired")])
 def test_for_how_long_a_failed_run_may_be_resumed_is_a_setting_of_the_rules(waited_ms: int, outcome: str) -> None:
     rig = RunRig(limits=LONG)
     rig.begin()
@@ -145,11 +145,11 @@ def test_for_how_long_a_failed_run_may_be_resumed_is_a_setting_of_the_rules(wait
     ("error", "actor", "waited_ms", "outcome"),
     [
         (RETRYABLE, None, 0, "applied"),
-        (FATAL, None, 0, "refused not_retryable"),
+        (FATAL, None, 0, "rejected not_retryable"),
         (FATAL, "eve", 0, "applied"),
         (RETRYABLE, None, RESUME_MS, "applied"),
-        (RETRYABLE, None, RESUME_MS + 1, "refused resume_expired"),
-        (FATAL, None, RESUME_MS + 1, "refused not_retryable"),
+        (RETRYABLE, None, RESUME_MS + 1, "rejected resume_expired"),
+        (FATAL, None, RESUME_MS + 1, "rejected not_retryable"),
     ],
 )
 def test_a_failed_run_may_be_resumed_for_a_day(
@@ -159,7 +159,7 @@ def test_a_failed_run_may_be_resumed_for_a_day(
     rig.begin()
     assert rig.say("run_failed", error=error) == "applied"
     assert (rig.found().state, rig.found().error, rig.found().reason_code) == ("failed", error, error.code)
-    rig.at += waited_ms  # a hole: no clock of activity is due yet
+    rig.at += waited_ms  # an outage: no clock of activity is due yet
     assert rig.say("run_resumed", actor=actor) == outcome
     row = rig.found()
     if outcome == "applied":
@@ -176,7 +176,7 @@ def test_a_record_with_the_key_of_a_run_touches_nothing() -> None:
     rig.begin()
     before = dict(rig.fold.rows)
     value = rig.agent.event_bytes("run_completed", {"run_id": "r1"})
-    assert rig.append(run_key(*rig.agent.key, "r1"), value) == "refused bad_key"
+    assert rig.append(run_key(*rig.agent.key, "r1"), value) == "rejected bad_key"
     assert rig.fold.rows == before
 
 
@@ -186,7 +186,7 @@ def test_a_row_of_a_run_has_the_bound_of_every_row() -> None:
     rig.begin(input_json=large, plan_json=large)
     wide = "😀" * (1 << 19)
     assert rig.say("plan_replaced", plan_json=wide) == "applied"
-    assert rig.say("run_completed", result_json=wide) == "refused state_too_large"
+    assert rig.say("run_completed", result_json=wide) == "rejected state_too_large"
     assert "the run's row would have" in rig.audits()[-1].reason
     assert rig.found().state == "running"
     assert rig.say("run_completed", result_json="1") == "applied"
@@ -211,7 +211,7 @@ def test_a_replayed_event_of_a_run_fills_no_gap() -> None:
     before = rig.found()
     replayed = [(REPLAYED_FROM, b"1")]
     key = rig.agent.key.encoded()
-    assert rig.append(key, missed, replayed) == "refused late_filler"
+    assert rig.append(key, missed, replayed) == "rejected late_filler"
     assert rig.append(key, work, replayed) == "applied"
     assert rig.found() == before
 

@@ -7,7 +7,7 @@ from sessionary.schemas.ids import SessionKey, partition_of, quota_key
 from sessionary.schemas.records import FinishedRun, QuotaNotice, QuotaVerdict, RunState, TaskRequest
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
-from sessionary.schemas.types import ErrorInfo, Limits, Refusal, RunQuota
+from sessionary.schemas.types import ErrorInfo, Limits, Rejection, RunQuota
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
 from tests.core.stream_processors.core.run.run_rig import RunRig
@@ -39,7 +39,7 @@ class QuotaRig(RunRig):
         return self.append(self.agent.key.encoded(), encode_record(verdict))
 
     def notices(self) -> list[tuple[str, str, int]]:
-        """Return step, run and claim of what the quotas were just told."""
+        """Return step, run and claim of what the quotas were just reported."""
         found = [Decoder().decode_record(value) for _, _, value, _ in self.written if value is not None]
         return [(one.step, one.run_id, one.offset) for one in found if isinstance(one, QuotaNotice)]
 
@@ -47,8 +47,8 @@ class QuotaRig(RunRig):
         return self.found(run_id).state
 
     def changes(self) -> list[tuple[str, str | None, str | None, str]]:
-        """Return the changes of runs that were just told: event, states and reason."""
-        return [(one.event_type, one.from_run_state, one.to_run_state, one.reason_code) for one in self.told()]
+        """Return the changes of runs that were just reported: event, states and reason."""
+        return [(one.event_type, one.from_run_state, one.to_run_state, one.reason_code) for one in self.reported()]
 
 
 def test_without_quotas_a_run_asks_for_nothing() -> None:
@@ -67,7 +67,7 @@ def test_a_run_waits_until_it_is_granted_its_slot_and_releases_it_at_its_end() -
     assert (row.state, row.reason_code, row.due_at) == ("queued", "quota_requested", None)
     assert rig.notices() == [("requested", "r1", asked)]
     assert rig.changes() == [("run_queued", None, "queued", "quota_requested")]
-    assert rig.say("run_running", progress=None) == "refused illegal_transition"
+    assert rig.say("run_running", progress=None) == "rejected illegal_transition"
     rig.at += 1_000
     assert rig.decide(asked) == "tick"
     row = rig.found()
@@ -76,7 +76,7 @@ def test_a_run_waits_until_it_is_granted_its_slot_and_releases_it_at_its_end() -
     assert (row.input_json, row.run_seq) == ("[1]", 1)
     assert rig.notices() == [("taken", "r1", asked)]
     assert rig.changes() == [("run_started", "queued", "started", "quota_granted")]
-    assert rig.told()[0].user_id == "u1"
+    assert rig.reported()[0].user_id == "u1"
     assert rig.say("run_running", progress=None) == "applied"
     assert rig.notices() == []
     assert rig.say("run_completed", result_json="6", artifact_id=None) == "applied"
@@ -124,9 +124,9 @@ def test_a_rejected_run_has_its_record_and_reason_and_no_row() -> None:
     assert rig.open_ids() == []
     assert rig.notices() == [("released", "r1", asked)]
     assert rig.changes() == [("run_rejected", "queued", "rejected", "quota_exceeded")]
-    assert rig.told()[0].reason == "Run rejected: the limit of concurrent_runs of tenant acme is 3"
-    assert rig.row_of(rig.agent).refusals == (Refusal(asked, "quota_exceeded", event_id),)
-    assert rig.say("run_running", progress=None) == "refused unknown_run"
+    assert rig.reported()[0].reason == "Run rejected: the limit of concurrent_runs of tenant acme is 3"
+    assert rig.row_of(rig.agent).rejections == (Rejection(asked, "quota_exceeded", event_id),)
+    assert rig.say("run_running", progress=None) == "rejected unknown_run"
     # The id may be used again: its next claim is another one.
     again = rig.ask()
     assert rig.decide(asked) == "tick"
@@ -135,13 +135,13 @@ def test_a_rejected_run_has_its_record_and_reason_and_no_row() -> None:
     assert rig.state() == "started"
 
 
-def test_refusals_stay_in_the_order_of_the_log() -> None:
+def test_rejections_stay_in_the_order_of_the_log() -> None:
     rig = QuotaRig()
     asked = rig.ask()
-    assert rig.say("run_running", progress=None) == "refused illegal_transition"
+    assert rig.say("run_running", progress=None) == "rejected illegal_transition"
     rig.decide(asked, granted=False)
-    refusals = rig.row_of(rig.agent).refusals
-    assert [(one.offset, one.reason) for one in refusals] == [
+    rejections = rig.row_of(rig.agent).rejections
+    assert [(one.offset, one.reason) for one in rejections] == [
         (asked, "quota_exceeded"),
         (asked + 1, "illegal_transition"),
     ]
@@ -176,7 +176,7 @@ def test_a_task_is_asked_for_once_it_is_granted_its_slot() -> None:
     asked = rig.ask("t1", "run_queued", mode="detached", task_type="train", input_json='{"n": 1}')
     assert _tasks(rig) == []
     started = {**STARTED, "mode": "detached", "task_type": "train"}
-    assert rig.say("run_started", "t1", **started) == "refused quota_exceeded"
+    assert rig.say("run_started", "t1", **started) == "rejected quota_exceeded"
     rig.at += 10
     assert rig.decide(asked, "t1") == "tick"
     (task,) = _tasks(rig)
@@ -236,7 +236,7 @@ def test_a_run_keeps_its_claim_if_quotas_are_turned_off() -> None:
 def test_a_verdict_on_an_unknown_session_changes_nothing() -> None:
     rig = QuotaRig()
     verdict = encode_record(QuotaVerdict("concurrent_runs", "r1", 0, granted=True, limit=1, instance="q1"))
-    assert rig.append(SessionKey("acme", "other").encoded(), verdict) in ("tick", "refused bad_key")
+    assert rig.append(SessionKey("acme", "other").encoded(), verdict) in ("tick", "rejected bad_key")
 
 
 def test_a_verdict_on_a_run_that_never_asked_changes_nothing() -> None:
@@ -259,7 +259,7 @@ def test_an_attached_run_that_was_queued_is_no_task_once_it_is_granted_its_slot(
     assert rig.state() == "started"
 
 
-def test_what_is_told_of_a_run_names_its_last_checkpoint() -> None:
+def test_what_is_reported_of_a_run_names_its_last_checkpoint() -> None:
     rig = QuotaRig()
     rig.decide(rig.ask())
     assert rig.say("run_running", progress=None) == "applied"
@@ -267,6 +267,6 @@ def test_what_is_told_of_a_run_names_its_last_checkpoint() -> None:
     assert rig.say("run_failed", error=RETRYABLE) == "applied"
     asked = rig.offset
     assert rig.say("run_resumed") == "applied"
-    assert [one.checkpoint_id for one in rig.told()] == ["c1"]
+    assert [one.checkpoint_id for one in rig.reported()] == ["c1"]
     rig.decide(asked, granted=False)
     assert rig.state() == "failed"

@@ -76,7 +76,7 @@ def test_both_judges_agree_on_runs_with_quotas() -> None:
             seen.update(f"run {one.from_run_state} {one.to_run_state}" for _, one in outcome.records_on("audit"))
             seen.update(one.reason for _, one in outcome.records_on("rejected"))
         # Each claim is requested once, and taken and released once at most, in this order.
-        kinds = Counter(" ".join(told) for told in steps.values())
+        kinds = Counter(" ".join(reported) for reported in steps.values())
         assert kinds.keys() <= {
             *("requested", "requested taken", "requested released", "requested taken released"),
         }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessionary.schemas.records import FinishedRun, Gravestone, RunState
+from sessionary.schemas.records import FinishedRun, RunState, Tombstone
 from sessionary.schemas.types import ErrorInfo, Limits
 from sessionary.stream_processors.core.clock import NEVER_MS
 from tests.core.stream_processors.core.run.run_rig import RunRig
@@ -27,18 +27,18 @@ def test_a_time_out_pauses_what_is_at_work_and_attached() -> None:
     assert states == {"detached": "running", "queued": "queued", "working": "paused", "started": "paused"}
     row = rig.found("working")
     assert (row.reason_code, row.last_event_at, row.entered_at) == ("connection_lost", heard, rig.at)
-    moved, *told = rig.audits()
+    moved, *reported = rig.audits()
     assert moved.transition == "T06"
-    assert [(one.run_id, one.from_run_state, one.to_run_state) for one in told] == [
+    assert [(one.run_id, one.from_run_state, one.to_run_state) for one in reported] == [
         ("working", "running", "paused"),
         ("started", "started", "paused"),
     ]
-    assert [one.audit_seq - moved.audit_seq for one in told] == [1, 2]
-    first = told[0]
+    assert [one.audit_seq - moved.audit_seq for one in reported] == [1, 2]
+    first = reported[0]
     assert (first.kind, first.event_type, first.from_state, first.to_state) == ("run", "run_paused", *["Timeout"] * 2)
     assert (first.reason_code, first.reason) == ("connection_lost", "The session timed out: inactive")
     assert (first.due_at, first.fired_at, first.event_id, first.user_id) == (None, None, None, "u1")
-    assert rig.row_of(rig.agent).audit_seq == told[-1].audit_seq
+    assert rig.row_of(rig.agent).audit_seq == reported[-1].audit_seq
     assert len(rig.open_ids()) == 4
 
 
@@ -49,7 +49,7 @@ def test_a_lost_connection_is_recorded_with_the_last_checkpoint_of_the_run() -> 
     for number in (1, 2):
         assert rig.say("checkpoint_saved", "a1", checkpoint_id=f"c{number}", processed_count=number) == "applied"
     rig.leap(60_000)
-    paused = [(one.run_id, one.event_type, one.reason_code, one.checkpoint_id) for one in rig.told()]
+    paused = [(one.run_id, one.event_type, one.reason_code, one.checkpoint_id) for one in rig.reported()]
     assert paused == [
         ("a1", "run_paused", "connection_lost", "c2"),
         ("bare", "run_paused", "connection_lost", None),
@@ -58,7 +58,7 @@ def test_a_lost_connection_is_recorded_with_the_last_checkpoint_of_the_run() -> 
     assert row.checkpoint is not None
     assert (row.checkpoint.processed_count, row.run_seq) == (2, 4)
     rig.leap(60_000)
-    assert [(one.event_type, one.reason_code, one.checkpoint_id) for one in rig.told()] == [
+    assert [(one.event_type, one.reason_code, one.checkpoint_id) for one in rig.reported()] == [
         ("run_failed", "session_ended", "c2"),
         ("run_failed", "session_ended", None),
     ]
@@ -71,8 +71,8 @@ def test_a_time_out_of_an_agent_that_is_heard_is_no_lost_connection() -> None:
     while rig.row_of(rig.agent).state == "Active":
         rig.send(rig.agent, "heartbeat")
         rig.leap(4_000)
-    moved, told = rig.audits()
-    assert (moved.reason_code, told.reason_code) == ("idle", "session_timed_out")
+    moved, reported = rig.audits()
+    assert (moved.reason_code, reported.reason_code) == ("idle", "session_timed_out")
 
 
 def test_the_end_of_a_session_fails_its_attached_runs() -> None:
@@ -86,8 +86,8 @@ def test_the_end_of_a_session_fails_its_attached_runs() -> None:
         assert isinstance(row, FinishedRun)
         assert row.error == ErrorInfo("retryable", "session_ended", "The session ended: completed")
         assert (row.state, row.reason_code, row.entered_at) == ("failed", "session_ended", rig.at)
-    assert [one.run_id for one in rig.told()] == ["a1", "a2"]
-    assert rig.told()[0].event_id == rig.audits()[0].event_id
+    assert [one.run_id for one in rig.reported()] == ["a1", "a2"]
+    assert rig.reported()[0].event_id == rig.audits()[0].event_id
     assert rig.open_ids() == ["d1"]
     assert rig.fold.deadline_ms(rig.row_of(rig.agent)) == NEVER_MS
 
@@ -102,9 +102,9 @@ def test_an_archive_clock_waits_for_open_runs() -> None:
     assert rig.say("run_completed", "d1") == "applied"
     assert rig.row_of(rig.agent).open_runs == ()
     rig.append(None, TICK)
-    assert isinstance(rig.fold.rows[rig.agent.key.encoded()], Gravestone)
+    assert isinstance(rig.fold.rows[rig.agent.key.encoded()], Tombstone)
     assert isinstance(rig.run("d1"), FinishedRun)
-    assert rig.say("run_resumed", "d1") == "refused session_archived"
+    assert rig.say("run_resumed", "d1") == "rejected session_archived"
 
 
 @pytest.mark.parametrize("state", ["Paused", "Timeout", "Error", "Terminated"])
@@ -124,21 +124,21 @@ def test_a_detached_run_goes_on_outside_active(state: str) -> None:
     assert rig.say("tool_call_succeeded", "d1") == "applied"
     assert rig.say("run_paused", "d1") == "applied"
     assert rig.send(rig.agent, "step_skipped", {"run_id": "d1", "epoch": 0}) == "applied"
-    assert rig.send(rig.agent, "step_started", {"run_id": "d1", "epoch": 9}) == "refused future_epoch"
+    assert rig.send(rig.agent, "step_started", {"run_id": "d1", "epoch": 9}) == "rejected future_epoch"
     after = rig.row_of(rig.agent)
     clocks = ("last_event_at", "last_work_at", "owner_heard_at", "entered_at", "state")
     assert {name: getattr(after, name) for name in clocks} == {name: getattr(before, name) for name in clocks}
     assert after.producers[0].last_seq == rig.agent.seq
     assert (rig.found("d1").run_seq, rig.found("d1").last_event_at) == (seq + 4, rig.at)
-    refusal = "refused late" if state == "Timeout" else "refused illegal_transition"
-    assert rig.say("message_appended", "a1") == refusal
-    assert rig.say("run_started", "new", mode="detached") == refusal
+    rejection = "rejected late" if state == "Timeout" else "rejected illegal_transition"
+    assert rig.say("message_appended", "a1") == rejection
+    assert rig.say("run_started", "new", mode="detached") == rejection
     assert rig.say("run_started", "dq", mode="detached") == "applied"
-    assert rig.say("message_appended", "unknown") == refusal
+    assert rig.say("message_appended", "unknown") == rejection
     assert rig.say("run_cancelled", "dq") == "applied"
     assert rig.say("run_failed", "d1", error=ErrorInfo("retryable", "c", "m")) == "applied"
-    assert rig.say("run_resumed", "d1") == refusal
-    assert rig.say("message_appended", "d1") == "refused illegal_transition"
+    assert rig.say("run_resumed", "d1") == rejection
+    assert rig.say("message_appended", "d1") == "rejected illegal_transition"
 
 
 def test_in_active_an_event_of_a_detached_run_is_never_stale() -> None:
@@ -147,7 +147,7 @@ def test_in_active_an_event_of_a_detached_run_is_never_stale() -> None:
     rig.begin("a1")
     assert rig.send(rig.agent, "message_appended", {"run_id": "d1", "epoch": 0}) == "applied"
     assert rig.row_of(rig.agent).last_work_at == rig.at
-    assert rig.send(rig.agent, "message_appended", {"run_id": "a1", "epoch": 0}) == "refused stale_epoch"
+    assert rig.send(rig.agent, "message_appended", {"run_id": "a1", "epoch": 0}) == "rejected stale_epoch"
 
 
 def test_completions_of_an_attached_run_are_possible_while_the_session_is_held() -> None:
@@ -157,8 +157,8 @@ def test_completions_of_an_attached_run_are_possible_while_the_session_is_held()
     rig.at += 1_000
     assert rig.say("tool_call_succeeded") == "applied"
     assert rig.row_of(rig.agent).last_work_at == rig.at == rig.found().last_event_at
-    assert rig.say("tool_call_succeeded", "unknown") == "refused unknown_run"
-    assert rig.say("message_appended") == "refused illegal_transition"
+    assert rig.say("tool_call_succeeded", "unknown") == "rejected unknown_run"
+    assert rig.say("message_appended") == "rejected illegal_transition"
 
 
 def test_a_clock_of_a_run_may_let_its_session_be_archived_with_the_same_record() -> None:
@@ -175,4 +175,4 @@ def test_a_clock_of_a_run_may_let_its_session_be_archived_with_the_same_record()
     rig.at = due
     rig.append(None, TICK)
     assert rig.found("d1").reason_code == "run_silent"
-    assert isinstance(rig.fold.rows[rig.agent.key.encoded()], Gravestone)
+    assert isinstance(rig.fold.rows[rig.agent.key.encoded()], Tombstone)

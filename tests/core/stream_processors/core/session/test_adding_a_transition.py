@@ -14,7 +14,7 @@ from sessionary.schemas.records import AuditRecord, SessionState
 from sessionary.schemas.types import ErrorInfo
 from sessionary.stream_processors.core.committed import PartitionSettings
 from sessionary.stream_processors.core.families import CHILDREN
-from sessionary.stream_processors.core.model import LogRecord, Outcome
+from sessionary.stream_processors.core.model import BatchResult, LogRecord
 from sessionary.stream_processors.core.partition import PartitionState
 from sessionary.stream_processors.core.session.clocks import SessionClock
 from sessionary.stream_processors.core.session.judge import SessionJudge
@@ -91,17 +91,17 @@ class PausedSession:
         assert isinstance(row, SessionState)
         return row
 
-    def send(self, event_type: str, **fields: Any) -> Outcome:
+    def send(self, event_type: str, **fields: Any) -> BatchResult:
         outcome = self._append(self.agent.key.encoded(), self.agent.event_bytes(event_type, **fields))
         self.agent.head = self.row.snapshot.snapshot_id
         return outcome
 
-    def wait_ms(self, ms: int) -> Outcome:
-        """Let a time pass that is no hole, with a tick at its end."""
+    def wait_ms(self, ms: int) -> BatchResult:
+        """Let a time pass that is no outage, with a tick at its end."""
         self.at_ms += ms
         return self._append(None, TICK)
 
-    def _append(self, key: bytes | None, value: bytes) -> Outcome:
+    def _append(self, key: bytes | None, value: bytes) -> BatchResult:
         batch = self.state.begin()
         assert batch.apply(LogRecord(self.offset, self.at_ms, key, value))
         outcome = batch.finish()
@@ -110,7 +110,7 @@ class PausedSession:
         return outcome
 
 
-def only_audit(outcome: Outcome) -> AuditRecord:
+def only_audit(outcome: BatchResult) -> AuditRecord:
     ((_, record),) = outcome.records_on("audit")
     assert isinstance(record, AuditRecord)
     return record
@@ -119,18 +119,18 @@ def only_audit(outcome: Outcome) -> AuditRecord:
 def test_without_the_new_value_the_event_is_illegal_and_no_clock_fires() -> None:
     session = PausedSession(TRANSITIONS)
     outcome = session.send("session_errored", error=RETRYABLE)
-    assert list(outcome.refusals) == ["illegal_transition"]
+    assert list(outcome.rejections) == ["illegal_transition"]
     session.wait_ms(4_000)
     assert session.wait_ms(4_000).counts.timers == 0
     assert session.row.state == "Paused"
 
 
-def test_its_guard_refuses_and_says_why() -> None:
+def test_its_guard_rejects_and_says_why() -> None:
     session = PausedSession(TABLE)
     outcome = session.send("session_errored", error=FATAL)
-    assert list(outcome.refusals) == ["not_retryable"]
+    assert list(outcome.rejections) == ["not_retryable"]
     record = only_audit(outcome)
-    assert (record.kind, record.reason) == ("refusal", "a paused session fails with a retryable error")
+    assert (record.kind, record.reason) == ("rejection", "a paused session fails with a retryable error")
     assert session.row.state == "Paused"
 
 

@@ -29,12 +29,12 @@ def test_a_stranger_cannot_change_the_content(event_type: str, state: str) -> No
     stranger = EventFactory(service="other", producer="q")
     stranger.head = agent.head
     before = rig.row_of(agent)
-    assert rig.send(stranger, event_type) == "refused not_member"
+    assert rig.send(stranger, event_type) == "rejected not_member"
     after = rig.row_of(agent)
-    bookkeeping: dict[str, Any] = {"audit_seq": 0, "producers": (), "refusals": ()}
+    bookkeeping: dict[str, Any] = {"audit_seq": 0, "producers": (), "rejections": ()}
     assert after._replace(**bookkeeping) == before._replace(**bookkeeping)
     (line,) = rig.last_audits()
-    assert (line.kind, line.security, line.audit_seq) == ("refusal", True, before.audit_seq + 1)
+    assert (line.kind, line.security, line.audit_seq) == ("rejection", True, before.audit_seq + 1)
     assert line.reason == "the content is billing's, not other's"
     assert [ledger.last_seq for ledger in after.producers if ledger.producer_id == "q"] == [1]
 
@@ -48,10 +48,10 @@ def test_a_stranger_may_still_report_work() -> None:
 
 @pytest.mark.parametrize(("wrong", "reason"), [(FORGED, "hash_mismatch"), (DETACHED, "broken_chain")])
 @pytest.mark.parametrize("event_type", ["snapshot_created", "session_paused"])
-def test_a_wrong_snapshot_is_refused(event_type: str, wrong: Any, reason: str) -> None:
+def test_a_wrong_snapshot_is_rejected(event_type: str, wrong: Any, reason: str) -> None:
     rig, agent = active_rig()
     before = rig.row_of(agent)
-    assert rig.send(agent, event_type, snapshot=wrong) == f"refused {reason}"
+    assert rig.send(agent, event_type, snapshot=wrong) == f"rejected {reason}"
     after = rig.row_of(agent)
     assert (after.snapshot, after.state, after.last_event_at) == (before.snapshot, "Active", before.last_event_at)
     assert rig.send(agent, event_type, snapshot=snapshot("right")) == "applied"
@@ -87,9 +87,9 @@ def test_a_session_ends_with_its_last_snapshot() -> None:
         (snapshot("first"), None, "applied"),
         (snapshot("first"), "older", "applied"),
         (snapshot("first", parent="older"), "older", "applied"),
-        (snapshot("first", parent="older"), None, "refused broken_chain"),
-        (snapshot("first", parent="older"), "another", "refused broken_chain"),
-        (FORGED, None, "refused hash_mismatch"),
+        (snapshot("first", parent="older"), None, "rejected broken_chain"),
+        (snapshot("first", parent="older"), "another", "rejected broken_chain"),
+        (FORGED, None, "rejected hash_mismatch"),
     ],
 )
 def test_a_first_snapshot_follows_the_one_that_was_restored_or_none(
@@ -102,13 +102,13 @@ def test_a_first_snapshot_follows_the_one_that_was_restored_or_none(
 
 @pytest.mark.parametrize("state", ["unknown", "Archived"])
 @pytest.mark.parametrize("classes", [("personal",), ("financial", "personal"), ()])
-def test_a_refusal_without_a_session_is_kept_as_its_event_says(state: str, classes: tuple[DataClass, ...]) -> None:
+def test_a_rejection_without_a_session_is_kept_as_its_event_says(state: str, classes: tuple[DataClass, ...]) -> None:
     rig, agent = OracleRig(), EventFactory()
     if state == "Archived":
         rig.start(agent)
         rig.send(agent, "session_terminated", reason="closed")
         rig.advance(300_000, step_ms=5_000)
-    expected = "refused session_archived" if state == "Archived" else "refused unknown_session"
+    expected = "rejected session_archived" if state == "Archived" else "rejected unknown_session"
     assert rig.send(agent, "session_activity", {"data_classes": classes}) == expected
     (line,) = rig.last_audits()
     kept = retention_of(classes, rig.at * 1_000)

@@ -1,11 +1,11 @@
-"""Every state with every event type: what the table lists is applied, all else is refused."""
+"""Every state with every event type: what the table lists is applied, all else is rejected."""
 
 from typing import Any
 
 import pytest
 
 from sessionary.schemas.events import PAYLOADS
-from sessionary.schemas.records import Gravestone, SessionState
+from sessionary.schemas.records import SessionState, Tombstone
 from sessionary.stream_processors.core.children.artifact import ARTIFACT_TRANSITIONS
 from sessionary.stream_processors.core.run.transitions import RUN_EVENTS
 from sessionary.stream_processors.core.session.migration import OFFER_STATES
@@ -64,42 +64,44 @@ def is_listed(state: str, event_type: str) -> bool:
 
 @pytest.mark.parametrize("event_type", PAYLOADS)
 @pytest.mark.parametrize("state", STATES)
-def test_what_is_not_listed_is_refused_and_what_is_listed_applies(state: str, event_type: str) -> None:
+def test_what_is_not_listed_is_rejected_and_what_is_listed_applies(state: str, event_type: str) -> None:
     rig, agent = rig_in_state(state)
     before = rig.fold.rows.get(agent.key.encoded())
     outcome = rig.send(agent, event_type, **valid_fields(state, event_type, rig, agent))
     after = rig.fold.rows.get(agent.key.encoded())
     if state == "Active" and event_type in RUN_EVENTS:  # legal, but no run is named
-        assert outcome == "refused invalid_value"
+        assert outcome == "rejected invalid_value"
         return
     if state == "Active" and event_type in OF_KNOWN_ARTIFACTS:  # legal, but none was created
-        assert outcome == "refused unknown_artifact"
+        assert outcome == "rejected unknown_artifact"
         return
     if event_type == "session_migration_offered" and state in OFFER_STATES:
         assert outcome == "applied"
         return
     if state == "Active" and event_type in ("agent_task_updated", "context_synced"):
-        assert outcome == "refused unknown_agent"  # legal, but none was registered
+        assert outcome == "rejected unknown_agent"  # legal, but none was registered
         return
     never_begun = event_type == "resources_released" and state in ("Active", "Paused", "Error")
     if never_begun:  # legal, but this session was never asked to clean up
-        assert outcome == "refused unknown_cleanup"
+        assert outcome == "rejected unknown_cleanup"
     elif event_type == "session_phase_changed" and state == "Idle":  # legal, but the last phase is reached
-        assert outcome == "refused phase_order"
+        assert outcome == "rejected phase_order"
     else:
-        assert outcome == "applied" if is_listed(state, event_type) else outcome.startswith("refused ")
-    if outcome.startswith("refused "):
+        assert outcome == "applied" if is_listed(state, event_type) else outcome.startswith("rejected ")
+    if outcome.startswith("rejected "):
         assert_unchanged(before, after)
 
 
-BOOKKEEPING: dict[str, Any] = {"producers": (), "refusals": (), "audit_seq": 0, "late_epoch": 0}
+BOOKKEEPING: dict[str, Any] = {"producers": (), "rejections": (), "audit_seq": 0, "late_epoch": 0}
 
 
 def assert_unchanged(before: Any, after: Any) -> None:
-    """Assert that a refusal changed only the ledger, the audit number and the list of refusals."""
+    """Assert that a rejection changed only the ledger, the audit number and the list of
+    rejections.
+    """
     if isinstance(before, SessionState):
         assert before._replace(**BOOKKEEPING) == after._replace(**BOOKKEEPING)
-    elif isinstance(before, Gravestone):
+    elif isinstance(before, Tombstone):
         assert before._replace(producers=(), audit_seq=0) == after._replace(producers=(), audit_seq=0)
     else:
         assert after is None
@@ -126,7 +128,7 @@ def test_every_transition_of_the_table_is_reached() -> None:
 )
 def test_a_client_must_not_send_a_deadlines_reason(event_type: str, reason: str, state: str) -> None:
     rig, agent = rig_in_state(state)
-    assert rig.send(agent, event_type, reason=reason) == "refused processor_only"
+    assert rig.send(agent, event_type, reason=reason) == "rejected processor_only"
 
 
 @pytest.mark.parametrize("state", ["Idle", "Paused", "Timeout", "Error"])

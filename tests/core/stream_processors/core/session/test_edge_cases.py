@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.records import CleanupRequest, Gravestone
+from sessionary.schemas.records import CleanupRequest, Tombstone
 from sessionary.schemas.types import CleanupAction, ErrorInfo, Limits
 from sessionary.stream_processors.core.session.transitions import RECOVERY_ATTEMPTS_MAX, TRANSITIONS
 from tests.core.oracle_rig import START_MS, OracleRig
@@ -17,7 +17,7 @@ def test_a_resume_names_the_head_of_the_chain_or_nothing() -> None:
     rig.start(agent)
     for name in ("nowhere", "first", "another", "", "None"):
         assert rig.send(agent, "session_paused", snapshot=snapshot("held")) == "applied"
-        assert rig.send(agent, "session_resumed", snapshot_id=name) == "refused version_conflict"
+        assert rig.send(agent, "session_resumed", snapshot_id=name) == "rejected version_conflict"
         assert rig.send(agent, "session_resumed", snapshot_id="held") == "applied"
 
 
@@ -25,7 +25,7 @@ def test_a_resume_within_the_grace_period_names_the_head_too() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     assert rig.advance(60_000) == ["T06 inactive"]
-    assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id="nowhere") == "refused version_conflict"
+    assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id="nowhere") == "rejected version_conflict"
     assert rig.send(agent, "session_resumed", {"epoch": 1}, snapshot_id=None) == "applied"
 
 
@@ -71,7 +71,7 @@ def test_five_recoveries_and_no_sixth() -> None:
         if attempt <= RECOVERY_ATTEMPTS_MAX == 5:
             assert rig.send(agent, "session_recovered") == "applied"
             assert last_reasons(rig) == [("T11", "recovered", f"recovered, attempt {attempt}")]
-    assert rig.send(agent, "session_recovered") == "refused retries_exhausted"
+    assert rig.send(agent, "session_recovered") == "rejected retries_exhausted"
 
 
 def test_each_transition_has_a_reason() -> None:
@@ -99,7 +99,7 @@ def test_each_transition_has_a_reason() -> None:
     assert rig.advance(300_000, step_ms=5_000) == ["T14 archived"]
     assert last_reasons(rig) == [("T14", "archived", "Archived 300s after its end")]
     grave = rig.fold.rows[agent.key.encoded()]
-    assert isinstance(grave, Gravestone)
+    assert isinstance(grave, Tombstone)
     assert (grave.reason_code, grave.epoch) == ("archived", 4)
 
 
@@ -216,7 +216,7 @@ def test_the_rest_of_the_maximum_duration_is_never_negative() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent, limits=Limits(max_duration_ms=20_000))
     rig.advance(10_000)
-    rig.at += 30_000  # a hole: the duration is over, but nothing fires in the quiet time
+    rig.at += 30_000  # an outage: the duration is over, but nothing fires in the outage grace
     assert rig.send(agent, "session_paused") == "applied"
     assert rig.row_of(agent).max_due_at == 0
     assert rig.send(agent, "session_resumed") == "applied"
@@ -249,7 +249,7 @@ def test_an_end_may_bring_a_last_snapshot() -> None:
 def test_an_update_goes_from_the_current_version_to_the_next(base: int, new: int) -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
-    assert rig.send(agent, "state_updated", base_version=base, new_version=new) == "refused version_conflict"
+    assert rig.send(agent, "state_updated", base_version=base, new_version=new) == "rejected version_conflict"
     assert rig.send(agent, "state_updated", base_version=1, new_version=2) == "applied"
 
 
@@ -321,6 +321,6 @@ def test_released_at_is_the_time_of_the_first_confirmation(state: str) -> None:
 )
 def test_the_detail_names_an_invalid_value(field: str, value: Any, detail: str, state: str) -> None:
     rig, agent = rig_in_state(state)
-    assert rig.send(agent, "session_created", {field: value}) == "refused invalid_value"
+    assert rig.send(agent, "session_created", {field: value}) == "rejected invalid_value"
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     assert rejected.detail == detail

@@ -6,7 +6,7 @@ import pytest
 
 from sessionary.schemas.codec import encode_record
 from sessionary.schemas.errors import DecodeError
-from sessionary.schemas.records import Gravestone, GravestoneChunk, Position, SessionState
+from sessionary.schemas.records import Position, SessionState, Tombstone, TombstoneChunk
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.stream_processors.core.families import SESSION_JUDGE
 from sessionary.stream_processors.core.session.judge import SessionJudge
@@ -20,8 +20,8 @@ def test_it_writes_to_six_topics() -> None:
     assert SESSION_JUDGE.streams == {"audit", "rejected", "cleanup", "tasks", "migrations", "quotas"}
 
 
-def test_its_home_rows_are_sessions_which_live_and_gravestones_which_do_not() -> None:
-    live = {SessionState: True, Gravestone: False, GravestoneChunk: False}
+def test_its_home_rows_are_sessions_which_live_and_tombstones_which_do_not() -> None:
+    live = {SessionState: True, Tombstone: False, TombstoneChunk: False}
     home = SESSION_JUDGE.families[0]
     assert {kind.row_class: kind.live for kind in home.kinds} == live
 

@@ -55,7 +55,7 @@ def test_a_limit_at_the_edge_of_its_range_is_fine_and_one_beyond_needs_the_overr
     assert rig.send(EventFactory("at"), "session_created", limits=Limits(**{**given, name: at})) == "applied"
     assert len(rig.last_audits()) == 1
     limits = Limits(**given)
-    assert rig.send(EventFactory("beyond"), "session_created", limits=limits) == "refused invalid_limits"
+    assert rig.send(EventFactory("beyond"), "session_created", limits=limits) == "rejected invalid_limits"
     meant = limits._replace(override=True)
     assert rig.send(EventFactory("meant"), "session_created", limits=meant) == "applied"
     flagged = rig.last_audits()[-1]
@@ -68,7 +68,7 @@ def test_no_limit_is_0_or_less(name: str) -> None:
     rig = OracleRig()
     for value in (0, -1):
         limits = Limits(**{name: value}, override=True)
-        assert rig.send(EventFactory(f"{name}{value}"), "session_created", limits=limits) == "refused invalid_limits"
+        assert rig.send(EventFactory(f"{name}{value}"), "session_created", limits=limits) == "rejected invalid_limits"
 
 
 @pytest.mark.parametrize("name", Limits._fields[:-1])
@@ -102,12 +102,12 @@ def test_a_clean_up_request_has_the_last_reported_context_size() -> None:
     assert request.context_bytes == 2_000
 
 
-def test_a_state_above_1_mib_is_refused_and_the_row_stays() -> None:
+def test_a_state_above_1_mib_is_rejected_and_the_row_stays() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     row = rig.row_of(agent)
     fits, too_large = ("x" * size for size in (STATE_BYTES_MAX, STATE_BYTES_MAX + 1))
     assert isinstance(rule_for("state_updated")(row, StateUpdated(1, 2, fits), rig.at), ContentUpdated)
-    refused = rule_for("state_updated")(row, StateUpdated(1, 2, too_large), rig.at)
-    assert isinstance(refused, Objection)
-    assert refused.reason == "state_too_large"
+    rejected = rule_for("state_updated")(row, StateUpdated(1, 2, too_large), rig.at)
+    assert isinstance(rejected, Objection)
+    assert rejected.reason == "state_too_large"

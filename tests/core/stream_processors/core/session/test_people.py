@@ -1,4 +1,4 @@
-"""What operators do to sessions, and questions to people: rules 2, beside the oracle."""
+"""What operators do to sessions, and questions to people, beside the oracle."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ def test_the_agents_own_pause_names_its_snapshot_too() -> None:
     rig, agent = started()
     assert rig.send(agent, "session_paused", snapshot=snapshot("mine")) == "applied"
     assert rig.last_audits()[0].snapshot_id == "mine"
-    assert rig.send(agent, "session_paused", snapshot=None) == "refused illegal_transition"
+    assert rig.send(agent, "session_paused", snapshot=None) == "rejected illegal_transition"
 
 
 def test_the_holder_goes_on_after_an_operators_resume_and_the_epoch_fences_who_did_not_adopt_it() -> None:
@@ -77,7 +77,7 @@ def test_the_holder_goes_on_after_an_operators_resume_and_the_epoch_fences_who_d
     row = rig.row_of(agent)
     assert (row.state, row.epoch, row.holder, row.holder_epoch) == ("Active", 2, "p", 0)
     assert rig.last_audits()[0].reason == "go on"
-    assert rig.send(agent, "session_activity", {"epoch": 1}) == "refused stale_epoch"
+    assert rig.send(agent, "session_activity", {"epoch": 1}) == "rejected stale_epoch"
     agent.epoch = 2
     assert rig.send(agent, "session_activity") == "applied"
 
@@ -114,9 +114,9 @@ def test_an_operator_calls_a_session_off(before: list[tuple[str, dict[str, Any]]
 def test_without_the_mark_another_service_is_no_owner() -> None:
     rig, agent = started()
     hand = Hand(rig, agent)
-    assert hand.send("session_paused", as_operator=False) == "refused not_owner"
-    assert hand.send("session_resumed", as_operator=False) == "refused not_owner"
-    assert hand.send("session_terminated", as_operator=False) == "refused not_owner"
+    assert hand.send("session_paused", as_operator=False) == "rejected not_owner"
+    assert hand.send("session_resumed", as_operator=False) == "rejected not_owner"
+    assert hand.send("session_terminated", as_operator=False) == "rejected not_owner"
     assert not is_by_operator(Event(agent.envelope("session_paused"), payload_of("session_paused")))
 
 
@@ -127,7 +127,7 @@ def asked(answer_ms: int | None = None) -> tuple[OracleRig, EventFactory, Hand, 
     return rig, agent, Hand(rig, agent), "q1"
 
 
-@pytest.mark.parametrize(("approved", "code"), [(True, "approved"), (False, "refused")])
+@pytest.mark.parametrize(("approved", "code"), [(True, "approved"), (False, "denied")])
 def test_an_answer_resumes_the_session_and_is_kept(approved: bool, code: str) -> None:
     rig, agent, hand, question_id = asked()
     assert rig.row_of(agent).question == (question_id, "Deploy?", HOLD_MS)
@@ -139,7 +139,7 @@ def test_an_answer_resumes_the_session_and_is_kept(approved: bool, code: str) ->
 
 
 @pytest.mark.parametrize("answer_ms", [1, 5_000, HOLD_MS + 60_000, None])
-def test_a_question_that_nobody_answers_expires_exactly_at_its_deadline_and_is_refused(answer_ms: int | None) -> None:
+def test_a_question_that_nobody_answers_expires_exactly_at_its_deadline_and_is_rejected(answer_ms: int | None) -> None:
     rig, agent, _, question_id = asked(answer_ms)
     limit_ms = HOLD_MS if answer_ms is None else answer_ms
     assert rig.fold.next_deadline_ms == rig.at + limit_ms
@@ -163,21 +163,21 @@ def test_a_question_that_nobody_answers_expires_exactly_at_its_deadline_and_is_r
 )
 def test_what_is_no_answer_leaves_the_question_open(fields: dict[str, Any], reason: str) -> None:
     rig, agent, hand, _ = asked()
-    assert hand.send("session_resumed", **fields) == f"refused {reason}"
+    assert hand.send("session_resumed", **fields) == f"rejected {reason}"
     assert rig.row_of(agent).question is not None
 
 
 def test_an_agent_does_not_answer_itself() -> None:
     rig, agent, _, _ = asked()
-    assert rig.send(agent, "session_resumed") == "refused question_open"
-    assert rig.send(agent, "session_resumed", approved=True) == "refused operator_only"
+    assert rig.send(agent, "session_resumed") == "rejected question_open"
+    assert rig.send(agent, "session_resumed", approved=True) == "rejected operator_only"
 
 
-def test_an_answer_without_a_question_is_refused() -> None:
+def test_an_answer_without_a_question_is_rejected() -> None:
     rig, agent = started()
     hand = Hand(rig, agent)
     assert hand.pause() == "applied"
-    assert hand.send("session_resumed", approved=True) == "refused no_question"
+    assert hand.send("session_resumed", approved=True) == "rejected no_question"
     assert rig.row_of(agent).state == "Paused"
 
 
@@ -192,7 +192,7 @@ def test_the_next_question_forgets_the_last_answer() -> None:
     assert row.question.text == "And now?"
 
 
-def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_refused() -> None:
+def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_rejected() -> None:
     position = FIRST_POSITION
     position = position._replace(rules=position.rules._replace(row_bytes_max=200_000))
     rig, agent = OracleRig(position=position), EventFactory()
@@ -203,8 +203,8 @@ def test_a_pause_whose_snapshot_would_not_fit_into_the_row_is_refused() -> None:
     hand = EventFactory(service="control-api", producer="hand")
     hand.key = agent.key
     value = hand.event_bytes("session_paused", snapshot=None, as_operator=True)
-    with pytest.raises(AssertionError, match="refused state_too_large"):  # the oracle knows no sizes
+    with pytest.raises(AssertionError, match="rejected state_too_large"):  # the oracle knows no sizes
         rig.append(agent.key.encoded(), value)
-    assert rig.row_of(agent)._replace(refusals=(), producers=(), audit_seq=0) == row._replace(
-        refusals=(), producers=(), audit_seq=0
+    assert rig.row_of(agent)._replace(rejections=(), producers=(), audit_seq=0) == row._replace(
+        rejections=(), producers=(), audit_seq=0
     )

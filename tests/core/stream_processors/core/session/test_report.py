@@ -42,11 +42,11 @@ def test_a_transition_leaves_what_other_kinds_report_empty() -> None:
     assert tuple(getattr(line, name) for name in more) == (False, None, None, None, None)
 
 
-def test_a_refusal_has_its_reason_and_says_in_words_what_was_wrong() -> None:
+def test_a_rejection_has_its_reason_and_says_in_words_what_was_wrong() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
-    assert rig.send(agent, "session_recovered") == "refused illegal_transition"
-    (line,) = new_audits(rig, "refusal")
+    assert rig.send(agent, "session_recovered") == "rejected illegal_transition"
+    (line,) = new_audits(rig, "rejection")
     assert only_fields(line, "reason_code", "reason", "security", "from_state", "to_state") == {
         "reason_code": "illegal_transition",
         "reason": "session_recovered is not possible in Active",
@@ -54,8 +54,8 @@ def test_a_refusal_has_its_reason_and_says_in_words_what_was_wrong() -> None:
         "from_state": "Active",
         "to_state": "Active",
     }
-    assert rig.send(agent, "session_paused", {"service_id": "another"}) == "refused not_owner"
-    (line,) = new_audits(rig, "refusal")
+    assert rig.send(agent, "session_paused", {"service_id": "another"}) == "rejected not_owner"
+    (line,) = new_audits(rig, "rejection")
     assert (line.reason_code, line.security) == ("not_owner", True)
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     assert (rejected.reason, rejected.security, rejected.detail) == ("not_owner", True, line.reason)
@@ -102,7 +102,7 @@ def test_a_release_lists_what_was_done_and_what_failed(host_lost: bool) -> None:
     }
 
 
-def test_a_limit_outside_its_range_and_a_large_context_are_told_in_words() -> None:
+def test_a_limit_outside_its_range_and_a_large_context_are_reported_in_words() -> None:
     rig, agent = OracleRig(), EventFactory()
     limits = Limits(model_ms=70_000, tool_ms=9_000, context_limit_bytes=50_000_000, override=True)
     assert rig.send(agent, "session_created", {"context_bytes": 50_000_001}, limits=limits) == "applied"
@@ -118,11 +118,11 @@ def test_a_limit_outside_its_range_and_a_large_context_are_told_in_words() -> No
     )
 
 
-def test_a_record_that_cannot_be_read_is_told_at_its_time_in_the_log() -> None:
+def test_a_record_that_cannot_be_read_is_reported_at_its_time_in_the_log() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     rig.at += 1_500
-    assert rig.append(agent.key.encoded(), b"no event at all").startswith("refused ")
+    assert rig.append(agent.key.encoded(), b"no event at all").startswith("rejected ")
     (line,) = rig.last_audits()
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     now_us = (START_MS + 1_500) * 1_000
@@ -147,7 +147,7 @@ def test_a_record_has_its_event_its_place_and_its_batch() -> None:
 
 def test_an_unknown_session_has_no_number_and_no_owner() -> None:
     rig, agent = OracleRig(), EventFactory()
-    assert rig.send(agent, "session_activity") == "refused unknown_session"
+    assert rig.send(agent, "session_activity") == "rejected unknown_session"
     (line,) = rig.last_audits()
     subject = ("from_state", "to_state", "audit_seq", "epoch", "version", "owner_service")
     assert tuple(getattr(line, name) for name in subject) == ("UNKNOWN", "UNKNOWN", 0, 0, 0, None)
@@ -160,7 +160,7 @@ def test_an_archived_session_has_no_number_and_no_owner() -> None:
         assert rig.send(agent, event_type) == "applied"
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     assert rig.advance(300_000, step_ms=5_000) == ["T14 archived"]
-    assert rig.send(agent, "session_activity") == "refused session_archived"
+    assert rig.send(agent, "session_activity") == "rejected session_archived"
     (line,) = rig.last_audits()
     subject = ("from_state", "to_state", "audit_seq", "epoch", "version", "owner_service")
     numbers = tuple(getattr(line, name) for name in subject)

@@ -1,4 +1,4 @@
-"""Rows at the changelog's limit: which events are refused, and that each of them halted before."""
+"""Rows at the changelog's limit: which events are rejected, and that each of them halted before."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from sessionary.schemas.codec import encode_record
 from sessionary.schemas.codec.record_sizes import batch_bytes
 from sessionary.schemas.ids import NAME_LENGTH_MAX, derived_id
 from sessionary.schemas.limits import NUMBER_MAX
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.schemas.rules import NEWEST_RULES, ROW_BYTES_MAX
 from sessionary.schemas.topics import CHANGELOG_BYTES_MAX
 from sessionary.schemas.types import (
@@ -16,7 +16,7 @@ from sessionary.schemas.types import (
     ErrorInfo,
     ForgottenProducer,
     ProducerLedger,
-    Refusal,
+    Rejection,
     SeqRange,
 )
 from sessionary.stream_processors.core.model import LogRecord
@@ -28,7 +28,7 @@ from sessionary.stream_processors.core.sequencing import (
     PRODUCERS_MAX,
     RANGES_MAX,
 )
-from sessionary.stream_processors.core.session.effects import CLEANUPS_KEPT, REFUSALS_KEPT
+from sessionary.stream_processors.core.session.effects import CLEANUPS_KEPT, REJECTIONS_KEPT
 from sessionary.stream_processors.core.session.row_size import EVENT_ID_MAX
 from tests.core.fold_rig import FoldRig
 from tests.support.event_factory import EventFactory, snapshot
@@ -94,7 +94,7 @@ class FormerRig(FoldRig):
         self.fold.merge(batch)
         rows = [(name, encode_record(row)) for name, row in outcome.rows.items() if row is not None]
         self.row_batch = max((batch_bytes(*row) for row in rows), default=0)
-        return "applied" if outcome.counts.applied else "refused"
+        return "applied" if outcome.counts.applied else "rejected"
 
 
 def story_name(story: Story) -> str:
@@ -102,20 +102,20 @@ def story_name(story: Story) -> str:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=story_name)
-def test_an_event_that_makes_a_row_too_large_is_refused(story: Story) -> None:
+def test_an_event_that_makes_a_row_too_large_is_rejected(story: Story) -> None:
     rig, agent = FoldRig(), EventFactory()
-    assert story(rig, agent) == "refused state_too_large"
+    assert story(rig, agent) == "rejected state_too_large"
     assert rig.letter().reason == rig.audits()[-1].reason_code == "state_too_large"
     assert "row would have" in rig.audits()[-1].reason
     row = rig.fold.rows.get(agent.key.encoded())
     if row is not None:
-        assert [refusal.reason for refusal in row.refusals] == ["state_too_large"]
+        assert [rejection.reason for rejection in row.rejections] == ["state_too_large"]
         assert row.producers[0].last_seq == agent.seq
         assert rig.send(agent, "session_activity") == "applied"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=story_name)
-def test_each_event_that_is_refused_for_its_row_halted_the_partition_before(story: Story) -> None:
+def test_each_event_that_is_rejected_for_its_row_halted_the_partition_before(story: Story) -> None:
     rig = FormerRig()
     assert story(rig, EventFactory()) == "applied"
     assert rig.row_batch > FORMER_LIMIT
@@ -136,11 +136,13 @@ def test_a_row_may_have_exactly_the_limit() -> None:
     rig, agent = FoldRig(), EventFactory()
     assert fill_row(rig, agent) == "applied"
     assert rig.row_bytes(agent) == ROW_BYTES_MAX
-    assert fill_row(FoldRig(), EventFactory(), beyond=1) == "refused state_too_large"
+    assert fill_row(FoldRig(), EventFactory(), beyond=1) == "rejected state_too_large"
 
 
 def test_no_row_at_the_limit_for_accepted_events_fitted_its_topic_before() -> None:
-    """The limit counts key and value alone, so an event is refused only if its row never fitted."""
+    """The limit counts key and value alone, so an event is rejected only if its row never
+    fitted.
+    """
     key, value = b"k" * 41, b"v" * (ROW_BYTES_MAX - 41)
     assert batch_bytes(key, value) > FORMER_LIMIT == ROW_BYTES_MAX
     assert (EVENT_ID_MAX, CHANGELOG_BYTES_MAX) == (128, ROW_BYTES_MAX + 65_536)
@@ -151,7 +153,7 @@ def gap_then_work(agent: EventFactory) -> bytes:
     return agent.event_bytes("session_activity")
 
 
-def refused_event(agent: EventFactory, characters: int) -> bytes:
+def rejected_event(agent: EventFactory, characters: int) -> bytes:
     return agent.event_bytes("session_started", {"event_id": "😀" * characters})
 
 
@@ -161,12 +163,12 @@ def test_a_full_row_takes_everything_that_brings_no_content() -> None:
     for name in ("heartbeat", "session_activity", "usage_recorded"):
         assert rig.send(agent, name) == "applied"
     for name in ("session_paused", "snapshot_created"):
-        assert rig.send(agent, name, snapshot=snapshot("more", TOO_MUCH)) == "refused state_too_large"
+        assert rig.send(agent, name, snapshot=snapshot("more", TOO_MUCH)) == "rejected state_too_large"
     others = [EventFactory(producer=f"{number:0128}") for number in range(PRODUCERS_MAX - 1)]
     grown = [gap_then_work(other) for _ in range(RANGES_MAX + 2) for other in others]
-    grown += [refused_event(agent, EVENT_ID_MAX) for _ in range(REFUSALS_KEPT)]
+    grown += [rejected_event(agent, EVENT_ID_MAX) for _ in range(REJECTIONS_KEPT)]
     records = [LogRecord(rig.offset + n, rig.at, agent.key.encoded(), value) for n, value in enumerate(grown)]
-    assert rig.append_batch(*records).counts.refused == REFUSALS_KEPT
+    assert rig.append_batch(*records).counts.rejected == REJECTIONS_KEPT
     assert ROW_BYTES_MAX < rig.row_bytes(agent) <= CHANGELOG_BYTES_MAX - 16_384
     assert rig.send(agent, "session_errored", error=ErrorInfo("retryable", "b", "m")) == "applied"
     assert rig.send(agent, "session_phase_changed", phase="recovery") == "applied"
@@ -184,21 +186,21 @@ def test_the_deadlines_of_a_full_row_fire() -> None:
     rig.advance(301_000)
     assert rig.row_of(agent).state == "Terminated"
     rig.advance(301_000)
-    assert isinstance(rig.fold.rows[agent.key.encoded()], Gravestone)
+    assert isinstance(rig.fold.rows[agent.key.encoded()], Tombstone)
 
 
 def test_all_bounded_parts_of_a_row_fit_above_its_limit() -> None:
     rig, agent = FoldRig(), EventFactory()
     rig.start(agent)
-    holes = tuple(SeqRange(NUMBER_MAX - 1, NUMBER_MAX) for _ in range(RANGES_MAX))
+    gaps = tuple(SeqRange(NUMBER_MAX - 1, NUMBER_MAX) for _ in range(RANGES_MAX))
     ids = bytes(2 * IDS_KEPT)
-    ledger = ProducerLedger("p" * NAME_LENGTH_MAX, NUMBER_MAX, holes, epoch=1 << 30, last_at=1 << 44, recent_ids=ids)
+    ledger = ProducerLedger("p" * NAME_LENGTH_MAX, NUMBER_MAX, gaps, epoch=1 << 30, last_at=1 << 44, recent_ids=ids)
     ledger = ledger._replace(offsets=(1 << 62, *[OFFSET_DISTANCE_MAX - 1] * (OFFSETS_KEPT - 1)))
-    refusal = Refusal(1 << 62, "too_many_producers", "😀" * EVENT_ID_MAX + "…")
+    rejection = Rejection(1 << 62, "too_many_producers", "😀" * EVENT_ID_MAX + "…")
     row = rig.row_of(agent)._replace(
         producers=(ledger,) * PRODUCERS_MAX,
         forgotten=(ForgottenProducer(-(1 << 63), NUMBER_MAX, 1 << 30),) * FORGOTTEN_MAX,
-        refusals=(refusal,) * REFUSALS_KEPT,
+        rejections=(rejection,) * REJECTIONS_KEPT,
         cleanups=(Cleanup(derived_id("c"), 1 << 44, released=True),) * CLEANUPS_KEPT,
     )
     assert len(encode_record(row)) <= CHANGELOG_BYTES_MAX - ROW_BYTES_MAX

@@ -3,7 +3,7 @@
 import pytest
 
 from sessionary.schemas.ids import SessionKey, derived_id, partition_of
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.schemas.types import CleanupAction, Limits
 from tests.auditor.decoding import LogEntry
 from tests.auditor.oracle import Oracle, find_differences, replay_log
@@ -25,31 +25,31 @@ def test_an_agent_that_dies_is_timed_out_resumed_and_archived() -> None:
     assert list(line.cleanup_actions) == ["memory_cleanup", "close_connection", "release_context", "mark_closed"]
 
     # Any event is too late now; only the first is audited.
-    assert rig.send(agent, "session_activity") == "refused late"
+    assert rig.send(agent, "session_activity") == "rejected late"
     assert [line.reason_code for line in rig.last_audits()] == ["late"]
-    assert rig.send(agent, "session_terminated") == "refused late"
+    assert rig.send(agent, "session_terminated") == "rejected late"
     assert rig.last_audits() == []
 
     # A clean-up is confirmed, then the session resumes: the epoch grows, the content is kept.
     released = {"cleanup_id": line.cleanup_id, "actions": [CleanupAction("memory_cleanup", True, 1)]}
     assert rig.send(agent, "resources_released", {"epoch": 0}, **released) == "applied"
     assert rig.row_of(agent).phase == "released"
-    assert rig.send(agent, "resources_released", {"epoch": 0}, **released) == "refused already_released"
+    assert rig.send(agent, "resources_released", {"epoch": 0}, **released) == "rejected already_released"
     assert rig.send(agent, "session_resumed", snapshot_id=None) == "applied"
     row = rig.row_of(agent)
     assert (row.state, row.epoch, row.version, row.state_json) == ("Active", 2, 2, '{"step": 2}')
 
     # The former process still uses the old epoch.
-    assert rig.send(agent, "session_activity", {"epoch": 1}) == "refused stale_epoch"
+    assert rig.send(agent, "session_activity", {"epoch": 1}) == "rejected stale_epoch"
 
-    # It closes without a confirmed clean-up and is archived. Its gravestone refuses redeliveries.
+    # It closes without a confirmed clean-up and is archived. Its tombstone rejects redeliveries.
     assert rig.send(agent, "session_terminated", reason="closed") == "applied"
     assert rig.advance(299_999) == []
     assert rig.advance(1) == ["T14 archived"]
-    assert isinstance(rig.fold.rows[agent.key.encoded()], Gravestone)
+    assert isinstance(rig.fold.rows[agent.key.encoded()], Tombstone)
     first = rig.log[0]
-    assert rig.append(first.key, first.value) == "refused session_archived"
-    assert rig.send(agent, "session_created") == "refused session_archived"
+    assert rig.append(first.key, first.value) == "rejected session_archived"
+    assert rig.send(agent, "session_created") == "rejected session_archived"
     assert rig.advance(15 * 86_400_000 - 1_000, step_ms=86_400_000) == []  # to the end of its last day
     rig.at += 1_000
     rig.tick()
@@ -74,11 +74,11 @@ def test_a_paused_session_keeps_the_rest_of_its_maximum_duration() -> None:
     rig.advance(20_000)
     assert rig.send(agent, "session_paused", snapshot=snapshot("held")) == "applied"
     assert rig.advance(3_600_000, step_ms=5_000) == []
-    assert rig.send(agent, "session_resumed", snapshot_id="another") == "refused version_conflict"
+    assert rig.send(agent, "session_resumed", snapshot_id="another") == "rejected version_conflict"
     assert rig.send(agent, "session_resumed", snapshot_id="held") == "applied"
     assert rig.advance(29_999) == []
     assert rig.advance(1) == ["T06 max_duration"]
-    assert rig.send(agent, "session_resumed", snapshot_id="held") == "refused max_duration_exceeded"
+    assert rig.send(agent, "session_resumed", snapshot_id="held") == "rejected max_duration_exceeded"
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
     assert rejected.detail == "the session's maximum duration of 50s is over"
 
@@ -88,7 +88,7 @@ def test_a_session_does_not_complete_in_the_middle_of_a_write() -> None:
     rig.start(agent)
     for phase in ("updating", "persisting"):
         assert rig.send(agent, "session_phase_changed", phase=phase) == "applied"
-        assert rig.send(agent, "session_terminated", reason="completed") == "refused phase_order"
+        assert rig.send(agent, "session_terminated", reason="completed") == "rejected phase_order"
     assert rig.send(agent, "session_phase_changed", phase="processing") == "applied"
     assert rig.send(agent, "session_terminated", reason="completed") == "applied"
 
@@ -144,13 +144,13 @@ def test_many_deadlines_fire_in_the_order_in_which_they_were_due() -> None:
     assert len({line.source_n for _, line in rig.outcomes[-1].records_on("audit")}) == 5
 
 
-def test_gaps_are_audited_and_late_fillers_refused() -> None:
+def test_gaps_are_audited_and_late_fillers_rejected() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     agent.seq += 3
     assert rig.send(agent, "session_activity") == "applied"
     assert [(line.kind, line.gap_first, line.gap_last) for line in rig.last_audits()] == [("gap", 5, 7)]
-    for seq, outcome in ((6, "refused late_filler"), (6, "refused late_filler"), (4, "refused producer_conflict")):
+    for seq, outcome in ((6, "rejected late_filler"), (6, "rejected late_filler"), (4, "rejected producer_conflict")):
         assert rig.send(agent, "session_activity", {"producer_seq": seq}) == outcome
     again = next(record for record in rig.log if record.offset == 3)
     assert rig.append(again.key, again.value) == "duplicate"
@@ -173,12 +173,12 @@ def test_the_ledger_is_bounded() -> None:
     assert len(rig.row_of(agent).producers) == 64
 
 
-def test_a_session_remembers_its_last_sixteen_refusals() -> None:
+def test_a_session_remembers_its_last_sixteen_rejections() -> None:
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     for _ in range(20):
-        assert rig.send(agent, "session_started") == "refused illegal_transition"
-    assert [refusal.offset for refusal in rig.row_of(agent).refusals] == list(range(8, 24))
+        assert rig.send(agent, "session_started") == "rejected illegal_transition"
+    assert [rejection.offset for rejection in rig.row_of(agent).rejections] == list(range(8, 24))
 
 
 def test_a_session_remembers_its_last_eight_clean_ups() -> None:
@@ -191,7 +191,7 @@ def test_a_session_remembers_its_last_eight_clean_ups() -> None:
     assert rig.row_of(agent).epoch == 11
 
 
-def test_an_unknown_key_in_the_wrong_partition_is_refused() -> None:
+def test_an_unknown_key_in_the_wrong_partition_is_rejected() -> None:
     settings = SETTINGS._replace(partitions=4)
     agents = [EventFactory(f"s{n}") for n in range(12)]
     homes = {partition_of(agent.key.encoded(), 4) for agent in agents}
@@ -199,7 +199,7 @@ def test_an_unknown_key_in_the_wrong_partition_is_refused() -> None:
     for agent in agents:
         rig = OracleRig(settings, partition=2)
         at_home = partition_of(agent.key.encoded(), 4) == 2
-        assert rig.send(agent, "session_created") == ("applied" if at_home else "refused wrong_partition")
+        assert rig.send(agent, "session_created") == ("applied" if at_home else "rejected wrong_partition")
 
 
 @pytest.mark.parametrize("event_type", ["session_created", "session_activity", "heartbeat"])
@@ -207,10 +207,10 @@ def test_an_event_of_a_foreign_tenant_changes_nothing_and_is_reported(event_type
     rig, agent = OracleRig(), EventFactory()
     rig.start(agent)
     before = rig.row_of(agent)
-    assert rig.send(agent, event_type, {"tenant_id": "evil"}) == "refused foreign_tenant"
+    assert rig.send(agent, event_type, {"tenant_id": "evil"}) == "rejected foreign_tenant"
     assert rig.outcomes[-1].records_on("rejected")[0][1].security
     after = rig.row_of(agent)
-    assert after._replace(audit_seq=0, refusals=()) == before._replace(audit_seq=0)
+    assert after._replace(audit_seq=0, rejections=()) == before._replace(audit_seq=0)
 
 
 def test_the_oracles_comparison_can_fail() -> None:
@@ -226,8 +226,8 @@ def test_the_oracles_comparison_can_fail() -> None:
     assert find_differences(oracle, [], [], []) == ["0 audit lines instead of 1"]
     assert len(find_differences(oracle, [right._replace(to_state="Active")._asdict()], [])) == 1
     assert find_differences(oracle, [right._asdict()] * 2, []) != []
-    refusal = {"source_partition": 0, "source_offset": 0, "reason": "late"}
-    assert find_differences(oracle, [right._asdict()], [refusal]) == ["record (0, 0): refused late, expected None"]
+    rejection = {"source_partition": 0, "source_offset": 0, "reason": "late"}
+    assert find_differences(oracle, [right._asdict()], [rejection]) == ["record (0, 0): rejected late, expected None"]
     assert find_differences(oracle, [right._asdict()], [], [{"cleanup_id": "x", "actions": []}]) != []
     assert find_differences(Oracle(1), [], [], []) == []
 

@@ -41,7 +41,7 @@ def test_a_take_over_fences_off_the_former_holder_and_says_who_it_was() -> None:
     assert (row.epoch, row.state, row.phase, row.holder, row.agent_id) == (2, "Active", "processing", "q", "agent-2")
     assert row.version == before.version
     stale = first.event_bytes("message_appended", {"epoch": 1})
-    assert rig.append(first.key.encoded(), stale) == "refused stale_epoch"
+    assert rig.append(first.key.encoded(), stale) == "rejected stale_epoch"
     assert rig.send(second, "message_appended") == "applied"
 
 
@@ -54,14 +54,14 @@ def test_the_former_holder_may_take_the_session_back() -> None:
     assert (rig.row_of(first).holder, rig.row_of(first).epoch) == ("p", 3)
 
 
-def test_of_two_that_take_over_at_once_the_second_is_refused() -> None:
+def test_of_two_that_take_over_at_once_the_second_is_rejected() -> None:
     rig, _ = rig_with_session()
     second, third = other_process(rig), other_process(rig, producer="r")
     assert take_over(rig, second) == "applied"
-    assert take_over(rig, third) == "refused stale_epoch"
+    assert take_over(rig, third) == "rejected stale_epoch"
 
 
-@pytest.mark.parametrize(("ms", "outcome"), [(LIMIT_MS - 1, "refused owner_alive"), (LIMIT_MS, "applied")])
+@pytest.mark.parametrize(("ms", "outcome"), [(LIMIT_MS - 1, "rejected owner_alive"), (LIMIT_MS, "applied")])
 def test_another_service_waits_for_two_missed_heartbeats(ms: int, outcome: str) -> None:
     rig, first = rig_with_session()
     rig.advance(5_000)
@@ -74,9 +74,9 @@ def test_another_service_waits_for_two_missed_heartbeats(ms: int, outcome: str) 
     assert (rig.row_of(first).owner_service == "shop") == (outcome == "applied")
 
 
-def test_a_refused_stranger_learns_how_long_to_wait() -> None:
+def test_a_rejected_stranger_learns_how_long_to_wait() -> None:
     rig, _ = rig_with_session()
-    assert take_over(rig, other_process(rig, "shop")) == "refused owner_alive"
+    assert take_over(rig, other_process(rig, "shop")) == "rejected owner_alive"
     assert rig.letter().detail == "billing may be alive; shop may take over once billing is silent for 20s"
     assert not rig.letter().security
 
@@ -91,7 +91,7 @@ def test_the_limit_follows_the_sessions_inactivity_budget() -> None:
     rig, _ = rig_with_session(Limits(model_ms=60_000, tool_ms=30_000, network_ms=15_000))
     rig.advance(34_000)
     stranger = other_process(rig, "shop")
-    assert take_over(rig, stranger) == "refused owner_alive"
+    assert take_over(rig, stranger) == "rejected owner_alive"
     rig.advance(1_000)
     assert take_over(rig, stranger) == "applied"
 
@@ -111,12 +111,12 @@ def test_the_work_of_strangers_is_no_sign_of_life_of_the_owner() -> None:
 def test_the_new_owner_may_do_what_only_owners_may() -> None:
     rig, first = rig_with_session()
     stranger = other_process(rig, "shop")
-    assert rig.send(stranger, "session_terminated") == "refused not_owner"
+    assert rig.send(stranger, "session_terminated") == "rejected not_owner"
     rig.advance(LIMIT_MS)
     assert take_over(rig, stranger) == "applied"
     assert rig.send(stranger, "state_updated") == "applied"
     former = first.event_bytes("session_terminated", {"epoch": 2})
-    assert rig.append(first.key.encoded(), former) == "refused not_owner"
+    assert rig.append(first.key.encoded(), former) == "rejected not_owner"
     assert rig.send(stranger, "session_terminated") == "applied"
 
 
@@ -144,22 +144,22 @@ def test_an_owner_that_beats_in_timeout_is_alive() -> None:
         rig.advance(5_000)
         assert rig.send(first, "heartbeat") == "applied"
     assert rig.row_of(first).state == "Timeout"
-    assert take_over(rig, other_process(rig, "shop")) == "refused owner_alive"
+    assert take_over(rig, other_process(rig, "shop")) == "rejected owner_alive"
 
 
 def test_a_session_that_ended_cannot_be_taken_over() -> None:
     rig, first = rig_with_session()
     assert rig.send(first, "session_terminated") == "applied"
-    assert take_over(rig, other_process(rig)) == "refused illegal_transition"
+    assert take_over(rig, other_process(rig)) == "rejected illegal_transition"
 
 
-def test_after_a_hole_in_the_log_the_owner_has_its_time_again() -> None:
+def test_after_an_outage_in_the_log_the_owner_has_its_time_again() -> None:
     rig, _ = rig_with_session()
     rig.at += 30_000  # the broker was away: nothing could be heard
     stranger = other_process(rig, "shop")
-    assert take_over(rig, stranger) == "refused owner_alive"
+    assert take_over(rig, stranger) == "rejected owner_alive"
     rig.advance(LIMIT_MS - 1_000)
-    assert take_over(rig, stranger) == "refused owner_alive"
+    assert take_over(rig, stranger) == "rejected owner_alive"
     rig.advance(1_000)
     assert take_over(rig, stranger) == "applied"
 

@@ -7,7 +7,7 @@ import pytest
 from sessionary.schemas.events import PAYLOADS
 from sessionary.schemas.limits import DEFAULTS, LIMIT_MAX, RANGES
 from sessionary.schemas.types import Phase, SessionStateName
-from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT, PRODUCERS_MAX, RANGES_MAX, epoch_refusal
+from sessionary.stream_processors.core.sequencing import EPOCH_EXEMPT, PRODUCERS_MAX, RANGES_MAX, epoch_rejection
 from sessionary.stream_processors.core.session.migration import MIGRATION_EVENTS
 from sessionary.stream_processors.core.session.transitions import (
     ACCEPTED,
@@ -86,9 +86,9 @@ def test_limits_are_the_oracles() -> None:
 def test_an_epoch_is_checked_except_for_creations_and_releases(name: str) -> None:
     exempt = name in ("session_created", "resources_released")
     assert (name in EPOCH_EXEMPT) is exempt
-    assert epoch_refusal(2, 2, name) is None
-    assert epoch_refusal(2, 1, name) == (None if exempt else "stale_epoch")
-    assert epoch_refusal(2, 3, name) == (None if exempt else "future_epoch")
+    assert epoch_rejection(2, 2, name) is None
+    assert epoch_rejection(2, 1, name) == (None if exempt else "stale_epoch")
+    assert epoch_rejection(2, 3, name) == (None if exempt else "future_epoch")
 
 
 def test_a_session_is_created_as_the_table_says() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sessionary.schemas.types import ErrorInfo, Refusal
+from sessionary.schemas.types import ErrorInfo, Rejection
 from tests.core.oracle_rig import OracleRig
 from tests.support.event_factory import EventFactory
 
@@ -31,10 +31,10 @@ def active_rig() -> tuple[OracleRig, EventFactory]:
         ),
     ],
 )
-def test_a_value_out_of_bounds_is_refused(event_type: str, fields: dict[str, Any], detail: str) -> None:
+def test_a_value_out_of_bounds_is_rejected(event_type: str, fields: dict[str, Any], detail: str) -> None:
     rig, agent = active_rig()
     before = rig.row_of(agent)
-    assert rig.send(agent, event_type, **fields) == "refused invalid_value"
+    assert rig.send(agent, event_type, **fields) == "rejected invalid_value"
     after = rig.row_of(agent)
     assert (after.state, after.last_event_at, after.state_json) == (
         before.state,
@@ -42,9 +42,9 @@ def test_a_value_out_of_bounds_is_refused(event_type: str, fields: dict[str, Any
         before.state_json,
     )
     assert rig.last_audits()[0].reason.startswith(detail)
-    # The ledger moved, so the refusal is no gap, and its repetition is known.
+    # The ledger moved, so the rejection is no gap, and its repetition is known.
     assert [ledger.last_seq for ledger in after.producers] == [agent.seq]
-    assert [refusal.reason for refusal in after.refusals] == ["invalid_value"]
+    assert [rejection.reason for rejection in after.rejections] == ["invalid_value"]
     assert rig.append(rig.log[-1].key, rig.log[-1].value) == "duplicate"
 
 
@@ -52,9 +52,9 @@ def test_a_value_out_of_bounds_is_refused(event_type: str, fields: dict[str, Any
 def test_nothing_repeats_a_long_text_of_an_envelope(name: str) -> None:
     rig, agent = active_rig()
     before = rig.row_of(agent)
-    assert rig.send(agent, "session_activity", {name: LONG_ID}) == "refused invalid_value"
-    kept = Refusal(len(rig.log) - 1, "invalid_value", "")
-    assert rig.row_of(agent) == before._replace(audit_seq=before.audit_seq + 1, refusals=(kept,))
+    assert rig.send(agent, "session_activity", {name: LONG_ID}) == "rejected invalid_value"
+    kept = Rejection(len(rig.log) - 1, "invalid_value", "")
+    assert rig.row_of(agent) == before._replace(audit_seq=before.audit_seq + 1, rejections=(kept,))
     (line,) = rig.last_audits()
     assert line.reason == f"{name} has 1200000 characters, more than 256"
     ((_, rejected),) = rig.outcomes[-1].records_on("rejected")
@@ -64,14 +64,14 @@ def test_nothing_repeats_a_long_text_of_an_envelope(name: str) -> None:
 
 def test_the_values_of_a_first_event_are_judged_before_the_session_exists() -> None:
     rig, agent = OracleRig(), EventFactory()
-    assert rig.send(agent, "session_created", parent_session_id=LONG_ID) == "refused invalid_value"
+    assert rig.send(agent, "session_created", parent_session_id=LONG_ID) == "rejected invalid_value"
     assert rig.fold.rows == {}
 
 
 def test_a_sequence_number_out_of_bounds_does_not_move_the_ledger() -> None:
     rig, agent = active_rig()
     before = rig.row_of(agent).producers
-    assert rig.send(agent, "session_activity", {"producer_seq": 10**15 + 1}) == "refused invalid_value"
+    assert rig.send(agent, "session_activity", {"producer_seq": 10**15 + 1}) == "rejected invalid_value"
     assert rig.row_of(agent).producers == before
     assert rig.send(agent, "session_activity", {"producer_seq": 10**15}) == "applied"
 
@@ -80,6 +80,6 @@ def test_a_heartbeat_out_of_bounds_is_no_sign_of_life() -> None:
     rig, agent = active_rig()
     rig.at += 1_000
     before = rig.row_of(agent)
-    assert rig.send(agent, "heartbeat", last_seq=-1) == "refused invalid_value"
+    assert rig.send(agent, "heartbeat", last_seq=-1) == "rejected invalid_value"
     assert rig.row_of(agent) == before
     assert rig.last_audits() == []

@@ -1,10 +1,10 @@
-"""What events come to for the steps that they name, under rules 2."""
+"""What events come to for the steps that they name."""
 
 import pytest
 
 from sessionary.schemas.headers import REPLAYED_FROM
 from sessionary.schemas.ids import run_key, step_key
-from sessionary.schemas.records import RunGravestone
+from sessionary.schemas.records import RunTombstone
 from sessionary.schemas.types import ErrorInfo
 from tests.core.fold_rig import FINISHED_RUN_MS
 from tests.core.stream_processors.core.child_rig import FATAL, RETRYABLE, UNCLEAR, ChildRig
@@ -30,8 +30,8 @@ def test_a_step_that_failed_is_tried_again_with_nothing_of_the_last_attempt() ->
     assert rig.step("started", input_json="1") == "applied"
     assert rig.step("failed", error=RETRYABLE) == "applied"
     assert (rig.found_step().state, rig.found_step().error) == ("failed", RETRYABLE)
-    assert rig.step("started", 1) == "refused invalid_value"
-    assert rig.step("started", 3) == "refused invalid_value"
+    assert rig.step("started", 1) == "rejected invalid_value"
+    assert rig.step("started", 3) == "rejected invalid_value"
     rig.at += 5
     assert rig.step("started", 2, input_json=None) == "applied"
     row = rig.found_step()
@@ -42,16 +42,16 @@ def test_a_step_that_failed_is_tried_again_with_nothing_of_the_last_attempt() ->
 def test_an_attempt_that_was_interrupted_is_followed_by_the_next() -> None:
     rig = ChildRig()
     assert rig.step("started") == "applied"
-    assert rig.step("started") == "refused invalid_value"
+    assert rig.step("started") == "rejected invalid_value"
     assert rig.step("started", 2) == "applied"
-    assert rig.step("succeeded", 1, output_json="1") == "refused invalid_value"
-    assert rig.step("failed", 1, error=RETRYABLE) == "refused invalid_value"
+    assert rig.step("succeeded", 1, output_json="1") == "rejected invalid_value"
+    assert rig.step("failed", 1, error=RETRYABLE) == "rejected invalid_value"
     assert rig.step("succeeded", 2, output_json="1") == "applied"
 
 
 @pytest.mark.parametrize(
     ("error", "actor", "outcome"),
-    [(FATAL, None, "refused not_retryable"), (FATAL, "eve", "applied"), (RETRYABLE, None, "applied")],
+    [(FATAL, None, "rejected not_retryable"), (FATAL, "eve", "applied"), (RETRYABLE, None, "applied")],
 )
 def test_a_fatal_error_needs_an_actor(error: ErrorInfo, actor: str | None, outcome: str) -> None:
     rig = ChildRig()
@@ -64,16 +64,16 @@ def test_a_fatal_error_needs_an_actor(error: ErrorInfo, actor: str | None, outco
 
 def test_values_of_steps_have_bounds() -> None:
     rig = ChildRig()
-    assert rig.step("started", 2) == "refused invalid_value"
+    assert rig.step("started", 2) == "rejected invalid_value"
     assert rig.step("started") == "applied"
-    assert rig.step("succeeded", output_json=None) == "refused invalid_value"
-    assert rig.step("failed", error=UNCLEAR) == "refused missing_error_class"
+    assert rig.step("succeeded", output_json=None) == "rejected invalid_value"
+    assert rig.step("failed", error=UNCLEAR) == "rejected missing_error_class"
     assert rig.found_step().state == "running"
     assert rig.found().run_seq == 3
 
 
 @pytest.mark.parametrize(
-    ("path", "refused"),
+    ("path", "rejected"),
     [
         ([], ["succeeded", "failed"]),
         (["started"], ["skipped"]),
@@ -82,13 +82,13 @@ def test_values_of_steps_have_bounds() -> None:
         (["skipped"], ["started", "succeeded", "failed"]),
     ],
 )
-def test_any_other_pair_is_illegal(path: list[str], refused: list[str]) -> None:
+def test_any_other_pair_is_illegal(path: list[str], rejected: list[str]) -> None:
     rig = ChildRig()
     for event in path:
         assert rig.step(event) == "applied"
     before = rig.step_row()
-    for event in refused:
-        assert rig.step(event, 1) == "refused illegal_transition"
+    for event in rejected:
+        assert rig.step(event, 1) == "rejected illegal_transition"
     assert rig.step_row() == before
 
 
@@ -112,15 +112,15 @@ def test_an_attempt_begins_only_while_its_run_is_at_work() -> None:
     rig = ChildRig()
     assert rig.step("started") == "applied"
     assert rig.say("run_paused") == "applied"
-    assert rig.step("started", 2) == "refused illegal_transition"
-    assert rig.step("started", name="b") == "refused illegal_transition"
+    assert rig.step("started", 2) == "rejected illegal_transition"
+    assert rig.step("started", name="b") == "rejected illegal_transition"
     assert rig.step("skipped", name="b") == "applied"
     assert rig.step("failed", error=RETRYABLE) == "applied"
     assert rig.say("run_queued", "q", mode="detached") == "applied"
-    assert rig.step("started", run_id="q") == "refused illegal_transition"
-    assert rig.step("started", run_id="none") == "refused unknown_run"
+    assert rig.step("started", run_id="q") == "rejected illegal_transition"
+    assert rig.step("started", run_id="none") == "rejected unknown_run"
     assert rig.say("run_cancelled") == "applied"
-    assert rig.step("started", 2) == "refused illegal_transition"
+    assert rig.step("started", 2) == "rejected illegal_transition"
 
 
 @pytest.mark.parametrize("run_id", [None, ""])
@@ -136,7 +136,7 @@ def test_a_row_of_a_step_has_the_bound_of_every_row() -> None:
     rig = ChildRig()
     wide = "😀" * (1 << 19)
     assert rig.step("started", input_json=wide) == "applied"
-    assert rig.step("succeeded", output_json=wide) == "refused state_too_large"
+    assert rig.step("succeeded", output_json=wide) == "rejected state_too_large"
     assert "the step's row would have" in rig.audits()[-1].reason
     assert rig.found_step().state == "running"
     assert rig.step("succeeded", output_json="1") == "applied"
@@ -155,7 +155,7 @@ def test_a_replayed_event_of_a_step_fills_no_gap() -> None:
     rig = ChildRig()
     missed = rig.agent.event_bytes("step_started", {"run_id": "r1"})
     assert rig.say("message_appended") == "applied"
-    assert rig.append(rig.agent.key.encoded(), missed, [(REPLAYED_FROM, b"1")]) == "refused late_filler"
+    assert rig.append(rig.agent.key.encoded(), missed, [(REPLAYED_FROM, b"1")]) == "rejected late_filler"
 
 
 def test_steps_vanish_with_their_run() -> None:
@@ -171,10 +171,10 @@ def test_steps_vanish_with_their_run() -> None:
     rig.at += FINISHED_RUN_MS
     rig.append(None, TICK)
     left = {key: type(row) for key, row in rig.fold.rows.items() if key.startswith(run)}
-    assert left == {run: RunGravestone}
+    assert left == {run: RunTombstone}
     assert rig.fold.children(run) == []
-    tombstones = {written[1] for written in rig.written if written[2] is None}
-    assert {step_key(run, "a"), step_key(run, "b")} <= tombstones
+    deletions = {written[1] for written in rig.written if written[2] is None}
+    assert {step_key(run, "a"), step_key(run, "b")} <= deletions
 
 
 def test_children_are_known_again_once_the_rows_are_loaded() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from sessionary.schemas.ids import run_key, step_key
 from sessionary.schemas.limits import LIMIT_MAX
-from sessionary.schemas.records import Gravestone
+from sessionary.schemas.records import Tombstone
 from sessionary.schemas.types import ClockRepair, ErrorInfo, Limits
 from sessionary.stream_processors.core.children.step import StepRows
 from tests.core.fold_rig import FINISHED_RUN_MS
@@ -26,25 +26,35 @@ def test_an_attempt_over_its_limit_fails_alone_and_its_reason_names_step_and_lim
     assert (row.state, row.attempt, row.step_id, row.input_json) == ("failed", 1, "id-1", "[1]")
     assert (row.started_at, row.entered_at) == (timed.started_at, rig.at)
     assert row.error == ErrorInfo("retryable", "model_limit", reason)
-    (told,) = rig.audits()
-    assert (told.kind, told.event_type, told.reason_code, told.reason) == ("step", "step_failed", "model_limit", reason)
-    assert (told.run_id, told.step_name, told.step_attempt) == ("r1", "a", 1)
-    assert (told.from_step_state, told.to_step_state) == ("running", "failed")
-    assert (told.from_state, told.to_state, told.event_id, told.user_id) == ("Active", "Active", None, "u1")
-    assert (told.occurred_at, told.due_at, told.fired_at) == (*[timed.due_at * 1_000] * 2, rig.at * 1_000)
+    (reported,) = rig.audits()
+    assert (reported.kind, reported.event_type, reported.reason_code, reported.reason) == (
+        "step",
+        "step_failed",
+        "model_limit",
+        reason,
+    )
+    assert (reported.run_id, reported.step_name, reported.step_attempt) == ("r1", "a", 1)
+    assert (reported.from_step_state, reported.to_step_state) == ("running", "failed")
+    assert (reported.from_state, reported.to_state, reported.event_id, reported.user_id) == (
+        "Active",
+        "Active",
+        None,
+        "u1",
+    )
+    assert (reported.occurred_at, reported.due_at, reported.fired_at) == (*[timed.due_at * 1_000] * 2, rig.at * 1_000)
     session = rig.row_of(rig.agent)
-    assert (session.state, session.audit_seq) == ("Active", told.audit_seq)
+    assert (session.state, session.audit_seq) == ("Active", reported.audit_seq)
     assert session.last_event_at == timed.started_at  # a clock is no sign of life
     assert rig.open_run().state == "running"
 
 
-def test_a_step_over_its_share_may_be_retried_and_what_is_said_of_it_late_is_refused() -> None:
+def test_a_step_over_its_share_may_be_retried_and_what_is_said_of_it_late_is_rejected() -> None:
     rig = ChildRig()
     assert rig.step("started", limit_ms=LIMIT_MS) == "applied"
     rig.leap(LIMIT_MS)
     failed = rig.found_step()
-    assert rig.step("succeeded") == "refused illegal_transition"
-    assert rig.step("failed", error=RETRYABLE) == "refused illegal_transition"
+    assert rig.step("succeeded") == "rejected illegal_transition"
+    assert rig.step("failed", error=RETRYABLE) == "rejected illegal_transition"
     assert rig.found_step() == failed
     assert rig.step("started", 2, limit_ms=LIMIT_MS) == "applied"
     assert rig.timed_step().attempt == 2
@@ -83,7 +93,7 @@ def test_an_attempt_without_a_limit_has_no_timer() -> None:
 @pytest.mark.parametrize("limit_ms", [0, -1, LIMIT_MAX + 1])
 def test_a_limit_has_bounds(limit_ms: int) -> None:
     rig = ChildRig()
-    assert rig.step("started", limit_ms=limit_ms) == "refused invalid_value"
+    assert rig.step("started", limit_ms=limit_ms) == "rejected invalid_value"
     assert rig.step_row() is None
     assert rig.step("started", limit_ms=LIMIT_MAX) == "applied"
 
@@ -120,7 +130,7 @@ def test_after_its_session_was_archived_a_step_fails_without_a_record() -> None:
     assert rig.step("started", limit_ms=10**7) == "applied"
     assert rig.say("run_completed") == "applied"
     assert rig.send(rig.agent, "session_terminated", reason="closed") == "applied"
-    while not isinstance(rig.fold.rows.get(rig.agent.key.encoded()), Gravestone):
+    while not isinstance(rig.fold.rows.get(rig.agent.key.encoded()), Tombstone):
         rig.leap(4_000)
     rig.fold.load_position(rig.fold.position._replace(clock_ms=rig.timed_step().due_at - 1_000))
     rig.at = rig.timed_step().due_at
@@ -186,5 +196,5 @@ def test_failing_rows_of_steps_leave_all_rows_as_before(method: str) -> None:
         raise RuntimeError("a fault of the rows")
 
     with patch.object(StepRows, method, fail):
-        assert rig.step("failed", error=RETRYABLE) == "refused internal_error"
+        assert rig.step("failed", error=RETRYABLE) == "rejected internal_error"
     assert (dict(rig.fold.rows), rig.fold.live) == (rows, live)

@@ -51,7 +51,7 @@ _CALL = (
 )
 
 
-class Outcome(Enum):
+class CallOutcome(Enum):
     """What came of a call."""
 
     SUCCEEDED = "succeeded"
@@ -90,7 +90,7 @@ def list_unknown(
 def resolve_unknown(
     session: SessionArgument,
     key: Annotated[str, typer.Argument(help="Idempotency key of the call.")],
-    outcome: Annotated[Outcome, typer.Option(help="What came of it: failed means that it had no effect.")],
+    outcome: Annotated[CallOutcome, typer.Option(help="What came of it: failed means that it had no effect.")],
     by: Annotated[str, typer.Option("--by", help="Who found it out; the history keeps it.")],
     run: Annotated[str | None, typer.Option("--run", help="Run of the call.", show_default=False)] = None,
     result: Annotated[
@@ -101,25 +101,25 @@ def resolve_unknown(
 ) -> None:
     """Say what came of a tool call whose outcome is unknown; its run may then go on.
 
-    The exit code is 1 if the event was refused.
+    The exit code is 1 if the event was rejected.
     """
     from sessionary.infra.topics import count_brokers
 
     _check_result(outcome, result)
     call = find_unknown_call(clickhouse_client(data), session, key, run)
     count_brokers(kafka_settings(data))  # otherwise the outcome would wait for it in vain
-    refusal = _send_outcome(stack_environment(data), call, outcome, result, by)
-    verdict = "applied" if refusal is None else f"refused: {refusal}"
+    rejection = _send_outcome(stack_environment(data), call, outcome, result, by)
+    verdict = "applied" if rejection is None else f"rejected: {rejection}"
     place = {"session": call["session_id"], "run": call["run_id"] or None, "key": key}
     show_object({**place, "outcome": outcome.value, "verdict": verdict}, as_json=as_json)
-    if refusal is not None:
-        raise CheckFailed(f"the outcome of {call['tool_name']} was refused: {refusal}")
+    if rejection is not None:
+        raise CheckFailed(f"the outcome of {call['tool_name']} was rejected: {rejection}")
 
 
-def _check_result(outcome: Outcome, result: str | None) -> None:
+def _check_result(outcome: CallOutcome, result: str | None) -> None:
     if result is None:
         return
-    if outcome is Outcome.FAILED:
+    if outcome is CallOutcome.FAILED:
         raise Invalid(
             "invalid_value", "--result is for a call that succeeded: leave it out, or give --outcome succeeded"
         )
@@ -145,8 +145,10 @@ def find_unknown_call(source: ClickHouseClient, session: str, key: str, run: str
     return rows[0]
 
 
-def _send_outcome(environ: Mapping[str, str], call: Row, outcome: Outcome, result: str | None, by: str) -> str | None:
-    """Send the outcome for the service that made the call; return why it was refused, or None."""
+def _send_outcome(
+    environ: Mapping[str, str], call: Row, outcome: CallOutcome, result: str | None, by: str
+) -> str | None:
+    """Send the outcome for the service that made the call; return why it was rejected, or None."""
     from sessionary.producers import ProducerSettings, SessionClient
     from sessionary.schemas.events import ToolCallResolved
 

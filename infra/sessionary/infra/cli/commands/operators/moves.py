@@ -70,7 +70,7 @@ _ENDS: Final = (
 _MIGRATION: Final = (
     "SELECT * FROM v_migrations WHERE session_id = {session:String} AND migration_id = {migration:String}"
 )
-Tell = Callable[[int], None]
+Report = Callable[[int], None]
 _LOOK_S: Final = 0.5
 _LANDING_S: Final = 30.0  # beyond the time of a migration, until ClickHouse has its end
 _CLOCKS_S: Final = 300.0  # by which the clocks of ClickHouse and the brokers may differ
@@ -177,11 +177,11 @@ def _offer(api: ControlApiClient, session: Row, to: str, ttl_s: float, reason: s
 
 
 def _await_ends(
-    source: ClickHouseClient, to: str, ids: Sequence[str], offered_s: float, ttl_s: float, tell: Tell
+    source: ClickHouseClient, to: str, ids: Sequence[str], offered_s: float, ttl_s: float, report: Report
 ) -> list[Row]:
     """Return id, step and reason of migrations once all have ended, or after their time.
 
-    `offered_s`: when the first one was offered, of the monotonic clock. `tell` gets the number of
+    `offered_s`: when the first one was offered, of the monotonic clock. `report` gets the number of
     those that have ended. An end that ClickHouse lacks has the step `unknown`.
     """
     deadline_s = time.monotonic() + ttl_s + _LANDING_S
@@ -193,7 +193,7 @@ def _await_ends(
         if ended == len(ids) or now_s >= deadline_s:
             unknown = {"step": "unknown", "reason_code": "no end is in ClickHouse yet"}
             return [found.get(each, {"migration_id": each, **unknown}) for each in ids]
-        tell(ended)
+        report(ended)
         time.sleep(_LOOK_S)
     return []
 

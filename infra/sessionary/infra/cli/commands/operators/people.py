@@ -28,7 +28,7 @@ OwnTenantOption = Annotated[
     typer.Option("--tenant", help="The session's tenant; by default ClickHouse is asked.", show_default=False),
 ]
 AnswerReasonOption = Annotated[
-    str | None, typer.Option("--reason", help="What you say; the agent is told.", show_default=False)
+    str | None, typer.Option("--reason", help="What you say; the agent is notified.", show_default=False)
 ]
 QuestionOption = Annotated[
     str | None,
@@ -47,7 +47,7 @@ def pause_command(
 ) -> None:
     """Hold an Active session, with a snapshot of its committed state; `session resume` releases it.
 
-    Its agent is told, and does not lose the session. Needs a token with the role operator.
+    Its agent is notified, and does not lose the session. Needs a token with the role operator.
     """
     _act("pause", session, tenant, {"reason": reason}, data, as_json=as_json)
 
@@ -114,7 +114,7 @@ def deny_command(
     as_json: JsonOption = False,
 ) -> None:
     """Answer the question that a session waits with: no. `sessionary question list` lists them."""
-    _act("refuse", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
+    _act("deny", session, tenant, {"reason": reason, "question_id": question}, data, as_json=as_json)
 
 
 def list_questions(
@@ -122,7 +122,7 @@ def list_questions(
 ) -> None:
     """List the questions that wait for a person: what is asked, since when, until when, by whom.
 
-    A question without an answer at its deadline is refused.
+    A question without an answer at its deadline is denied.
     """
     waiting, missing = control_api_client(data).list_waiting(tenant, limit)
     rows = [{**row, "asked_at": _instant(row["asked_ms"]), "deadline": _instant(row["deadline_ms"])} for row in waiting]

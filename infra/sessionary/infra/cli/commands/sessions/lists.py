@@ -36,7 +36,7 @@ SESSION_COLUMNS = (
     "tenant_id",
     "service_id",
     "events",
-    "refusals",
+    "rejections",
     "duration_s",
     "version",
     "transitions",
@@ -187,8 +187,8 @@ def conversation_command(
         found = find_session(clickhouse_client(data), session, tenant)
         session, tenant = found["session_id"], found["tenant_id"]
     page, about = f"{session}/conversation", f"session {session}"
-    told = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
-    show_rows(told["messages"], as_json=as_json, columns=_TURN_COLUMNS)
+    reported = control_of(data, tenant).fetch_document(page, None, _TIMEOUT_S, about, {"last": f"{last}"})
+    show_rows(reported["messages"], as_json=as_json, columns=_TURN_COLUMNS)
 
 
 _CHANGE_COLUMNS: Final = ("position", "state", "phase", "reason_code", "epoch", "version", "agent_id", "state_json")

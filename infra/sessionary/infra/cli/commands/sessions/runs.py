@@ -121,7 +121,7 @@ class FollowedRuns:
                 time.sleep(_ASK_AGAIN_S)
         if sorted(missing) != self._missing:
             self._missing = sorted(missing)
-            _tell_missing(self._missing)
+            _report_missing(self._missing)
         self._rows = sorted(rows, key=lambda row: (row["last_event_ms"], row["session_id"], row["run_id"]))
         return self._rows
 
@@ -228,7 +228,7 @@ def control_of(data: Path | None, tenant: str | None) -> "HttpControl":
 def _fetch_list(control: "HttpControl", filters: Mapping[str, str], limit: int) -> Iterator[dict[str, Json]]:
     """Yield the tenant's runs; says which partitions do not answer."""
     for part in _fetch_parts(control, filters, limit):
-        _tell_missing(part["missing_partitions"])
+        _report_missing(part["missing_partitions"])
         yield from part["runs"]
 
 
@@ -243,7 +243,7 @@ def _fetch_parts(control: "HttpControl", filters: Mapping[str, str], limit: int)
         cursor = {"cursor": part["next_cursor"]}
 
 
-def _tell_missing(partitions: Sequence[int]) -> None:
+def _report_missing(partitions: Sequence[int]) -> None:
     if partitions:
         print_message(f"no worker answers for the partitions {', '.join(map(str, partitions))}")
 

@@ -25,7 +25,7 @@ from sessionary.infra.cli.tables import Json, show_rows
 from sessionary.infra.clickhouse_client import ClickHouseClient, Row
 from sessionary.infra.environment import stack_environment
 from sessionary.infra.story.event_text import clock_text, format_duration, format_usd
-from sessionary.infra.story.story import Moment, add_totals, describe_moment, tell_story, time_us
+from sessionary.infra.story.story import Moment, add_totals, describe_moment, make_story, time_us
 from sessionary.infra.story.story_rows import fetch_findings, fetch_heartbeats, fetch_partition_findings, fetch_story
 from sessionary.schemas.errors import Invalid, Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
@@ -33,7 +33,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 _COLUMNS: Final = ("time", "agent", "event", "what", "took")
 _MOST_EVENTFUL: Final = """
 SELECT * FROM v_sessions WHERE {session:String} IN ('', session_id)
-ORDER BY timeouts > 0 AND refusals > 0 DESC, transitions DESC, events DESC LIMIT 1
+ORDER BY timeouts > 0 AND rejections > 0 DESC, transitions DESC, events DESC LIMIT 1
 """
 _BEATS_MAX: Final = 20_000
 # Two sinks write an event and what became of it; a line that is followed waits for both.
@@ -57,7 +57,7 @@ def timeline_command(
 ) -> None:
     """Tell the story of a session: each event and what became of it, without heartbeats.
 
-    An event that was refused says why. An activity lasts until the same process's next event, a
+    An event that was rejected says why. An activity lasts until the same process's next event, a
     tool call or a step until its end. With --html the page has lanes for the agents, the
     heartbeats, the cost, the next deadline, and what the integrity check says of the session.
     """
@@ -72,7 +72,7 @@ def timeline_command(
         return
     of_session = found["tenant_id"], found["session_id"]
     rows = fetch_story(source, *of_session, limit, since=first_time)
-    moments = tell_story(rows.events, rows.outcomes)
+    moments = make_story(rows.events, rows.outcomes)
     if not wants_json(as_json):
         _print_heading(found, moments)
     if follow:
@@ -115,7 +115,7 @@ def _moment_document(moment: Moment) -> dict[str, Json]:
         "took_s": moment.took_s,
         "from_state": moment.states[0] if moment.states else None,
         "to_state": moment.states[1] if moment.states else None,
-        "refusal": moment.refusal or None,
+        "rejection": moment.rejection or None,
         "notes": moment.notes,
         "phases": moment.phases,
         "model": usage.model if usage else None,
@@ -133,7 +133,7 @@ def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
     print_message(f"{found['tenant_id']}: session {found['session_id']}{user}")
     print_message(
         f"{found['state']}, began {began} UTC; {totals.tokens_in:,} tokens in, {totals.tokens_out:,} out, "
-        f"{format_usd(totals.cost_usd_micros)}; {totals.refusals} refused"
+        f"{format_usd(totals.cost_usd_micros)}; {totals.rejections} rejected"
     )
 
 
@@ -153,7 +153,7 @@ def _follow_story(
         except Unavailable as error:
             print_message(f"{error}; asked again")
             continue
-        moments = tell_story(rows.events, rows.outcomes)
+        moments = make_story(rows.events, rows.outcomes)
         shown = [moment for moment in moments if moment.place in seen]
         seen = {moment.place for moment in moments}
         if wants_json(as_json):
@@ -192,7 +192,7 @@ def _write_page(
     tenant, session = found["tenant_id"], found["session_id"]
     rows = fetch_story(source, tenant, session, limit, since=since or "1970-01-01")
     first_us = 0 if since is None else time_us(since)
-    moments = tell_story(rows.events, rows.outcomes)
+    moments = make_story(rows.events, rows.outcomes)
     lanes = {moment.producer_id: moment.lane for moment in moments}
     beats: dict[str, list[int]] = {}
     for row in fetch_heartbeats(source, tenant, session, _BEATS_MAX):
@@ -218,10 +218,10 @@ def _state_text(found: Row, live: Mapping[str, Json] | None) -> str:
 
 def _integrity_text(source: ClickHouseClient, tenant: str, session: str) -> str:
     asked = f"asked {clock_text(time.time_ns() // 1000, date=True)} UTC"
-    told = [f"{row['fault']}: {row['rows']}" for row in fetch_findings(source, tenant, session)]
-    told += [
+    reported = [f"{row['fault']}: {row['rows']}" for row in fetch_findings(source, tenant, session)]
+    reported += [
         f"{row['fault']}: {row['rows']}, of this session or of others in partition {row['partition']}, "
         f"offsets {row['first_offset']} to {'the end' if row['last_offset'] is None else row['last_offset']}"
         for row in fetch_partition_findings(source, tenant, session)
     ]
-    return f"{'; '.join(told) or 'no row of this session is missing or doubled'} ({asked})"
+    return f"{'; '.join(reported) or 'no row of this session is missing or doubled'} ({asked})"

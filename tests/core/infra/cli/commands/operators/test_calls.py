@@ -45,7 +45,7 @@ def test_calls_are_listed_by_user_and_time(calls: Unresolved, capfd: pytest.Capt
     assert (asked["user"], asked["since"]) == ("ann", "2026-03-01 12:00:00.000000")
 
 
-def test_calls_that_are_followed_are_told_once(
+def test_calls_that_are_followed_are_reported_once(
     calls: Unresolved, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def become_unknown(_s: float) -> None:

@@ -99,11 +99,11 @@ def test_a_drain_waits_for_its_own_migrations_and_asks_for_their_ends_alone(
 ) -> None:
     stored.ends = lambda looks: dict.fromkeys(SESSIONS[:looks], "migrated")
     drain()
-    report, told = report_of(capfd)
+    report, reported = report_of(capfd)
     assert report == {"service": "billing", "to": "shipping", "sessions": 4, "moved": 4, "stayed": {}}
     assert len(stored.since_s) == len(SESSIONS)  # each look finds one more
     assert not any("v_migrations" in sql for sql in stored.asked)
-    assert [line.split("s  ")[1] for line in told] == ["offered 1 of 4 sessions", "ended 1 of 4 moves"]
+    assert [line.split("s  ")[1] for line in reported] == ["offered 1 of 4 sessions", "ended 1 of 4 moves"]
 
 
 def test_the_rate_is_a_bound_and_ends_are_looked_for_from_the_first_offer_on(
@@ -117,17 +117,17 @@ def test_the_rate_is_a_bound_and_ends_are_looked_for_from_the_first_offer_on(
     assert max(stored.since_s) <= first_s
 
 
-def test_why_sessions_stayed_is_told_with_their_number(
+def test_why_sessions_stayed_is_reported_with_their_number(
     api: FakeControlApi, stored: Stored, capfd: pytest.CaptureFixture[str]
 ) -> None:
     api.answer_problem(path(SESSIONS[0]), 409, "illegal_transition", "it is over")
     api.answer_problem(path(SESSIONS[1]), 404, "unknown_session", "there is no such session")
     stored.ends = lambda looks: {SESSIONS[2]: "target_silent", SESSIONS[3]: "migrated"}
     drain(code=1)
-    report, told = report_of(capfd)
+    report, reported = report_of(capfd)
     assert (report["moved"], report["sessions"]) == (1, 4)
-    assert report["stayed"] == {"refused: it is over": 1, "unknown session": 1, "target_silent": 1}
-    assert told[-1] == "sessionary: 3 of 4 sessions did not move to shipping"
+    assert report["stayed"] == {"rejected: it is over": 1, "unknown session": 1, "target_silent": 1}
+    assert reported[-1] == "sessionary: 3 of 4 sessions did not move to shipping"
 
 
 def test_a_drain_does_not_wait_for_ever_for_an_end_that_is_not_stored(

@@ -63,7 +63,7 @@ def test_a_person_reads_why_a_partition_is_halted_and_what_to_run(
 def test_a_retry_prints_the_partition_and_fails_if_it_is_halted_again(
     api: FakeControlApi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for answer, code, told in (
+    for answer, code, reported in (
         (partition(1), 0, ""),
         (partition(1, "opening"), 0, "still reads its changelog; see: sessionary partition list"),
         (HALTED, 1, "log_gap: the log begins at 7; its cause is still there"),
@@ -72,8 +72,8 @@ def test_a_retry_prints_the_partition_and_fails_if_it_is_halted_again(
         assert run(["partition", "retry", "1"]) == code
         out, err = capfd.readouterr()
         assert json.loads(out) == answer
-        assert told in err
-        assert bool(err) == bool(told)
+        assert reported in err
+        assert bool(err) == bool(reported)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeControlApi]:
             ["--reason", "fine", "--question", "q1"],
             {"reason": "fine", "question_id": "q1"},
         ),
-        ("question deny", "refuse", ["--reason", "no"], {"reason": "no"}),
+        ("question deny", "deny", ["--reason", "no"], {"reason": "no"}),
     ],
 )
 def test_a_request_is_sent_with_the_operators_token(
@@ -102,10 +102,10 @@ def test_a_claim_shows_whose_the_session_is(
     assert len(api.asked) == 1
 
 
-def test_a_refusal_says_what_to_do(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
-    api.answer_problem(path("resume"), 409, "question_open", "the session waits for an answer: approve or refuse it")
+def test_a_rejection_says_what_to_do(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:
+    api.answer_problem(path("resume"), 409, "question_open", "the session waits for an answer: approve or deny it")
     assert run(["session", "resume", SESSION, "--tenant", "acme", "--reason", "go on"]) == 5
-    assert capfd.readouterr().err == "sessionary: the session waits for an answer: approve or refuse it\n"
+    assert capfd.readouterr().err == "sessionary: the session waits for an answer: approve or deny it\n"
 
 
 def test_an_unknown_session_is_not_found(api: FakeControlApi, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ SESSION_ID = "0b0e7f0a-0000-4000-8000-000000000000"
 END = b"event: end\ndata: {}\n\n"
 
 
-def told(offset: int, version: int) -> bytes:
+def reported(offset: int, version: int) -> bytes:
     return message(f"1:{offset}", {**BODY, "session_id": SESSION_ID, "version": version, "verdict": None})
 
 
@@ -26,7 +26,7 @@ def use_server(monkeypatch: pytest.MonkeyPatch, server: StreamServer) -> None:
 def test_each_change_is_a_json_line_for_programs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    answers = StreamAnswer([told(5, 1), told(6, 2)]), StreamAnswer([told(6, 2), told(8, 3), END])
+    answers = StreamAnswer([reported(5, 1), reported(6, 2)]), StreamAnswer([reported(6, 2), reported(8, 3), END])
     with stream_server(*answers) as server:
         use_server(monkeypatch, server)
         assert run_command(["session", "follow", SESSION_ID]) == 0
@@ -45,7 +45,7 @@ def test_a_person_reads_lines_and_the_command_ends_after_a_silence(
     monkeypatch.setattr("sessionary.infra.cli.tables.wants_json", lambda asked: asked)
     monkeypatch.setattr(following, "find_session", lambda *_: {"session_id": SESSION_ID, "tenant_id": "acme"})
     monkeypatch.setattr(following, "clickhouse_client", lambda _: None)
-    with stream_server(StreamAnswer([told(5, 1)], stays=True)) as server:
+    with stream_server(StreamAnswer([reported(5, 1)], stays=True)) as server:
         use_server(monkeypatch, server)
         assert run_command(["session", "follow", SESSION_ID[:8], "--timeout", "0.1"]) == 0
     assert capfd.readouterr().out == "1:5  Active  processing  2  1  {}\n"

@@ -140,18 +140,18 @@ class FakeTable:
 
 
 def follow_table(table: FakeTable, end: int, step: int) -> list[int]:
-    """Return the numbers that are told from the 100th second on."""
+    """Return the numbers that are reported from the 100th second on."""
     table.now = 100
     tail = RowTail(table.fetch_landed, table.fetch_horizon, lambda row: row["n"])
-    told = [row["n"] for row in tail.begin_after(table.fetch_list)]
+    reported = [row["n"] for row in tail.begin_after(table.fetch_list)]
     while table.now < end:
         table.now += step
-        told += [row["n"] for row in tail.fetch_unseen()]
-    return told
+        reported += [row["n"] for row in tail.fetch_unseen()]
+    return reported
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_row_is_missed_and_none_told_twice(seed: int) -> None:
+def test_no_row_is_missed_and_none_reported_twice(seed: int) -> None:
     source = random.Random(seed)
     landings = []
     for number in range(500):
@@ -159,14 +159,14 @@ def test_no_row_is_missed_and_none_told_twice(seed: int) -> None:
         landings.append(Landing(number, landed, landed + source.choice((0, 1, 5, SEEN_AFTER_MAX))))
     landings.sort(key=lambda row: row.landed)
     table = FakeTable(landings)
-    told = follow_table(table, 500, source.randrange(1, 9))
+    reported = follow_table(table, 500, source.randrange(1, 9))
     later = {row.number for row in landings if row.seen > 100}
-    assert len(told) == len(set(told))
-    assert later <= set(told)
-    assert len(set(told) - later) == 2, "of the former rows only those of the list"
+    assert len(reported) == len(set(reported))
+    assert later <= set(reported)
+    assert len(set(reported) - later) == 2, "of the former rows only those of the list"
 
 
-def test_a_row_that_lands_while_the_list_is_read_is_told() -> None:
+def test_a_row_that_lands_while_the_list_is_read_is_reported() -> None:
     table = FakeTable([Landing(1, 90, 90), Landing(2, 91, 91), Landing(3, 100, 101)])
     table.now = 100
     tail = RowTail(table.fetch_landed, table.fetch_horizon, lambda row: row["n"])

@@ -143,7 +143,7 @@ def follow_runs(monkeypatch: pytest.MonkeyPatch, *meanwhile: Callable[[], object
     return happened
 
 
-def test_runs_that_are_followed_are_told_once_and_again_with_each_state(
+def test_runs_that_are_followed_are_reported_once_and_again_with_each_state(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = runs.session.run("export", run_id="r3", mode="detached")

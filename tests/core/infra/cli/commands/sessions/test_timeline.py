@@ -38,11 +38,11 @@ def test_a_story_that_is_followed_begins_at_since(
 ) -> None:
     take_steps(monkeypatch, lambda: None, lambda: source.outcomes.append(_ARCHIVED), lambda: None)
     assert run(["session", "timeline", "abc", "--follow", "--since", "2026-03-01T12:01:30", "--json"]) == 0
-    told = [json.loads(line)["source_offset"] for line in capfd.readouterr().out.splitlines()]
-    assert told == [9], "nothing before the time is told later"
+    reported = [json.loads(line)["source_offset"] for line in capfd.readouterr().out.splitlines()]
+    assert reported == [9], "nothing before the time is reported later"
 
 
-def test_each_moment_that_is_followed_is_told_once_and_waits_for_its_outcome(
+def test_each_moment_that_is_followed_is_reported_once_and_waits_for_its_outcome(
     source: StoredRows, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     resumed = outcome_row(7, "transition", at_s=70.0, from_state="Paused", to_state="Active")
@@ -55,8 +55,8 @@ def test_each_moment_that_is_followed_is_told_once_and_waits_for_its_outcome(
         lambda: None,
     )
     assert run(["session", "timeline", "abc", "--follow", "--json"]) == 0
-    told = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    assert [(moment["source_offset"], moment["to_state"]) for moment in told] == [
+    reported = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(moment["source_offset"], moment["to_state"]) for moment in reported] == [
         (1, None), (5, "Paused"), (7, "Active"), (9, "Archived"),
     ]  # fmt: skip
 
@@ -66,10 +66,10 @@ def test_a_program_that_follows_gets_each_line_before_the_next_wait(
 ) -> None:
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    told: list[list[int]] = []
+    reported: list[list[int]] = []
 
     def read_lines() -> None:
-        told.append([json.loads(line)["source_offset"] for line in os.read(reading, 1 << 16).splitlines()])
+        reported.append([json.loads(line)["source_offset"] for line in os.read(reading, 1 << 16).splitlines()])
 
     def archive() -> None:
         read_lines()
@@ -81,7 +81,7 @@ def test_a_program_that_follows_gets_each_line_before_the_next_wait(
         assert run(["session", "timeline", "abc", "--follow", "--json"]) == 0
         read_lines()
     os.close(reading)
-    assert told == [[1, 5], [9]]
+    assert reported == [[1, 5], [9]]
 
 
 def test_a_line_that_follows_names_the_time_zone(

@@ -10,7 +10,7 @@ from sessionary.schemas.limits import SESSION_WAIT_MS
 from sessionary.schemas.records import QuotaNotice, QuotaVerdict
 from sessionary.schemas.rules import NEWEST_RULES
 from sessionary.schemas.topics import TopicNames
-from sessionary.schemas.types import Limits, Refusal
+from sessionary.schemas.types import Limits, Rejection
 from sessionary.stream_processors.core.session.row_size import estimate_row_bytes
 from sessionary.stream_processors.runtime.job import processor_job
 from sessionary.stream_processors.settings import ProcessorSettings
@@ -42,11 +42,11 @@ class WaitingRig(OracleRig):
         return self.append(self.agent.key.encoded(), encode_record(verdict))
 
     def notices(self) -> list[str]:
-        """Return what the quotas were just told."""
-        told = [record for _, record in self.outcomes[-1].records_on("quotas")]
+        """Return what the quotas were just reported."""
+        reported = [record for _, record in self.outcomes[-1].records_on("quotas")]
         wanted = "live_sessions", self.agent.key.session_id, "", self.asked
-        assert all((one.quota, one.session_id, one.run_id, one.offset) == wanted for one in told)
-        return [one.step for one in told]
+        assert all((one.quota, one.session_id, one.run_id, one.offset) == wanted for one in reported)
+        return [one.step for one in reported]
 
     def begin(self) -> list[str]:
         """Go from creation to Active; return the verdicts."""
@@ -73,7 +73,7 @@ def test_a_session_waits_until_it_is_granted_its_slot_and_releases_it_at_its_end
     assert (created.transition, created.reason_code) == ("T01", "quota_requested")
     assert created.reason == "Session created: it waits for its tenant's quota"
     assert rig.notices() == ["requested"]
-    assert rig.begin() == ["refused quota_exceeded"]
+    assert rig.begin() == ["rejected quota_exceeded"]
     rig.at += 1_000
     assert rig.decide() == "tick"
     (admitted,) = rig.last_audits()
@@ -128,7 +128,7 @@ def test_a_rejected_session_ends_with_its_record_and_reason() -> None:
     rig = WaitingRig()
     claim = rig.row_of(rig.agent).quota
     assert claim is not None
-    assert rig.send(rig.agent, "session_started") == "refused phase_order"
+    assert rig.send(rig.agent, "session_started") == "rejected phase_order"
     assert rig.decide(granted=False) == "tick"
     row, (ended,) = rig.row_of(rig.agent), rig.last_audits()
     assert (row.state, row.reason_code, row.quota) == ("Terminated", "quota_exceeded", None)
@@ -136,9 +136,9 @@ def test_a_rejected_session_ends_with_its_record_and_reason() -> None:
     assert ended.reason == "Session rejected: the limit of live_sessions of tenant acme is 2"
     assert ended.user_id == "u1"
     assert rig.notices() == ["released"]
-    refusals = row.refusals
-    assert refusals[0] == Refusal(rig.asked, "quota_exceeded", claim.event_id)
-    assert [one.offset for one in refusals] == [rig.asked, rig.asked + 1], "they stay in the order of the log"
+    rejections = row.rejections
+    assert rejections[0] == Rejection(rig.asked, "quota_exceeded", claim.event_id)
+    assert [one.offset for one in rejections] == [rig.asked, rig.asked + 1], "they stay in the order of the log"
     assert rig.decide() == "tick"
     assert rig.state == "Terminated"
 
@@ -170,7 +170,7 @@ def test_only_its_owner_keeps_a_waiting_session_alive() -> None:
     assert rig.advance(1) == ["T03 inactive"]
 
 
-def test_silence_is_measured_from_the_end_of_a_hole() -> None:
+def test_silence_is_measured_from_the_end_of_an_outage() -> None:
     rig = WaitingRig()
     rig.at += 10 * BUDGET_MS
     rig.tick()

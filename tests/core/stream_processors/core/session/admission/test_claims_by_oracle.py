@@ -51,7 +51,7 @@ def test_both_judges_agree_on_sessions_with_quotas() -> None:
             seen.update(f"{line.transition} {line.reason_code}" for line in audits if line.transition in ("T02", "T03"))
             seen.update(line.reason for _, line in outcome.records_on("rejected"))
         # Each claim is requested once, and taken and released once at most, in this order.
-        kinds = Counter(" ".join(told) for told in steps.values())
+        kinds = Counter(" ".join(reported) for reported in steps.values())
         assert kinds.keys() <= {
             *("requested", "requested taken", "requested released", "requested taken released"),
         }

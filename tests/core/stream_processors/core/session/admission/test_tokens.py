@@ -1,4 +1,4 @@
-"""Events that use tokens: which quotas are told of them, once and with the event."""
+"""Events that use tokens: which quotas are notified of them, once and with the event."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class TokensRig(FoldRig):
     def use(self, **fields: Any) -> str:
         return self.send(self.agent, "usage_recorded", **{**USAGE, **fields})
 
-    def told(self) -> list[QuotaNotice]:
+    def reported(self) -> list[QuotaNotice]:
         assert self.outcome is not None
         return [notice for _, notice in self.outcome.records_on("quotas")]
 
@@ -53,28 +53,28 @@ def use_of(quota: Any, rig: TokensRig) -> QuotaNotice:
 def test_each_quota_that_is_asked_for_hears_of_tokens_if_the_rules_say_so(rules: RuleSet, quotas: list[str]) -> None:
     rig = TokensRig(rules)
     assert rig.use() == "applied"
-    assert rig.told() == [use_of(quota, rig) for quota in quotas]
+    assert rig.reported() == [use_of(quota, rig) for quota in quotas]
     assert rig.use(tokens_in=0, tokens_out=0) == "applied"
-    assert rig.told() == []
+    assert rig.reported() == []
     assert rig.send(rig.agent, "session_activity") == "applied"
-    assert rig.told() == []
+    assert rig.reported() == []
 
 
-def test_what_is_refused_or_repeated_uses_nothing() -> None:
+def test_what_is_rejected_or_repeated_uses_nothing() -> None:
     rig = TokensRig()
-    assert rig.use(tokens_in=-1) == "refused invalid_value"
-    assert rig.told() == []
+    assert rig.use(tokens_in=-1) == "rejected invalid_value"
+    assert rig.reported() == []
     key, value = rig.agent.key.encoded(), rig.agent.event_bytes("usage_recorded", {}, **USAGE)
     for outcome, times in (("applied", 1), ("duplicate", 0)):
         assert rig.append(key, value) == outcome
-        assert len(rig.told()) == times
+        assert len(rig.reported()) == times
 
 
 def test_a_session_that_is_held_tells_of_what_it_used_before() -> None:
     rig = TokensRig()
     rig.send(rig.agent, "session_paused")
     assert rig.use() == "applied"
-    assert rig.told() == [use_of("concurrent_runs", rig)]
+    assert rig.reported() == [use_of("concurrent_runs", rig)]
 
 
 def test_a_usage_that_fills_its_gap_is_counted() -> None:
@@ -82,7 +82,7 @@ def test_a_usage_that_fills_its_gap_is_counted() -> None:
     value = rig.agent.event_bytes("usage_recorded", {}, **USAGE)
     assert rig.send(rig.agent, "session_activity") == "applied"
     assert rig.append(rig.agent.key.encoded(), value, [(REPLAYED_FROM, b"0:1")]) == "applied"
-    assert rig.told() == [use_of("concurrent_runs", rig)]
+    assert rig.reported() == [use_of("concurrent_runs", rig)]
 
 
 def test_a_detached_run_uses_tokens_after_its_session_has_ended() -> None:
@@ -98,5 +98,5 @@ def test_a_run_that_is_rejected_because_of_the_tokens_says_so() -> None:
     rig = QuotaRig()
     asked = rig.ask()
     assert rig.decide(asked, granted=False, token_limit=100) == "tick"
-    (told,) = rig.told()
-    assert told.reason == "Run rejected: tenant acme has used its 100 tokens of this window"
+    (reported,) = rig.reported()
+    assert reported.reason == "Run rejected: tenant acme has used its 100 tokens of this window"
