@@ -21,7 +21,12 @@ EXPECTED = {
     *("recovery: of a Tally", "recovery: of a ClosedTally", "recovery: of a SessionState"),
     *("recovery: whole changelog", "recovery: compacted changelog", "recovery: own store and the rest"),
     *("owner: fenced", "cluster: partition moved", "crash: processor begun", "crash: processor written"),
-    *("transaction: aborted, folded again", "transaction: committed, answer lost", "batch: full by timers", "outage"),
+    *(
+        "transaction: aborted, folded again",
+        "transaction: committed, answer lost",
+        "batch: full by timers",
+        "log: outage",
+    ),
 }
 
 

@@ -179,7 +179,7 @@ def test_the_turns_of_a_session_share_so_many_rows() -> None:
 @pytest.mark.parametrize(
     "rest",
     [
-        b"\0b" + b"0" * 32,  # no such kind
+        b"\0B" + b"0" * 32,  # a family's letter is a small one
         b"\1c" + b"0" * 32,
         b"\0c" + b"A" * 32,  # digits are lower case
         b"\0c" + b"0" * 15 + b"g" + b"0" * 16,

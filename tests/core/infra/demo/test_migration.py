@@ -1,4 +1,4 @@
-"""The trail of a session that moved: repeats count, refusals show, and stale events are found."""
+"""The trail of a session that moved: repeats count, rejections show, and stale events are found."""
 
 import json
 from typing import Any
@@ -50,12 +50,12 @@ def work(**more: Any) -> dict[str, Any]:
 
 def test_what_a_service_repeats_is_one_line_also_between_lines_of_another_one() -> None:
     lines = tell_trail(
-        [work(), row("session_migration_loaded", "payments"), work(), work(refusal="stale_epoch"), work()]
+        [work(), row("session_migration_loaded", "payments"), work(), work(rejection="stale_epoch"), work()]
     )
     assert [(line["service"], describe_line(line), line["times"]) for line in lines] == [
         ("research", "session_activity: work", 2),
         ("payments", "session_migration_loaded", 1),
-        ("research", "session_activity: work; refused: stale_epoch", 1),
+        ("research", "session_activity: work; rejected: stale_epoch", 1),
         ("research", "session_activity: work", 1),
     ]
 
@@ -95,7 +95,7 @@ def test_an_event_of_an_epoch_that_is_over_is_stale_unless_it_confirms_a_clean_u
     rows = [
         work(epoch=2, epoch_before=2, owner_epoch=2),
         row("session_taken_over", "payments", epoch=2, epoch_before=2, owner_epoch=3),  # it makes the next one
-        work(epoch=2, epoch_before=3, refusal="stale_epoch"),
+        work(epoch=2, epoch_before=3, rejection="stale_epoch"),
         row("resources_released", epoch=2, epoch_before=3),
     ]
     assert (count_stale_events(rows, accepted=True), count_stale_events(rows, accepted=False)) == (0, 1)

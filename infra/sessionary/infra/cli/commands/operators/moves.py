@@ -199,4 +199,4 @@ def _await_ends(
 
 
 def _reason_of(error: SessionaryError) -> str:
-    return f"refused: {error.detail}" if isinstance(error, Invalid) else "unknown session"
+    return f"rejected: {error.detail}" if isinstance(error, Invalid) else "unknown session"
