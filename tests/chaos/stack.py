@@ -226,7 +226,7 @@ class ChaosStack:
             return clickhouse_answers(port) and _succeeds(lambda: apply_migrations(self.clickhouse))
 
         options = ["--data", str(self.folder / "clickhouse"), "--port", str(port)]
-        endpoint = [sys.executable, "-m", "sessionary.infra.local.clickhouse.http_server"]  # it asks for no password
+        endpoint = [sys.executable, "-m", "sessionary.infra.local.clickhouse.endpoint"]  # it asks for no password
         return self.part("clickhouse", [*endpoint, *options], ready)
 
     def _sink(self, kind: str, port: int) -> Part:
