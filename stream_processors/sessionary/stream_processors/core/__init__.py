@@ -15,7 +15,7 @@
     session/         the judge of sessions, and their rows
     run/             runs of sessions
     children/        steps, calls, artifacts, messages and agents, a module each
-    quota/           the judge of tenants' quotas, over a log of its own
+    quota/           the judge of tenants' quotas, over a separate log
 
-The judge reads a record and decides on it; `uncommitted_batch` collects what comes of it.
+The judge reads a record and decides on it; `uncommitted_batch` collects the results.
 """

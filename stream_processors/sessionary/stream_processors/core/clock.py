@@ -151,8 +151,8 @@ class Timers:
     def next_due(self, due_of: DueOf, until_ms: int) -> tuple[int, bytes] | None:
         """Return the earliest true deadline at or before `until_ms`, and its key.
 
-        Of rows that are due at the same time, the one with the least key is returned. `due_of`
-        gives a row's deadline as it is now, or None if the row is no longer live.
+        If several rows are due at the same time, the least key wins. `due_of` returns a row's
+        current deadline, or None if the row is no longer live.
         """
         while self._raise_filled(until_ms, ties=True) and self._heap[0][0] <= until_ms:
             if self._check_earliest(due_of):

@@ -1,7 +1,7 @@
 """The committed state of a partition as data: what a batch reads, and what it is merged into.
 
-Beside rows and position it has what is derived from them: timers, counts, and three indexes, of
-children by their parents, of tasks by their ids, and of packed tombstones.
+Besides rows and position, it has the data derived from them: timers, counts, and three indexes (of
+children by their parents, of tasks by their ids, and of packed tombstones).
 """
 
 from collections import Counter
@@ -129,7 +129,7 @@ class TaskIndex:
 
 
 class PartitionSettings(NamedTuple):
-    """What a state depends on besides the log, and the bounds of one batch."""
+    """The inputs of a state besides the log, and the bounds of one batch."""
 
     events_topic: str
     partitions: int
@@ -303,7 +303,7 @@ class CommittedState:
 
     @property
     def peek_row(self) -> Callable[[bytes], Any]:
-        """What returns a committed row that is looked at just once, so need not stay decoded."""
+        """A look-up of committed rows that are read just once, so need not stay decoded."""
         peek: Callable[[bytes], Any] = getattr(self.rows, "peek", self.rows.get)
         return peek
 

@@ -7,7 +7,7 @@ which events are about them, and how those are judged. The session's judge asks 
 and the run have nothing against the event.
 
 A row's size is bounded as a session's is (`RuleSet.row_bytes_max`: key and whole row). Its content
-may become a changelog record of its own.
+may become a separate changelog record.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,7 +39,7 @@ LimitedT = TypeVar("LimitedT", TimedStep, ToolCallState)
 
 
 class ChildFact(Protocol):
-    """What an event or the clock of a child is for its session."""
+    """The meaning of a child's event or clock for its session."""
 
     def apply(self, row: SessionState) -> SessionState:
         """Return the session's row after it."""
@@ -58,7 +58,7 @@ class ReportedFact(ChildFact, Protocol):
 
 @final
 class Judged:
-    """What an event comes to for a child.
+    """The outcome of an event for a child.
 
     `row` is the child as it is from now on; None: it stays. `run` is its run, if that changes too.
     """
@@ -170,7 +170,7 @@ def session_facts(rows: RowLookup, row: Any, *facts: ChildFact) -> Sequence[Chil
 def repair_limit(row: LimitedT, repairs: Sequence[ClockRepair]) -> LimitedT:
     """Return a row with a limit after repairs of the clock; the same object if it has them all.
 
-    Of its limit never more than the whole is left.
+    The remaining time never exceeds the limit.
     """
     for number, _, clock_ms, shift_ms, _ in repairs:
         if number > row.clock_repair:
@@ -183,8 +183,8 @@ def repair_limit(row: LimitedT, repairs: Sequence[ClockRepair]) -> LimitedT:
     return row
 
 
-CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
-_FIXED_BYTES: Final = 200  # about what a row takes beside its texts, and its record beside the row
+CONTENT_CHARACTERS_MAX: Final = 1_000  # stored in the row itself; a second record costs more
+_FIXED_BYTES: Final = 200  # about what a row takes besides its texts, and its record besides the row
 _BYTES_PER_CHARACTER_MAX: Final = 4
 _DECODER: Final = Decoder()
 

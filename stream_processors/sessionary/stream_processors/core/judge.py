@@ -50,7 +50,7 @@ class Arrival:
     """A record of the log, read as far as it can be. Rules change nothing of it.
 
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
-    `fault` then says why. A fault beside an event says that the event does not belong under the
+    `fault` then says why. A fault next to an event says that the event does not belong under the
     record's key. `session` is `NO_SESSION` if the key names none. `rules` are those by which it is
     judged. `outage_end_ms`: before it, no event may have been heard; 0 if there was no outage.
     `clock_repair` is the number of the last repair of the partition's clock, which a new row's
@@ -104,7 +104,7 @@ class Judge(Protocol):
 
     @property
     def streams(self) -> frozenset[Stream]:
-        """What `report` may write to."""
+        """The streams to which `report` may write."""
         ...
 
     @property

@@ -12,8 +12,8 @@ from sessionary.schemas.records import Position
 from sessionary.schemas.types import RejectionReason
 
 POSITION_KEY: Final = b"\x00position"  # of a partition's position record in the changelog
-RECORD_OVERHEAD_BYTES: Final = 100  # what a record weighs beside its key and value
-EMITTED_BYTES: Final = 1_000  # about what an emitted record weighs beside the texts and bytes that it repeats
+RECORD_OVERHEAD_BYTES: Final = 100  # of a record, besides its key and value
+EMITTED_BYTES: Final = 1_000  # about those of an emitted record, besides repeated texts and bytes
 
 CONTENT = frozenset({"snapshot_created", "checkpoint_saved"})
 # The end of something that began before: accepted although the session is held.
@@ -32,7 +32,7 @@ Stream = Literal["audit", "rejected", "cleanup", "tasks", "migrations", "quotas"
 
 
 class Row(Protocol):
-    """What every row of the state has: the session that it belongs to."""
+    """A row of the state; every row names the session that it belongs to."""
 
     @property
     def tenant_id(self) -> str:
@@ -75,7 +75,7 @@ class LogRecord(NamedTuple):
 
 
 class SkippedOffsets(NamedTuple):
-    """What an operator decided to leave unfolded: all from the position up to `next_offset`.
+    """The offsets that an operator decided to skip: from the position up to `next_offset`.
 
     In a log that was cut below the position, and grew again, records have taken the offsets of
     others that were folded. `replaced`: their first and last offset; the position stays then.
@@ -91,9 +91,9 @@ class SkippedOffsets(NamedTuple):
 
 
 class ClockSetting(NamedTuple):
-    """What an operator decided about a partition's clock: it is set to a time of the broker.
+    """An operator's decision to set a partition's clock to a time of the broker.
 
-    `until_offset`: of the record with that time; what is stamped below it does not move the clock.
+    `until_offset`: of the record with that time; stamps below this offset do not move the clock.
     """
 
     clock_ms: int
@@ -121,7 +121,7 @@ class OutputCause(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """One record that a judge writes beside its rows; `key` is the Kafka record's key."""
+    """One record that a judge writes besides its rows; `key` is the Kafka record's key."""
 
     stream: Stream
     key: bytes | None
@@ -142,7 +142,7 @@ class RowLookup(Protocol):
 
 @final
 class Decision:
-    """What a record or a deadline comes to.
+    """The outcome of a record or a deadline.
 
     `facts` are for the home row, in order. `writes` are rows under other keys, as they are from
     now on; a row of None is gone. `rejection`: the record is rejected; `duplicate`: it repeats one.
@@ -168,7 +168,7 @@ class Decision:
 
 
 class RowFate(NamedTuple):
-    """What becomes of the rows of a kind, and whether they are counted by a label.
+    """The life cycle of a kind of rows, and whether they are counted by a label.
 
     A live row fires when it is due. One that is not live vanishes then, and may be packed before; a
     child vanishes with its parent, whether it is live or not.
@@ -201,7 +201,7 @@ class DueRows(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What became of a batch's records.
+    """The outcomes of a batch's records, counted.
 
     `ticks` counts the records of processors: those that begin other rules, and verdicts on quotas,
     are among them. `rejected` counts rejected records; heartbeats that were rejected and only
@@ -245,7 +245,7 @@ class JudgedRecords:
 
 
 class RecordVerdict(NamedTuple):
-    """What became of a record. Both are None: it was applied."""
+    """The outcome of a record. If both fields are None, it was applied."""
 
     rejection: RejectionReason | None
     duplicate_of: str | None  # the id of the event that it repeats; '' if it is too long to be kept
@@ -283,10 +283,10 @@ class RecentVerdicts:
 
 
 class BatchResult(NamedTuple):
-    """What one transaction writes; a row of None is deleted.
+    """The writes of one transaction; a row of None is deleted.
 
-    What follows `judged` only feeds metrics: the reasons of rejected records; how long after its
-    deadline each timer fired, and when it was due (log time); and the number of outages of the log
+    The fields after `judged` only feed metrics: the reasons of rejected records; the delay of each
+    timer after its deadline, and the deadline (log time); and the number of outages of the log
     after which no timer fires for a while. `judged` is for callers that wait for a record.
     `traceparents`: by offset, the trace contexts of events that audit and rejections report on.
     """

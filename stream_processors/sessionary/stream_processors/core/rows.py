@@ -2,7 +2,7 @@
 
 A partition keeps rows of several families under one clock. A live row *fires* when it is due; one
 that is not live vanishes then. Every family answers the same questions about its rows (`Rows`).
-What an event is for them, its judge says (`judge`).
+The judge decides what an event means for its rows (`judge`).
 
 Everything here is pure and sees time as data, in ms of log time.
 """
@@ -18,7 +18,7 @@ RowT = TypeVar("RowT")
 
 
 class Remains(Enum):
-    """What a judge gets instead of a packed tombstone: there was a row under this key."""
+    """A stand-in that a judge gets for a packed tombstone: there was a row under this key."""
 
     REMAINS = "remains"
 
@@ -27,7 +27,7 @@ REMAINS: Final = Remains.REMAINS
 
 
 class RowParts(NamedTuple):
-    """How the content of a row becomes a changelog record of its own, so that few events write it.
+    """How the content of a row becomes a separate changelog record, so that few events write it.
 
     When a row is due does not depend on its content.
     """
@@ -44,8 +44,8 @@ class RowKind(NamedTuple):
     A live row keeps its partition's clock going and fires when it is due. A row that is not live is
     what remains of one; it vanishes without a record when it is due.
 
-    What remains is packed if it has an `expiry_ms`: only a hash of its key is kept. Then and
-    before, the judge gets `REMAINS` instead of it, and must not change it.
+    A tombstone is packed if it has an `expiry_ms`: only a hash of its key is kept. Packed or not,
+    the judge gets `REMAINS` instead of the tombstone, and must not change it.
 
     A child belongs to another row, its parent: its key is the parent's and a suffix
     (`schemas.ids`). It vanishes with its parent, or when only a tombstone is left of that.
@@ -68,7 +68,7 @@ class RowKind(NamedTuple):
 
     @property
     def fate(self) -> RowFate:
-        """What becomes of rows of this kind."""
+        """The life cycle of rows of this kind."""
         return RowFate(self.live, self.expiry_ms is not None, self.is_child, self.label is not None)
 
 

@@ -2,7 +2,7 @@
 
 Each producer (a client process) counts its events per session from 1. The checks, in this order: a
 number inside a recorded gap is a late filler (rejected with its bytes); a number seen before is a
-duplicate (counted only); after a jump the gap is recorded, and the event goes on. An event's epoch
+duplicate (counted only); after a jump the gap is recorded, and the event proceeds. An event's epoch
 must be the session's: a lower one is stale, a higher one was never given out.
 
 A ledger keeps hashes of the ids of a producer's last 32 events. If one of their numbers
@@ -11,7 +11,7 @@ by that name, with its bytes.
 
 A ledger lists 64 producers. For the next one it forgets one: of a past epoch first, then the one
 that is silent for longest. A hash of its id and its last number
-remain, so that none of its events is applied twice: it goes on after that number, and what it sends
+remain, so that none of its events is applied twice: it continues after that number, and any event
 up to it is a late filler, because the ledger no longer knows which of these were applied.
 
 A ledger also has the offsets of its producer's last events. They show that a record was
@@ -51,7 +51,7 @@ class LogMoment:
 
 @final
 class SequenceCheck:
-    """What a sequence number comes to: the ledger after it; a gap, a rejection, a duplicate.
+    """The outcome of a sequence number: the ledger after it; a gap, a rejection, a duplicate.
 
     `forgotten` is None if it did not change.
     """

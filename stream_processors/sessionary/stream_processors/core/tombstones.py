@@ -1,6 +1,6 @@
 """Packed tombstones: the chunks of a partition, the look-up of a key in them, and their making.
 
-A chunk has 16 bytes for each tombstone and nothing else. What is searched is an array of the first
+A chunk has 16 bytes for each tombstone and nothing else. A look-up searches an array of the first
 four bytes of each, which is made without a loop in Python: so a recovery takes 70 ns of CPU for a
 tombstone.
 
@@ -191,8 +191,8 @@ def pack_tombstones(
 ) -> Changes:
     """Return the rows that packing changes: chunks, and None for each tombstone in them.
 
-    What is packed is taken out of `waiting`. `expiry_ms` returns when a row's tombstone vanishes,
-    at the end of a day; None if the row is none.
+    Packed tombstones leave `waiting`. `expiry_ms` returns when a row's tombstone vanishes, at the
+    end of a day; None if the row is no tombstone.
     """
     changes: dict[bytes, TombstoneChunk | None] = {}
     numbers: dict[int, int] = {}

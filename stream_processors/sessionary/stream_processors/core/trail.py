@@ -45,7 +45,7 @@ _DECISIONS_KEPT: Final = 8
 
 
 class Access(NamedTuple):
-    """That a caller of the control API asked for ids that its tenant does not have."""
+    """Requests of one caller of the control API for ids that its tenant does not have."""
 
     tenant_id: str
     principal: str

@@ -5,7 +5,7 @@ deadlines, and the record itself is judged.
 
 A batch is full after so many records, input bytes or timers, and after so many bytes of output: a
 heartbeat of 100 bytes writes a row that may have 4 MiB. A row counts once, when it is first
-touched. What events add to rows, and what outputs repeat of events, is bounded by the input bytes.
+touched. The input bytes bound what events add to rows, and what outputs repeat of events.
 """
 
 import heapq
@@ -48,11 +48,11 @@ RowPlan = tuple[bytes, Any, Any, bool, bool, int, int, Hashable]
 
 
 class BatchRows:
-    """What a batch does to rows. `rows` are those it touched (None: gone).
+    """The changes of a batch to rows. `rows` are those it touched (None: gone).
 
     `live` and `vanishing` are numbers of rows with those of the batch, as in `CommittedState`.
-    `labels_before`: those that the committed rows have of which the batch touched the rows.
-    `is_output_full`: what the batch writes is enough for one transaction.
+    `labels_before`: the labels of the committed rows that the batch touched.
+    `is_output_full`: the batch writes enough for one transaction.
     """
 
     def __init__(self, committed: CommittedState) -> None:
@@ -324,10 +324,10 @@ class UncommittedBatch(BatchRows):
         self._emitted.append(Emitted("audit", None, rules_record(rules, self._rules, principal, cause)))
 
     def skip_offsets(self, skip: SkippedOffsets) -> None:
-        """Go on at `skip.next_offset`; what lies before is not folded, and leaves an audit record.
+        """Continue at `skip.next_offset`; the skipped offsets leave an audit record.
 
-        Each of its records is rejected too. Raises `ValueError` if the
-        position is there already.
+        Skipped records are not folded; each is rejected. Raises `ValueError` if the position is
+        there already.
         """
         if skip.next_offset < self._next_offset + (skip.replaced is None):
             raise ValueError(f"the position is {self._next_offset}, so offsets up to {skip.next_offset} are folded")

@@ -6,5 +6,5 @@
     message        the turns of a session's conversation
     agent          a session's agents
 
-What every family has is in `core.family`. A new one is a module here, and one line in `families`.
+`core.family` has the common parts. A new family is a module here, and one line in `families`.
 """

@@ -2,7 +2,7 @@
 
 A researcher begins, so it sees nothing and depends on none. An analyzer sees what researchers
 share. A writer, and an agent of any other role, sees everything; a writer depends on all others.
-What is said of an agent follows from its role, never from the name of a key.
+All rules for an agent follow from its role, never from the name of a key.
 
 A row holds an agent's tasks and what it shares; it has no clock, and vanishes with its session.
 """
@@ -49,7 +49,7 @@ def dependencies_of(agent: SessionAgent, agents: Sequence[SessionAgent]) -> list
 
 
 class SeenByAgent(NamedTuple):
-    """What an agent sees.
+    """The part of the session that an agent sees.
 
     `shared_context` is the memory that all agents shared when the agent's last snapshot was made,
     by key; of a result that was replaced since, it has nothing.

@@ -10,8 +10,8 @@
                   ▼
             soft_deleted ──────▶ purged
 
-That an artifact is created or completed once more with the same content changes nothing: so a
-client may say it again if it does not know whether it did.
+Creating or completing an artifact again with the same content changes nothing: so a client may
+repeat the event if it does not know whether it was sent.
 
 A row holds what an artifact is, and where; its body is elsewhere. An artifact has no clock, and
 vanishes with its run or session. Begin with `ARTIFACT_TRANSITIONS`.

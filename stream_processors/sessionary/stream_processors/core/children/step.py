@@ -9,8 +9,8 @@
        └─────────────┘ (or by its limit)
 
 Attempts are numbered from 1. An attempt that was interrupted is followed by the next one. One that
-says how long it may take fails by its clock. That a step which succeeded or was skipped is skipped
-once more changes nothing: so a resumed run says why it does nothing.
+says how long it may take fails by its clock. Skipping a step that succeeded or was skipped changes
+nothing: so a resumed run says why it does nothing.
 
 A row holds the last attempt at a step, and vanishes with its run. Begin with `STEP_TRANSITIONS`.
 """

@@ -11,7 +11,7 @@
                   taken          │
                     └─ released ─┴─▶ gone
 
-A session asks once, tells once that it took a grant, and releases once, however the run ends. So
+A session asks once, confirms a grant once, and releases once, however the run ends. So
 repeated and unknown notices change nothing. Claims wait in the order in which they were asked for.
 While the tenant's tokens are used up, none is granted; those that hold a slot keep it. A notice of
 tokens is counted whenever it comes, as it is written in the transaction of the event that used
@@ -115,7 +115,7 @@ _TOKENS_MAX: Final = (1 << 63) - 1
 
 
 def move_window(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQuota:
-    """Return the account as it is at `now_ms`; the same object if its window goes on.
+    """Return the account as it is at `now_ms`; the same object if its window continues.
 
     A window that was made shorter ends with the shorter one; a longer one begins after its end.
     """

@@ -1,4 +1,4 @@
-"""The judge of quotas, over a log of their own, and its rows.
+"""The judge of quotas, over a separate log, and its rows.
 
 A row has all claims to one quota of a tenant, and its tokens; it goes when there are neither. While
 a claim waits, the limits are looked at every few seconds, because an operator may raise them. The
@@ -79,7 +79,7 @@ class QuotaJudge:
         return row
 
     def decide(self, row: TenantQuota | None, arrival: Arrival, rows: RowLookup) -> Decision:
-        """Take a notice of a session. What is none is rejected, and changes nothing."""
+        """Decide on a session's notice. Any other record is rejected, and changes nothing."""
         notice = self._read_notice(arrival)
         if not isinstance(notice, QuotaNotice):
             return Decision((), rejection=notice)

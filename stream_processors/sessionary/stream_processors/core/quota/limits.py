@@ -1,6 +1,6 @@
 """The limits of a tenant, as an operator sets them.
 
-What was decided by them stands in the log, so they may change at any time.
+The decisions by these limits stand in the log, so the limits may change at any time.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ OverPolicy = Literal["queue", "reject"]
 
 
 class TenantLimits(NamedTuple):
-    """What a tenant may have at once, and what becomes of a run or a session beyond that.
+    """The limits of a tenant, and the treatment of a run or a session beyond them.
 
     Attributes:
         tokens: So many it may use in a window before further ones wait; None: it has no limit.

@@ -1,4 +1,4 @@
-"""What happens to a run: its row afterwards, and what its session and the quotas hear.
+"""Changes of a run: its row afterwards, and the notices to its session and the quotas.
 
 The claim of a run to a slot of its tenant's quota:
 
@@ -7,7 +7,7 @@ The claim of a run to a slot of its tenant's quota:
     ends in any way ─▶ released
 
 A verdict may come twice, late, or for an older claim of the same run: the offset of the event that
-asked tells them apart. So each claim is released exactly once, in the transaction that ends it.
+asked identifies the claim. So each claim is released exactly once, in the transaction that ends it.
 
 Functions return a run's row after a change, and facts for its session's row. Times are ms of log
 time. A finished run is a row of another class.
@@ -68,7 +68,7 @@ class ClaimMoved(NamedTuple):
         return row
 
     def report(self, session: SessionKey, row: Any, after: Any, arrival: Any, cause: OutputCause) -> list[QuotaNotice]:
-        """Tell the quotas."""
+        """Notify the quotas."""
         return [QuotaNotice(QUOTA, self.step, self.tenant_id, self.session_id, self.run_id, self.claim.offset)]
 
 

@@ -34,7 +34,7 @@ _OUTLASTING: Final = COMPLETIONS | {"artifact_soft_deleted", "artifact_purged"}
 
 @final
 class RunJudgement:
-    """What an event comes to for its run: the row after it (None: there is none), and facts.
+    """The outcome of an event for its run: the row after it (None: there is none), and facts.
 
     `opens` and `closes` say whether the run is among the session's open ones from now on;
     `asks_quota`: it then waits for its tenant's quota. `is_only_heard`: the event brings nothing

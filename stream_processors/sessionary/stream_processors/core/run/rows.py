@@ -68,7 +68,7 @@ def attached_since_ms(run: RunState) -> int | None:
 def repair_run_times(run: RunState, repairs: Sequence[ClockRepair]) -> RunState:
     """Return a run with its times as they are after repairs of the partition's clock.
 
-    The same object if it includes them all. Of the limit never more than the whole is left.
+    The same object if it includes them all. The remaining time never exceeds the limit.
     """
     for number, _, clock_ms, shift_ms, _ in repairs:
         if number <= run.clock_repair:

@@ -12,8 +12,8 @@
                   failed, cancelled    completed, failed, cancelled
 
 If the rules have quotas, a run that begins or is resumed after a failure waits as queued until its
-tenant's quota admits it: a grant lets it go on to where the event wanted it, a rejection leaves no
-row (a resumed run is failed again).
+tenant's quota admits it. A grant moves it to the state that the event asked for; a rejection leaves
+no row (a resumed run is failed again).
 
 A transition says from which states and by which event, under which guard, to which state. An event
 of a run that is neither here nor in `ACCEPTED` leaves an open run in its state; a pair of an event
@@ -58,7 +58,7 @@ class RunMoment:
 
 
 class RunChange(NamedTuple):
-    """What an event brings for its run; None leaves what there is."""
+    """The values that an event brings for its run; None leaves the present value."""
 
     reason_code: str | None = None
     progress: float | None = None

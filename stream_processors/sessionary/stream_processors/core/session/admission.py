@@ -6,7 +6,7 @@
 
 A session holds its slot as long as it is live: while it is Active or may become so again. In
 Terminated it never works again, and waits only to be archived. Its detached runs may outlive it,
-but these have a quota of their own. So the transition to Terminated releases the claim.
+but these have a separate quota. So the transition to Terminated releases the claim.
 
 Each quota for which the tenant's runs or sessions ask hears of the tokens that an event used: its
 claims wait while the tokens of a window are used up. It hears in the transaction of the event, once
@@ -102,5 +102,5 @@ def _asked_quotas(rules: RuleSet) -> Sequence[QuotaName]:
 def report_tokens(
     session: SessionKey, row: SessionState, after: SessionState, fact: TokensUsed, arrival: Arrival, cause: OutputCause
 ) -> list[QuotaNotice]:
-    """Tell each quota how many tokens were used, and by which record."""
+    """Notify each quota how many tokens were used, and by which record."""
     return [QuotaNotice(quota, "used", *session, "", cause.offset, fact.tokens) for quota in fact.quotas]

@@ -1,4 +1,4 @@
-"""What an event is for the run and the child that it names, and a transition for the open runs."""
+"""The effects of an event on the run and the child that it names, and of a transition on open runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
@@ -27,13 +27,13 @@ from sessionary.stream_processors.core.session.facts import (
 )
 from sessionary.stream_processors.core.session.row_size import object_to_size
 
-# Beside Active, where all work is possible.
+# Besides Active, where all work is possible.
 _OUTLIVED_STATES: Final = frozenset({"Paused", "Timeout", "Error", "Terminated"})
 
 
 @final
 class Further:
-    """What comes of an event or a transition besides: more facts, and rows under other keys."""
+    """Further results of an event or a transition: more facts, and rows under other keys."""
 
     __slots__ = ("facts", "writes")
 

@@ -82,7 +82,7 @@ def _grace_due(state: SessionState) -> int:
 
 def _hold_due(state: SessionState) -> int | None:
     if state.migration is not None and state.migration.holds_session:
-        return NEVER_MS  # the agent did not pause: the migration's time lets it go on
+        return NEVER_MS  # the agent did not pause: the migration's deadline resumes the session
     return None if state.question is not None else state.entered_at + state.limits.hold_ms
 
 
@@ -176,8 +176,8 @@ ARCHIVE = SessionClock("archive", _archive_due, _archive_limit, "archived", "Arc
 def repair_times(state: SessionState, repairs: Sequence[ClockRepair]) -> SessionState:
     """Return a session with its times as they are after repairs of the partition's clock.
 
-    The same object if it includes them all. No clock is due before it truly is. Of the maximum
-    duration never more than the whole is left.
+    The same object if it includes them all. No clock is due before it truly is. The
+    remaining time never exceeds the maximum duration.
     """
     for number, _, clock_ms, shift_ms, _ in repairs:
         if number <= state.clock_repair:
@@ -209,5 +209,5 @@ def stop_duration(state: SessionState, now_ms: int) -> SessionState:
 
 
 def continue_duration(state: SessionState, now_ms: int) -> SessionState:
-    """Let the maximum duration go on at `now_ms` with what was left of it."""
+    """Resume the maximum duration at `now_ms` with the remaining time."""
     return state._replace(max_due_at=now_ms + (state.max_due_at or 0))

@@ -1,4 +1,4 @@
-"""What each fact does to a session's row.
+"""The effect of each fact on a session's row.
 
 An effect never rejects and sees no clock but the fact's own time.
 """

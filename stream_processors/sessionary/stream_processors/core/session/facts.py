@@ -1,7 +1,7 @@
-"""What can happen to a session: the facts that a decision consists of.
+"""The facts of a session, of which a decision consists.
 
 A rejection is a fact too: it is numbered, audited and kept, and changes nothing else of the
-session. What runs and children are for their session, their own facts say (`ChildFact`).
+session. Runs and children act on their session by separate facts (`ChildFact`).
 """
 
 from collections.abc import Sequence

@@ -9,8 +9,8 @@ Then it is judged against its session, in a fixed order:
 
     row ─▶ envelope ─▶ sequence ─▶ payload ─▶ sender ─▶ epoch ─▶ owner ─▶ event in its state
 
-What is rejected before the sequence is checked does not move the sender's ledger. What is rejected
-later does: otherwise each rejection would look like a gap.
+A rejection before the check of the sequence does not move the sender's ledger. A later rejection
+does: otherwise each rejection would look like a gap.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -43,7 +43,7 @@ from sessionary.stream_processors.core.trail import at_due_time, next_number
 
 MISMATCHES_MAX: Final = 3
 CLEANUP_REASON: Final = "migrated"
-# What the former owner is asked to release; the session itself goes on elsewhere.
+# The former owner is asked to release these; the session itself continues elsewhere.
 CLEANUP_ACTIONS: Final = ("memory_cleanup", "close_connection", "release_context")
 OFFER_STATES: Final[frozenset[SessionStateName]] = frozenset({"Active", "Paused", "Timeout"})
 MIGRATION_EVENTS: Final = frozenset(
@@ -202,7 +202,7 @@ def _migration_request(after: SessionState, fact: MigrationMoved) -> MigrationRe
 
 
 class MigrationJudgement(NamedTuple):
-    """What an event comes to: a fact or an objection, and the facts after or before it.
+    """The outcome of an event: a fact or an objection, and the facts after or before it.
 
     `further` are facts after the first one; of an objection, facts that hold although the event is
     rejected.
@@ -266,7 +266,7 @@ def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequen
 
 
 def facts_of_expiry(migration: Migration, now_ms: int) -> Sequence[SessionFact]:
-    """Return what the end of a migration's time comes to; how far it was tells why."""
+    """Return the facts of a migration whose time is over; the reason depends on its step."""
     limit, due_ms = format_seconds(migration.ttl_ms), migration.expires_at
     if migration.step == "offered":
         reason = f"{migration.target_service} has not loaded the session within {limit}"

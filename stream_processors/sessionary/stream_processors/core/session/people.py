@@ -1,4 +1,4 @@
-"""What people do with sessions: events of operators, questions, and the pause that waits for them.
+"""Actions of people on sessions: operators' events, questions, and the pause that waits for them.
 
 Operators' events are those that the control API sends for a principal. A question ends approved,
 denied or expired: by an operator's answer, or by its clock. It ends without an answer only with
@@ -14,7 +14,7 @@ from sessionary.schemas.records import SessionState
 from sessionary.schemas.types import Answer, Envelope, Question, Snapshot
 from sessionary.stream_processors.core.judge import Objection
 
-# What an operator may do to sessions of other services. The name of the principal is the actor.
+# An operator may send these to sessions of other services. The principal's name is the actor.
 OPERATOR_EVENTS: Final = frozenset({"session_paused", "session_resumed", "session_terminated"})
 
 

@@ -1,4 +1,4 @@
-"""What each fact of a session leaves on the audit, rejected, cleanup, tasks and quotas topics.
+"""The records of a session's facts on the audit, rejected, cleanup, tasks and quotas topics.
 
 Clean-up actions on a transition are those requested; a confirmation lists them as done or failed.
 """

@@ -5,7 +5,7 @@ event that makes these longer is rejected if the row would exceed `RuleSet.row_b
 parts of a row are bounded; together they take less than the changelog's topic allows above that
 (`CHANGELOG_BYTES_MAX`). So a row that is full can still take rejections and deadlines.
 
-A large content has a changelog record of its own (`split_content`), which a heartbeat leaves alone.
+A large content has a separate changelog record (`split_content`), which a heartbeat leaves alone.
 Bounds and estimates are those of the whole row: both records are smaller, and a batch holds whole
 rows in memory.
 """
@@ -33,9 +33,9 @@ EVENT_ID_MAX: Final = 128  # characters that a full row keeps of an event id; a 
 _REASON_CODE_MAX: Final = 64  # characters; only an agent's error code is longer
 _BYTES_PER_CHARACTER_MAX: Final = 4
 _BOUNDED_BYTES_MAX: Final = 64 << 10  # of all parts but the texts
-_FIXED_BYTES: Final = 400  # about what a row takes beside its texts and ledgers, and its record beside the row
+_FIXED_BYTES: Final = 400  # about what a row takes besides its texts and ledgers, and its record besides the row
 _LEDGER_BYTES: Final = 150  # about what a producer's ledger takes, with a gap or two and the hashes of its events
-CONTENT_CHARACTERS_MAX: Final = 1_000  # that a row has beside the rest; a second record costs more
+CONTENT_CHARACTERS_MAX: Final = 1_000  # stored in the row itself; a second record costs more
 _NO_SNAPSHOT: Final = Snapshot("", None, 0, "", None, "", "UNKNOWN", "UNKNOWN")
 _DECODER: Final = Decoder()
 

@@ -112,7 +112,7 @@ class SessionRows:
     def fire(self, key: bytes, row: SessionRow, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
         """Return the transition that the session's deadline makes; the reason names the limit.
 
-        Of a migration that is due no later: its end.
+        If a migration is due no later, it is the migration's end.
         """
         assert isinstance(row, SessionState)
         due_ms, transition, clock = self.deadline(row, outage_end_ms)

@@ -47,7 +47,7 @@ RECOVERY_ATTEMPTS_MAX = 5
 
 
 class Grounds(NamedTuple):
-    """What lets a transition pass: its reason, and what the event brought for the session."""
+    """The grounds of a transition: its reason, and the values that the event brought."""
 
     reason_code: str
     reason: str
@@ -60,7 +60,7 @@ Effect = Callable[[SessionState, int], SessionState]  # session in its new state
 
 
 class CleanupPlan(NamedTuple):
-    """What the owning service is asked to do after a transition, in order; nothing by default."""
+    """The requests to the owning service after a transition, in order; none by default."""
 
     actions: tuple[str, ...] = ()
     by_reason: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -146,7 +146,7 @@ def _resume(state: SessionState, payload: SessionResumed, now_ms: int) -> Ground
 
 
 def object_to_duration(state: SessionState, now_ms: int) -> Objection | None:
-    """Object if the maximum duration of a session in Timeout is over: it cannot go on."""
+    """Object if the maximum duration of a session in Timeout is over: it cannot continue."""
     if state.max_due_at is None or now_ms < state.max_due_at:
         return None
     limit = format_seconds(state.limits.max_duration_ms)
@@ -314,7 +314,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("T14", "Terminated", "session_archived", "Archived", None, "processor", clocks=(clocks.ARCHIVE,)),
 )
 
-# What only the owning service may send.
+# Only the owning service may send these.
 OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_")) - {
     "session_activity",
     "session_created",
@@ -322,7 +322,7 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
     "session_migration_offered",
     "session_migration_loaded",
 }
-# What changes the session's content: only its members may, the owning service and those
+# These change the session's content. Only its members may send them: the owning service, and those
 # of registered agents.
 CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_saved"})
 # Who is a member is for the owning service, or an operator, to say.

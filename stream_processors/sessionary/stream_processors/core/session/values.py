@@ -38,7 +38,7 @@ _WRONG_HASH: Final = "is not that of its content"
 def tombstone_end_ms(grave: Tombstone) -> int:
     """Return when a tombstone vanishes, in ms of log time.
 
-    A session id that tells its time needs none once its creation would be too old.
+    A session id that holds its time needs none once its creation would be too old.
     """
     made_ms = creation_ms(grave.session_id)
     return grave.expires_at if made_ms is None else min(grave.expires_at, made_ms + REDELIVERY_MS_MAX)
@@ -66,7 +66,7 @@ def facts_of_number(sequence: SequenceCheck | None, owner_heard: int | None = No
 def object_to_age(session_id: str, now_ms: int) -> Objection | None:
     """Return an objection if a session is created whose tombstone may have vanished, or None.
 
-    Only an id of version 7 tells when it was made.
+    Only an id of version 7 holds its time of creation.
     """
     made_ms = creation_ms(session_id)
     if made_ms is None or made_ms + REDELIVERY_MS_MAX > now_ms:
