@@ -1,4 +1,4 @@
-"""The committed state of a partition as data: what a batch reads, and what it is merged into.
+"""The committed state of a partition as data: a batch reads it, and is merged into it.
 
 Besides rows and position, it has the data derived from them: timers, counts, and three indexes (of
 children by their parents, of tasks by their ids, and of packed tombstones).
@@ -35,7 +35,7 @@ class ChildIndex:
         self.extend(split[0], [split[1]])
 
     def extend(self, parent: bytes, suffixes: list[bytes]) -> None:
-        """Take what the keys of children that are not there have after their parent's key."""
+        """Add new children by their suffixes, the part of a key after the parent's key."""
         self._suffixes.setdefault(parent, bytearray()).extend(b"".join(map(_pack_suffix, suffixes)))
 
     def keys_of(self, parent: bytes) -> list[bytes]:
@@ -58,7 +58,7 @@ class ChildChanges:
 
     def __init__(self, index: ChildIndex) -> None:
         self._index = index
-        self._added: dict[bytes, list[bytes]] = {}  # what keys have after their parents', which they are under
+        self._added: dict[bytes, list[bytes]] = {}  # the suffixes of new keys, by their parents' keys
         self._dropped: set[bytes] = set()
 
     def add(self, key: bytes) -> None:
@@ -84,7 +84,7 @@ class ChildChanges:
         self._dropped.add(parent)
 
     def merge(self) -> None:
-        """Let the index have what the batch did."""
+        """Apply the changes of the batch to the index."""
         for parent in self._dropped:
             self._index.drop(parent)
         for parent, suffixes in self._added.items():
@@ -185,9 +185,9 @@ class RowTally:
 
     `open_since_ms` has since when rows hold connections open, by key (ms of log time).
 
-    The label of a row is what its `RowKind` says. A partition that opens decodes no rows, so its
-    rows wait to be counted, a few at a time, between batches; a batch that touches a waiting row
-    counts it.
+    A row's `RowKind` returns its label. A partition that opens decodes no rows, so its rows are
+    counted later, a few at a time, between batches. A batch that touches an uncounted row counts
+    it.
     """
 
     def __init__(
@@ -195,9 +195,9 @@ class RowTally:
         labels: Mapping[type[Any], Callable[[Any], Hashable]],
         openings: Mapping[type[Any], Callable[[Any], int | None]],
     ) -> None:
-        """`labels`: what gives the label of a row, for each class of rows that has one.
+        """`labels`: functions from a row to its label, for each class of rows that has one.
 
-        `openings`: what says since when a row of a class holds a connection open.
+        `openings`: functions from a row to the time since which it holds a connection open.
         """
         self._labels = labels
         self._openings = openings
@@ -211,7 +211,7 @@ class RowTally:
         return not self._waiting
 
     def label_of(self, row: Any) -> Hashable:
-        """Return a row's label; None if it has none, and for no row."""
+        """Return a row's label; None if the row has none, or is None."""
         label = self._labels.get(type(row))
         return None if label is None else label(row)
 
@@ -308,7 +308,7 @@ class CommittedState:
         return peek
 
     def is_live(self, row: Any) -> bool:
-        """Return whether a row fires when it is due; False for None and for what only vanishes."""
+        """Return whether a row fires when it is due; False for None, and if it only vanishes."""
         return type(row) in self.families.live_classes
 
     def repair_times(self, row: Any, repairs: Sequence[ClockRepair]) -> Any:
@@ -336,7 +336,7 @@ class CommittedState:
         return None if expiry_ms is None else end_of_day(expiry_ms(row))
 
     def is_packed(self, key: bytes) -> bool:
-        """Return whether of the row under a key a packed tombstone remains."""
+        """Return whether a packed tombstone remains of the row under a key."""
         return self.chunks.holds(key, self.position.clock_ms)
 
     def outage_end_ms(self, clock: Clock) -> int:

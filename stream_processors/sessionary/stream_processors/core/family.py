@@ -1,10 +1,10 @@
-"""Rows that depend on a session, and what a family of children among them is.
+"""Rows that depend on a session, and the families of children among them.
 
 A *child* is a step of a run, a call or an artifact of a run or a session, an agent or a turn of a
 session; it vanishes with its parent. Its key is the parent's, and a suffix of fixed length
-(`schemas.ids`). Each family is one module in `children`, and one line in `families`: its rows,
-which events are about them, and how those are judged. The session's judge asks it after the session
-and the run have nothing against the event.
+(`schemas.ids`). Each family is one module in `children`, and one line in `families`. It defines its
+rows, the events about them, and the judgement of these events. The session's judge asks the family
+once the session and the run have accepted the event.
 
 A row's size is bounded as a session's is (`RuleSet.row_bytes_max`: key and whole row). Its content
 may become a separate changelog record.
@@ -42,7 +42,7 @@ class ChildFact(Protocol):
     """The meaning of a child's event or clock for its session."""
 
     def apply(self, row: SessionState) -> SessionState:
-        """Return the session's row after it."""
+        """Return the session's row after the fact."""
         ...
 
 
@@ -60,7 +60,7 @@ class ReportedFact(ChildFact, Protocol):
 class Judged:
     """The outcome of an event for a child.
 
-    `row` is the child as it is from now on; None: it stays. `run` is its run, if that changes too.
+    `row` is the child after the event; None: unchanged. `run` is its run, if that changes too.
     """
 
     __slots__ = ("facts", "row", "run")
@@ -76,8 +76,8 @@ class ChildFamily(NamedTuple):
 
     rows: AnyRows
     payloads: tuple[type[Any], ...]  # whose events are about a child of this family
-    # The event, the keys of its session and its run (empty if it names none), and the session if
-    # there is one; returns the key of the child's row, or None if the event is about none.
+    # Takes the event, the keys of its session and its run (empty if it names none), and the session
+    # if there is one. Returns the key of the child's row, or None if the event is about no child.
     key_of: Callable[[Event, bytes, bytes, Any], bytes | None]
     judge: Callable[[SessionState, Event, "SessionArrival"], Judged | Objection]
     reported_facts: frozenset[type[Any]] = frozenset()
@@ -91,8 +91,8 @@ class SessionArrival(Arrival):
 
     `run` is the row under `run_key`, None if there is none; the key is empty if the event names
     none. `child` is the row under `child_key`, of `family`; the key is None if the event names no
-    child. `siblings` is how many children the parent of a child that is not there has. `quota` is
-    set, and `event` and `fault` are None, if the record is a verdict on a claim to a quota.
+    child. `siblings` is the number of the parent's children, if the child does not exist. `quota`
+    is set, and `event` and `fault` are None, if the record is a verdict on a claim to a quota.
     """
 
     __slots__ = ("child", "child_key", "family", "quota", "run", "run_key", "siblings")
@@ -123,7 +123,7 @@ class StoredRows:
     """The part of `Rows` that is the same for all rows that depend on a session."""
 
     def __init__(self, name: str, kinds: Sequence[RowKind]) -> None:
-        """`name` is that of one row, for errors."""
+        """`name`: of one row, for errors."""
         self.name = name
         self.kinds = kinds
         self._decoder = Decoder()
@@ -192,7 +192,7 @@ _DECODER: Final = Decoder()
 def object_to_row_size(name: str, key: bytes, after: Any, arrival: Arrival) -> Objection | None:
     """Return why an event makes a row too large, or None.
 
-    `after` is the row after it, a NamedTuple; `name` is what people call it.
+    `after` is the row after the event, a NamedTuple; `name` is the row's name for people.
     """
     limit = arrival.rules.row_bytes_max
     characters = sum(map(len, _texts(after)))
@@ -213,7 +213,7 @@ def estimate_row_bytes(row: Any) -> int:
 
 
 def content_parts(content_class: type[RunContent | StepContent | ToolCallContent | MessageContent]) -> RowParts:
-    """Return how rows whose content has the fields of a class are split; a small one stays."""
+    """Return how to split rows whose content has the fields of a class; a small content stays."""
     names = content_class._fields
     texts_of: Callable[[Any], tuple[Any, ...]] = attrgetter(*names) if len(names) > 1 else _only_text(names[0])
 

@@ -1,12 +1,12 @@
-"""The judge of a partition: it reads the log's records, and says what each of them comes to.
+"""The judge of a partition: it reads the log's records, and decides on each of them.
 
-A processor has one judge, and one family of rows is its home: those under the records' own keys.
+A processor has one judge, and one family of rows is its home: the rows under the records' own keys.
 
     record ── read ──▶ arrival ── decide ──▶ facts ── evolve ──▶ home row after
                                     │          └───── report ──▶ audit records, dead letters
     deadline ───── Rows.fire ───────┴──────▶ writes: rows under other keys
 
-`decide` and `fire` see all rows of the partition, and change none: a `Decision` says what changes.
+`decide` and `fire` see all rows of the partition, and change none: a `Decision` lists the changes.
 Everything here is pure and sees time as data: `now_ms` is the partition's clock.
 """
 
@@ -47,7 +47,7 @@ class Objection(NamedTuple):
 
 
 class Arrival:
-    """A record of the log, read as far as it can be. Rules change nothing of it.
+    """A record of the log, read as far as possible. It does not depend on the rules.
 
     `event` is None if the value cannot be read, or if its envelope has a text that is too long;
     `fault` then says why. A fault next to an event says that the event does not belong under the
@@ -109,7 +109,7 @@ class Judge(Protocol):
 
     @property
     def reported_facts(self) -> frozenset[type[Any]]:
-        """The classes of facts that `report` is called for."""
+        """The classes of facts for which `report` is called."""
         ...
 
     def read(
@@ -169,7 +169,7 @@ def apply_facts(
 
 
 def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet) -> Arrival:
-    """Return a record as it is rejected without being read: only its key is."""
+    """Return a record to be rejected unread: only its key is read."""
     try:
         session = parse_key(record.key)
     except Invalid:
@@ -180,7 +180,7 @@ def unread_arrival(record: LogRecord, log: EventLog, now_ms: int, rules: RuleSet
 def begins_rules(record: LogRecord, announced: AnnouncedRules, decoder: Decoder) -> bool:
     """Return whether the announced rules begin with a record.
 
-    Others cannot begin: any client may write to the events topic, but not to the changelog.
+    No other rules can begin: any client may write to the events topic, but not to the changelog.
     """
     if record.key is not None or record.offset < announced.from_offset:
         return False

@@ -55,10 +55,10 @@ class LogRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes]] = ()
 
     def list_headers(self) -> Sequence[tuple[str, bytes]]:
-        """Return `headers`; a record that unpacks them when they are read has its own way.
+        """Return `headers`; a record that unpacks its headers lazily overrides this method.
 
-        The core asks for them by this method: a compiled one reads a field of a tuple by its place,
-        whatever a subclass says.
+        The core reads headers by this method only: compiled code reads a field of a tuple by its
+        place, and would ignore a subclass.
         """
         return self.headers
 
@@ -103,7 +103,7 @@ class ClockSetting(NamedTuple):
 
 
 class EventLog(NamedTuple):
-    """The partition of the events topic that a state is folded from."""
+    """The partition of the events topic from which a state is folded."""
 
     topic: str
     partition: int
@@ -144,8 +144,8 @@ class RowLookup(Protocol):
 class Decision:
     """The outcome of a record or a deadline.
 
-    `facts` are for the home row, in order. `writes` are rows under other keys, as they are from
-    now on; a row of None is gone. `rejection`: the record is rejected; `duplicate`: it repeats one.
+    `facts` are for the home row, in order. `writes` are the new rows under other keys; a row of
+    None is gone. `rejection`: the record is rejected; `duplicate`: it repeats an event.
     `only_counted`: it is rejected, and leaves no record.
     """
 
@@ -240,7 +240,7 @@ class JudgedRecords:
         self.duplicates: dict[int, str] = {}  # by offset: the event's id
 
     def add_duplicate(self, offset: int, event_id: str) -> None:
-        """Add what `duplicates` holds; instead of a long id, '', so that memory is bounded."""
+        """Add an event's id to `duplicates`; '' for a long id, so that memory is bounded."""
         self.duplicates[offset] = event_id if len(event_id) <= EVENT_ID_KEPT else ""
 
 
@@ -259,7 +259,7 @@ class RecentVerdicts:
         self._records = 0
 
     def add_batch(self, judged: JudgedRecords) -> None:
-        """Add a committed batch; the oldest ones go if enough records are left without them."""
+        """Add a committed batch; drop the oldest batches if enough records remain."""
         if not judged.offsets:
             return
         self._batches.append(judged)
@@ -268,7 +268,7 @@ class RecentVerdicts:
             self._records -= len(self._batches.popleft().offsets)
 
     def find(self, offset: int, key: bytes) -> RecordVerdict | None:
-        """Return what became of the record at `offset`; None if that is not kept.
+        """Return the verdict on the record at `offset`; None if it is not kept.
 
         None too if the record there has another key.
         """

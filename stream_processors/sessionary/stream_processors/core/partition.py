@@ -1,12 +1,11 @@
 """One partition's state: records of the log in; rows and the judge's records out.
 
     state = PartitionState(partition, settings, decoder, judge)
-    state.load(key, row) … state.load_position(position)  state.finish_loading()  # the changelog
+    state.load(key, row); state.load_position(position); state.finish_loading()   # the changelog
     uncommitted = state.begin()
-    while uncommitted.apply(record): …                                                # fold a batch
-    outcome = uncommitted.finish()                                                    # to be
-    written state.merge(uncommitted)                                                          #
-    acknowledged
+    while uncommitted.apply(record): …                                            # fold a batch
+    outcome = uncommitted.finish()                                                # to be written
+    state.merge(uncommitted)                                                      # acknowledged
 
 The state is a pure function of the log: the same records give the same outcome, however they are
 cut into batches, and whichever worker folds them.
@@ -30,8 +29,7 @@ from sessionary.stream_processors.core.uncommitted_batch import UncommittedBatch
 class PartitionState(CommittedState):
     """The state of one partition, loaded from its changelog and moved on batch by batch.
 
-    `judge` says what the rows are, and decides on records. `rows` may be any mapping; a dict by
-    default.
+    `judge` defines the rows, and decides on records. `rows` may be any mapping; a dict by default.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class PartitionState(CommittedState):
         self.position = position
 
     def finish_loading(self, due_rows: Iterable[DueRows] | None = None) -> None:
-        """Set timers once all rows are loaded. `due_rows` saves working them out from the rows."""
+        """Set timers once all rows are loaded. With `due_rows`, no row is read for its deadline."""
         live_due_ms: list[int] = []
         live_keys: list[bytes] = []
         self.expiries, self.unpacked_expiries = [], []
@@ -168,7 +166,7 @@ class PartitionState(CommittedState):
     def count_overdue(self, now_ms: int, rows_max: int) -> int:
         """Return how many rows should have fired by now, if `now_ms` is the time; changes nothing.
 
-        None is while no timer may fire. At most `rows_max` rows are looked at.
+        Returns 0 while no timer may fire. At most `rows_max` rows are looked at.
         """
         if self.position.outage_grace_until_ms > now_ms:
             return 0

@@ -29,7 +29,7 @@ REMAINS: Final = Remains.REMAINS
 class RowParts(NamedTuple):
     """How the content of a row becomes a separate changelog record, so that few events write it.
 
-    When a row is due does not depend on its content.
+    A row's deadline does not depend on its content.
     """
 
     split: Callable[[Any, int], tuple[Any, bytes | None]]  # row, rules → the rest, the content; None: it stays
@@ -42,14 +42,14 @@ class RowKind(NamedTuple):
     """A class of rows, and its bytes in the changelog and in stores.
 
     A live row keeps its partition's clock going and fires when it is due. A row that is not live is
-    what remains of one; it vanishes without a record when it is due.
+    the remainder of a live one; it vanishes without a record when it is due.
 
     A tombstone is packed if it has an `expiry_ms`: only a hash of its key is kept. Packed or not,
     the judge gets `REMAINS` instead of the tombstone, and must not change it.
 
     A child belongs to another row, its parent: its key is the parent's and a suffix
-    (`schemas.ids`). It vanishes with its parent, or when only a tombstone is left of that.
-    When a child that is not live is due has no meaning.
+    (`schemas.ids`). It vanishes with its parent, or when only a tombstone is left of the parent.
+    The deadline of a child that is not live has no meaning.
     """
 
     row_class: type[Any]
@@ -114,10 +114,10 @@ class Rows(Protocol[RowT]):
         ...
 
     def fire(self, key: bytes, row: RowT, rows: RowLookup, now_ms: int, outage_end_ms: int = 0) -> Decision:
-        """Return what the deadline of a live row comes to, once it has passed.
+        """Return the decision on a live row whose deadline has passed.
 
-        `key` is the row's; `outage_end_ms` is as in `due_ms`. The facts of the decision are for the
-        row of the session that the row belongs to, or for the row itself if it has no other.
+        `key` is the row's; `outage_end_ms` is as in `due_ms`. The decision's facts are for the row
+        of the session to which the row belongs, or for the row itself if it is a home row.
         """
         ...
 

@@ -7,7 +7,7 @@ must be the session's: a lower one is stale, a higher one was never given out.
 
 A ledger keeps hashes of the ids of a producer's last 32 events. If one of their numbers
 comes with another id, it is no duplicate: two processes use one producer id. The event is rejected
-by that name, with its bytes.
+with that reason and its bytes.
 
 A ledger lists 64 producers. For the next one it forgets one: of a past epoch first, then the one
 that is silent for longest. A hash of its id and its last number
@@ -128,7 +128,7 @@ def _remember(
 
 
 def hash_producer(producer_id: str) -> int:
-    """Return what remains of the id of a forgotten producer: 64 bits, signed."""
+    """Return the hash that remains of a forgotten producer's id: 64 bits, signed."""
     return int.from_bytes(hashlib.sha256(producer_id.encode()).digest()[:8], "big", signed=True)
 
 
@@ -155,14 +155,14 @@ def _judge_number(
 
 
 def hash_event_id(event_id: str) -> bytes:
-    """Return what a ledger keeps of an event's id: two bytes, never both zero."""
+    """Return the hash of an event's id in a ledger: two bytes, never both zero."""
     return (crc32(event_id.encode()) % 0xFFFF + 1).to_bytes(_HASH_BYTES, "big")
 
 
 def _is_other_event(recent_ids: bytes, numbers_since: int, id_hash: bytes) -> bool:
     """Return whether a number is known to be another event's.
 
-    `numbers_since`: how many numbers came after it.
+    `numbers_since`: how many numbers came after this one.
     """
     place = len(recent_ids) - _HASH_BYTES * (numbers_since + 1)
     if place < 0:

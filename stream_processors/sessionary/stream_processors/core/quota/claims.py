@@ -78,7 +78,7 @@ def look_again(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQuo
 
 
 def _first_state(row: TenantQuota, limits: TenantLimits) -> QuotaClaimState:
-    """Return how a new claim stands: none overtakes one that waits."""
+    """Return the state of a new claim: none overtakes a waiting claim."""
     waiting, used_up = sum(claim.state == "waiting" for claim in row.claims), is_used_up(row, limits)
     if not waiting and not used_up and count_holders(row.claims) < _slots(row, limits):
         return "granted"
@@ -88,7 +88,7 @@ def _first_state(row: TenantQuota, limits: TenantLimits) -> QuotaClaimState:
 
 
 def admit_waiting(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQuota:
-    """Return the claims after those that wait have got the free slots, the oldest first."""
+    """Return the claims after the waiting ones have taken the free slots, the oldest first."""
     free = 0 if is_used_up(row, limits) else _slots(row, limits) - count_holders(row.claims)
     claims = list(row.claims)
     for place, claim in enumerate(claims):
@@ -99,9 +99,7 @@ def admit_waiting(row: TenantQuota, limits: TenantLimits, now_ms: int) -> Tenant
 
 
 def verdict_on(row: TenantQuota, claim: QuotaClaim, instance: str) -> QuotaVerdict:
-    """Return what a claim's session is notified of; `instance` sends it. Its verdict is not heard
-    yet.
-    """
+    """Return the verdict for a claim's session; `instance` sends it. It is not acknowledged yet."""
     token_limit = row.token_limit if claim.state == "over_tokens" else None
     granted = claim.state == "granted"
     return QuotaVerdict(row.quota, claim.run_id, claim.offset, granted, row.limit, instance, token_limit)
@@ -128,12 +126,12 @@ def move_window(row: TenantQuota, limits: TenantLimits, now_ms: int) -> TenantQu
 
 
 def add_tokens(row: TenantQuota, tokens: int, limits: TenantLimits, now_ms: int) -> TenantQuota:
-    """Return the account after more were used. `tokens`: above 0."""
+    """Return the account after more tokens were used. `tokens`: above 0."""
     row = move_window(row, limits, now_ms)
     used = min(row.tokens + tokens, _TOKENS_MAX)
     return row._replace(tokens=used, tokens_until=row.tokens_until or limits.window_end_ms(now_ms))
 
 
 def is_used_up(row: TenantQuota, limits: TenantLimits) -> bool:
-    """Return whether nothing more may begin in this window."""
+    """Return whether the tokens of this window are used up, so that nothing more may begin."""
     return limits.tokens is not None and row.tokens >= limits.tokens

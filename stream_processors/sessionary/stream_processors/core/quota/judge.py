@@ -33,7 +33,7 @@ _FIXED_BYTES, _CLAIM_BYTES = 200, 20
 
 
 class ClaimsChanged(NamedTuple):
-    """The claims to a quota are these from now on; None: there are none."""
+    """The claims to a quota changed to these; None: there are none."""
 
     row: TenantQuota | None
 
@@ -91,7 +91,7 @@ class QuotaJudge:
         return Decision(() if after is row else (ClaimsChanged(after),))
 
     def _read_notice(self, arrival: Arrival) -> QuotaNotice | RejectionReason:
-        """Return the notice that a record is, or why it is none."""
+        """Return the notice in a record, or why the record is none."""
         try:
             notice = self._decoder.decode_record(arrival.record.value)
         except DecodeError as error:

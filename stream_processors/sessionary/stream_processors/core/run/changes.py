@@ -128,7 +128,7 @@ class RunRejected(NamedTuple):
     def report(
         self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[AuditRecord]:
-        """Report it; the event that asked is rejected by that."""
+        """Report the rejection; it also rejects the event that asked."""
         record = session_record(session, after, arrival, cause, "run")
         record = record._replace(run_id=self.run_id, from_run_state="queued", to_run_state="rejected")
         record = record._replace(event_type="run_rejected", reason_code=QUOTA_EXCEEDED, reason=self.reason)
@@ -182,7 +182,7 @@ def close_run(row: SessionState, run_id: str) -> SessionState:
 
 
 def keep_rejection(row: SessionState, rejection: Rejection) -> SessionState:
-    """Return a session that keeps the rejection of an event that lies back.
+    """Return a session that keeps the rejection of an earlier event.
 
     Rejections stay in the log's order, so that the oldest go first.
     """
@@ -212,7 +212,7 @@ def move_run(row: RunState, target: RunStateName, at_ms: int, change: RunChange)
 
 
 def begin_run(row: RunState) -> Sequence[RunFact]:
-    """Return what the session and the quotas hear of a run that begins."""
+    """Return the facts of a new run for the session and the quotas."""
     if row.quota is None:
         return ()
     queued = RunChanged(row.run_id, row.created_at, None, "queued", QUOTA_REQUESTED, _WAITS)
@@ -222,7 +222,7 @@ def begin_run(row: RunState) -> Sequence[RunFact]:
 def revive_run(
     row: FinishedRun, at_ms: int, attached_run_ms: int, clock_repair: int, quota: RunQuota | None
 ) -> tuple[RunState, Sequence[RunFact]]:
-    """Return a failed run that is resumed. With a claim to a quota it waits for that before."""
+    """Return a failed run that is resumed. With a claim to a quota, it waits for that first."""
     revived = {
         **row._asdict(),
         "state": "running" if quota is None else "queued",
@@ -279,7 +279,7 @@ def leave_call_unresolved(row: Any, tool_name: str, at_ms: int) -> Change:
 
 
 def settle_call(row: RunRow, at_ms: int, *, is_active: bool) -> tuple[RunRow, Sequence[RunFact]]:
-    """Return a run one of whose unknown outcomes is known after all: it continues after the last.
+    """Return a run after an unknown outcome became known: the run continues after the last one.
 
     An attached run continues only if its session is Active.
     """
@@ -295,7 +295,7 @@ def settle_call(row: RunRow, at_ms: int, *, is_active: bool) -> tuple[RunRow, Se
 
 
 def receive_verdict(row: Any, verdict: QuotaVerdict, at_ms: int) -> Change:
-    """Return a run after a verdict; as it is, unless that is on the claim that stands open."""
+    """Return a run after a verdict; unchanged, unless the verdict is on its open claim."""
     claim = row.quota if isinstance(row, RunState) else None
     if claim is None or claim.granted or (verdict.quota, verdict.offset) != (QUOTA, claim.offset):
         return row, ()
@@ -312,14 +312,14 @@ def receive_verdict(row: Any, verdict: QuotaVerdict, at_ms: int) -> Change:
 
 
 def describe_limit(verdict: QuotaVerdict, tenant_id: str) -> str:
-    """Return which limit a rejection is because of."""
+    """Return which limit caused a rejection."""
     if verdict.token_limit is not None:
         return f"tenant {tenant_id} has used its {verdict.token_limit} tokens of this window"
     return f"the limit of {verdict.quota} of tenant {tenant_id} is {verdict.limit}"
 
 
 def released_claim(row: RunState) -> Sequence[ClaimMoved]:
-    """Return the release of the claim that a run has, which ends; none if it has none."""
+    """Return the release of the claim of a run that ends; none if the run has no claim."""
     return () if row.quota is None else (_claim_moved(row, "released", row.quota),)
 
 

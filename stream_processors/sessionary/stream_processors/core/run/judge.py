@@ -1,4 +1,4 @@
-"""How an event is judged against the run that it names; the session has nothing against it.
+"""The judgement of an event against its run; the session has accepted the event before.
 
 run id ─▶ row ─▶ pair of state and event ─▶ values ─▶ room in the session ─▶ size
 """

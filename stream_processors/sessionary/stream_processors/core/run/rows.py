@@ -24,14 +24,14 @@ _CONTENT: Final = content_parts(RunContent)
 
 
 class RunLabel(NamedTuple):
-    """By what runs are counted."""
+    """The label by which runs are counted."""
 
     state: RunStateName
     mode: RunMode
 
 
 class RunDeadline(NamedTuple):
-    """When a run's clock is due, and what is said of it then."""
+    """When a run's clock is due, and the error that it then reports."""
 
     due_ms: int
     reason_code: str
@@ -41,8 +41,7 @@ class RunDeadline(NamedTuple):
 def run_deadline(run: RunState, outage_end_ms: int = 0) -> RunDeadline:
     """Return the deadline of a run.
 
-    Silence is measured from `outage_end_ms` on, if no event could be heard before; 0: there was no
-    such time.
+    Silence is measured from `outage_end_ms` on, if no event could be heard before; 0: no outage.
     """
     if run.due_at is not None:
         limit = format_seconds(run.attached_run_ms)

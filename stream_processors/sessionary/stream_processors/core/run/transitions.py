@@ -44,9 +44,9 @@ RunRow = RunState | FinishedRun
 
 @final
 class RunMoment:
-    """When an event is judged (ms of log time), and who asked for it, if it says so.
+    """When an event is judged (ms of log time), and who asked for it, if the event says so.
 
-    `resume_ms`: for so long after it failed a run may be resumed, by the rules in force.
+    `resume_ms`: how long a failed run may be resumed, by the rules in force.
     """
 
     __slots__ = ("actor", "now_ms", "resume_ms")
@@ -88,10 +88,10 @@ STATES_ADMITTED: Final[Mapping[str, RunStateName]] = {"run_started": "started", 
 class RunTransition(NamedTuple):
     """One transition of a run.
 
-    A source of None is a run without a row; so is a target of None. Those by `session` are what
-    happens to a run if its session changes, those by `clock` what its own clock does, those by
-    `call` what happens if the outcome of a call with a side effect is unknown, and if it is known,
-    those by `quota` what happens if its tenant's quota must admit it, and decides.
+    A source of None is a run without a row; so is a target of None. A transition by `session`
+    follows a change of the run's session; by `clock`, the run's own clock. A transition by `call`
+    follows a call with a side effect whose outcome is unknown, or becomes known. A transition by
+    `quota` waits for the tenant's quota, or follows its verdict.
     """
 
     id: str
@@ -224,7 +224,7 @@ def _keep_checkpoint(run: RunRow | None, payload: CheckpointSaved, moment: RunMo
 
 
 _PLANS: Final[Mapping[str, RunGuard]] = {"plan_recorded": _record_plan, "plan_replaced": _replace_plan}
-# Events that leave an open run in its state and bring something for it; other work brings nothing.
+# Events that leave an open run in its state but change its row; other work changes nothing.
 ACCEPTED: Final[Mapping[str, RunGuard]] = {**_PLANS, "checkpoint_saved": _keep_checkpoint}
 BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
     (source, transition.event_type): transition
@@ -234,5 +234,5 @@ BY_EVENT: Final[Mapping[tuple[RunStateName | None, str], RunTransition]] = {
 }
 # Those that need a run.
 RUN_EVENTS: Final = frozenset((*(event_type for _, event_type in BY_EVENT), *_PLANS))
-# Those that are looked at for the run that they name.
+# Events that are judged against the run that they name.
 EVENTS_OF_RUNS: Final = (WORK | COMPLETIONS | {"checkpoint_saved"}) - {"session_activity"}

@@ -1,7 +1,6 @@
-"""Events that a session accepts without a change of state: what each of them comes to.
+"""Events that a session accepts without a change of state, and their facts.
 
-A replayed record that fills a gap is one of them. Here is also what becomes of a heartbeat that is
-rejected.
+A replayed record that fills a gap is one of them. Rejected heartbeats are handled here too.
 """
 
 from collections.abc import Callable
@@ -106,11 +105,11 @@ def take_over_session(state: SessionState, event: Event, arrival: Arrival) -> Ta
 def decide_replayed(row: SessionState, event: Event, arrival: SessionArrival) -> Decision | None:
     """Let a replayed record fill its own gap; None if it is rejected as any late filler.
 
-    Only what does not depend on the order of events may: work, which changes nothing but the
-    clocks, and no step, reserved call, artifact or agent, nor a transaction. They stay, because the
-    work was done long ago; for the same reason the session's state and a lower epoch do not matter.
-    A message may too, so that the conversation has it: it is the next turn, as turns are numbered
-    in the log's order.
+    Only events that do not depend on the order may fill a gap: work that would change nothing but
+    the clocks, and no step, reserved call, artifact or agent, nor a transaction. The clocks stay,
+    because the work was done long ago; for the same reason the session's state and a lower epoch do
+    not matter. A message may fill a gap too, so that the conversation has it: it is the next turn,
+    as turns are numbered in the log's order.
     """
     envelope = event.envelope
     if envelope.event_type not in _FILLING or envelope.epoch > row.epoch:
@@ -141,9 +140,9 @@ def decide_replayed(row: SessionState, event: Event, arrival: SessionArrival) ->
 def reject_beat(row: SessionState, event: Event, why: Objection) -> Decision:
     """Reject a heartbeat; it leaves no audit record, and nothing in the row for clients that ask.
 
-    A fenced client's heartbeats are rejected once in an epoch; further ones are only
-    counted. So a process that never learns of it leaves one record, and not one a second. The row
-    has room for a few such clients; of others each heartbeat is rejected.
+    A fenced client's heartbeats are rejected once in an epoch; further ones are only counted. So a
+    process that never learns of its fencing leaves one record, and not one a second. The row has
+    room for a few such clients; each heartbeat of any other client is rejected.
     """
     rejected = Rejected(why.reason, why.detail, None, audited=False)
     if why.reason != "stale_epoch":

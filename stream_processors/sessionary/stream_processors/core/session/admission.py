@@ -8,10 +8,10 @@ A session holds its slot as long as it is live: while it is Active or may become
 Terminated it never works again, and waits only to be archived. Its detached runs may outlive it,
 but these have a separate quota. So the transition to Terminated releases the claim.
 
-Each quota for which the tenant's runs or sessions ask hears of the tokens that an event used: its
-claims wait while the tokens of a window are used up. It hears in the transaction of the event, once
-and at once: so an account lags by no more than what is under way, and a session's row keeps none of
-it.
+Each quota for which the tenant's runs or sessions ask is notified of the tokens that an event used:
+its claims wait while the tokens of a window are used up. The notice is written once, in the
+transaction of the event. So an account lags only by the transactions under way, and a session's row
+keeps no tokens.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ _ADMITTED = "Session admitted by its tenant's quota"
 
 
 def receive_verdict(row: SessionState, verdict: QuotaVerdict, at_ms: int) -> Sequence[SessionFact]:
-    """Return what a verdict comes to; nothing unless it is on the claim that stands open."""
+    """Return the facts of a verdict; none unless the verdict is on the open claim."""
     claim = row.quota
     if claim is None or not waits_for_quota(row) or verdict.offset != claim.offset:
         return ()
@@ -59,9 +59,7 @@ def receive_verdict(row: SessionState, verdict: QuotaVerdict, at_ms: int) -> Seq
 
 
 def claim_notices(row: SessionState | None, after: SessionState) -> Sequence[QuotaNotice]:
-    """Return what the quotas are notified of a session's claim; nothing if the fact did not move
-    it.
-    """
+    """Return the notices to the quotas on a session's claim; none if the fact did not move it."""
     before, now = None if row is None else row.quota, after.quota
     if before is now:
         return ()
@@ -86,7 +84,7 @@ def report_admission(
 
 
 def used_tokens(event: Event, rules: RuleSet) -> Sequence[TokensUsed]:
-    """Return which tokens an event used that applies; nothing without any."""
+    """Return the tokens that an applied event used; nothing without any."""
     usage = event.payload
     if not isinstance(usage, UsageRecorded):
         return ()

@@ -1,4 +1,4 @@
-"""The effects of an event on the run and the child that it names, and of a transition on open runs."""
+"""The effects of an event on its run and its child, and of a transition on the open runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
@@ -74,10 +74,10 @@ def outlives_state(row: SessionState, event: Event, run: RunRow | None) -> bool:
 def judge_children(
     row: SessionState, event: Event, arrival: SessionArrival, fact: SessionFact | Objection
 ) -> tuple[SessionFact | Objection, Further]:
-    """Judge an event against its run and its child, if the session has nothing against it.
+    """Judge an event against its run and its child, if the session has accepted it.
 
-    `fact` is what the event comes to for the session. Returns it, or an objection, and what the
-    event is besides.
+    `fact` is the outcome of the event for the session. Returns the fact, or an objection, and the
+    further results of the event.
     """
     if type(fact) not in (WorkDone, RunEventTaken):
         return fact, NOTHING
@@ -120,7 +120,7 @@ def _session_facts(judgement: RunJudgement, run_id: str) -> Sequence[SessionFact
 
 
 def with_claim(row: SessionState, arrival: Arrival) -> SessionState:
-    """Return a new session as it waits for its tenant's quota, if the rules say that it asks."""
+    """Return a new session that waits for its tenant's quota, if the rules have quotas."""
     if not arrival.rules.session_quotas:
         return row
     assert arrival.event is not None
@@ -143,9 +143,9 @@ def decide_claim(row: object, arrival: SessionArrival, verdict: QuotaVerdict, ro
 
 
 def change_open_runs(row: SessionState, fact: Transitioned, rows: RowLookup) -> Further:
-    """Return what a transition is for the attached runs of the session; `row`: before or after.
+    """Return the results of a transition for the session's attached runs; `row`: before or after.
 
-    The quotas hear of their claims before the session does.
+    The quotas are notified of the runs' claims before the session's row changes.
     """
     target, session = fact.transition.target, SessionKey(row.tenant_id, row.session_id)
     if not row.open_runs or target not in ("Timeout", "Terminated"):

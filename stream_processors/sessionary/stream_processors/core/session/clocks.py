@@ -1,6 +1,6 @@
 """The clocks of a session: when each is due, derived from the session's state.
 
-Nothing about a clock is stored: it is asked again after every change. Times are ms of log time.
+No clock is stored: its deadline is derived again after every change. Times are ms of log time.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from sessionary.stream_processors.core.session.people import EXPIRED
 
 
 class SessionClock(NamedTuple):
-    """A clock, and what the audit trail says once it fired (`{limit}` is the limit).
+    """A clock, and the text of its audit record (`{limit}` is the limit).
 
-    A clock of activity is due one limit after the last sign of it.
+    A clock of activity is due one limit after the last activity.
     """
 
     name: ClockName | Literal["answer", "quota_wait", "quota_silence"]  # no event says that these fired
@@ -176,8 +176,8 @@ ARCHIVE = SessionClock("archive", _archive_due, _archive_limit, "archived", "Arc
 def repair_times(state: SessionState, repairs: Sequence[ClockRepair]) -> SessionState:
     """Return a session with its times as they are after repairs of the partition's clock.
 
-    The same object if it includes them all. No clock is due before it truly is. The
-    remaining time never exceeds the maximum duration.
+    Returns the same object if it includes them all. No clock is due too early. The remaining time
+    never exceeds the maximum duration.
     """
     for number, _, clock_ms, shift_ms, _ in repairs:
         if number <= state.clock_repair:
@@ -204,7 +204,7 @@ def _repaired_migration(migration: Migration, clock_ms: int, shift_ms: int) -> M
 
 
 def stop_duration(state: SessionState, now_ms: int) -> SessionState:
-    """Keep what is left of the maximum duration, at `now_ms`."""
+    """Stop the maximum duration at `now_ms`, and keep the remaining time."""
     return state._replace(max_due_at=max(0, (state.max_due_at or now_ms) - now_ms))
 
 

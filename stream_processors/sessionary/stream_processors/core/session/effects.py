@@ -266,7 +266,7 @@ _EFFECTS: Final[dict[type[Any], Callable[[Any, Any], Any]]] = {
 def apply_fact(row: SessionRow | Remains | None, fact: Any) -> SessionRow | Remains | None:
     """Return the row after a fact; the same object if the fact changes nothing.
 
-    `fact` is a `SessionFact`, or says itself what it changes (`ChildFact`).
+    `fact` is a `SessionFact`, or a fact that applies itself (`ChildFact`).
     """
     effect = _EFFECTS.get(type(fact))
     after: SessionRow | Remains | None = fact.apply(row) if effect is None else effect(row, fact)

@@ -108,8 +108,8 @@ class GapFilled(NamedTuple):
 class Transitioned(NamedTuple):
     """The state changed. `due_ms` is set if a clock did it.
 
-    The session waits with `question`, if there is one; `answer` ends it. A new epoch `fences` off
-    who spoke before it, unless it came of an operator or a clock.
+    The session waits with `question`, if there is one; `answer` ends the question. A new epoch
+    `fences` off earlier senders, unless the epoch came from an operator or a clock.
     """
 
     transition: Transition
@@ -160,9 +160,9 @@ class SnapshotTaken(NamedTuple):
 class WorkDone:
     """The agent worked: the inactivity clock and the idle clock start again.
 
-    Most events are work and nothing else. Such an event's `SequenceMoved` is part of this fact, as
-    copying a row is a large part of its cost: who decides puts it here (`producers`,
-    `owner_heard_at`). Else both are None.
+    Most events are work and nothing else. Such an event's `SequenceMoved` is part of this fact
+    (`producers`, `owner_heard_at`), because copying a row is a large part of its cost. The judge
+    sets both fields; otherwise both are None.
     """
 
     __slots__ = ("at_ms", "owner_heard_at", "producers")
@@ -177,7 +177,7 @@ class WorkDone:
 class HeartbeatSeen:
     """The agent is alive: in Active, the inactivity clock starts again.
 
-    Who decides puts `owner_heard_at` here if its service owns the session.
+    The judge sets `owner_heard_at` if the sender's service owns the session.
     """
 
     __slots__ = ("at_ms", "owner_heard_at")

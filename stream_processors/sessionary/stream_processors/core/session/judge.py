@@ -1,7 +1,7 @@
 """The session's judge: it decides on every event of a session, its runs and their children.
 
-A record is read in this order; what fails is a `Fault`, which becomes a rejection, so that it is
-numbered, audited and kept like every other one:
+A record is read in this order. A failure is a `Fault`, which becomes a rejection, so that it is
+numbered, audited and kept like every other rejection:
 
     key ─▶ bytes ─▶ bounds ─▶ tenant and session of the key
 
@@ -378,7 +378,7 @@ def _object_to_sender(
 
 
 def _object_to_other_service(row: SessionState, event: Event, arrival: SessionArrival) -> Objection | None:
-    """Judge what a service sends that does not own the session."""
+    """Judge an event of a service that does not own the session."""
     name, service_id = event.envelope.event_type, event.envelope.service_id
     if name in MEMBERSHIP and not is_by_operator(event):
         return Objection("not_member", f"its members are {row.owner_service}'s to say, not {service_id}'s")

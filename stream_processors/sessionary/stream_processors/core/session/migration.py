@@ -1,4 +1,4 @@
-"""The migration of a session to another service: its steps, and what each changes and leaves.
+"""The migration of a session to another service: its steps, their changes and their records.
 
     offered ──(the target has loaded it)──▶ prepared ──(the target has the same state)──▶ completed
        │                                       │
@@ -250,7 +250,7 @@ def object_to_content(row: SessionState, event_type: str) -> Objection | None:
 
 
 def facts_of_change(row: SessionState, fact: SessionFact, now_ms: int) -> Sequence[SessionFact]:
-    """Return what a change of the session is for its open migration: its end, or nothing."""
+    """Return the facts of a change of the session for its open migration: its end, or none."""
     migration = open_migration(row)
     if migration is None:
         return ()

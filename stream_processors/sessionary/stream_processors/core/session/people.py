@@ -21,13 +21,13 @@ OPERATOR_EVENTS: Final = frozenset({"session_paused", "session_resumed", "sessio
 def is_by_operator(event: Event) -> bool:
     """Return whether the control API sent an event for a principal with the role operator.
 
-    Who may write to the events topic can claim it, as he can claim to be any service.
+    Anyone who may write to the events topic can claim this, as he can claim to be any service.
     """
     return getattr(event.payload, "as_operator", False) is True
 
 
 def is_operators_cancellation(payload: Any) -> bool:
-    """Return whether an operator calls a session off: that ends it also in state Error."""
+    """Return whether an operator cancels a session, which also ends a session in state Error."""
     return getattr(payload, "as_operator", False) is True and payload.reason == "cancelled"
 
 
@@ -37,7 +37,7 @@ _DENIED: Final = "denied"
 
 
 def object_to_answer(row: SessionState, payload: SessionResumed) -> Objection | None:
-    """Return why an event does not resume a session that waits for an answer, or for none."""
+    """Return why an event does not resume a session, with or without an open question, or None."""
     question = row.question
     if question is None:
         is_answer = payload.approved is not None or payload.question_id is not None
@@ -75,7 +75,7 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 
 
 def expired_answer(question: Question) -> Answer:
-    """Return the answer to a question without one in time: it is denied."""
+    """Return the answer to a question that nobody answered in time: it is denied."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
 
 

@@ -43,7 +43,7 @@ _DECODER: Final = Decoder()
 def object_to_size(row: SessionState | None, facts: Sequence[Any], arrival: Arrival) -> Objection | None:
     """Return why an event that brings content makes a row that is too large, or None.
 
-    `facts`: all that the event comes to.
+    `facts`: all facts of the event.
     """
     if _fits_surely(row, arrival) and not _makes_snapshot(facts, arrival):
         return None
@@ -55,10 +55,10 @@ def object_to_size(row: SessionState | None, facts: Sequence[Any], arrival: Arri
 
 
 def kept_rejection(row: SessionState, facts: Sequence[Any], arrival: Arrival, why: Objection) -> Rejection:
-    """Return what the row keeps of a rejection.
+    """Return a rejection as the row keeps it.
 
-    An event id that the row has no room for is cut; that of an event that cannot be read is ''.
-    `facts`: what the event comes to besides.
+    An event id for which the row has no room is cut; the id of an unreadable event is ''.
+    `facts`: the further facts of the event.
     """
     event_id = arrival.event.envelope.event_id if arrival.event is not None else ""
     whole = Rejection(arrival.record.offset, why.reason, event_id)

@@ -325,7 +325,7 @@ OWNER_ONLY = frozenset(name for name in PAYLOADS if name.startswith("session_"))
 # These change the session's content. Only its members may send them: the owning service, and those
 # of registered agents.
 CONTENT_CHANGES = frozenset({"snapshot_created", "state_updated", "checkpoint_saved"})
-# Who is a member is for the owning service, or an operator, to say.
+# The owning service, or an operator, decides who is a member.
 MEMBERSHIP = frozenset({"agent_registered"})
 
 # Possible until the session ends.

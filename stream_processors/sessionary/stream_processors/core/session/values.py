@@ -1,4 +1,4 @@
-"""Checks of what an event says of itself: names, numbers, lengths, limits and snapshots."""
+"""Checks of an event's own values: names, numbers, lengths, limits and snapshots."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -53,7 +53,7 @@ def object_to_number(reason: RejectionReason, envelope: Envelope) -> Objection:
 
 
 def facts_of_number(sequence: SequenceCheck | None, owner_heard: int | None = None) -> Sequence[SessionFact]:
-    """Return what an event's number is for its session; a heartbeat has none (None).
+    """Return the facts of an event's number for its session; a heartbeat has no number (None).
 
     `owner_heard`: log time in ms if the event is a sign of life of the owning service, else None.
     """
@@ -116,10 +116,10 @@ def checked_snapshot(row: SessionState, fact: SessionFact | Objection) -> Sessio
 
 
 def complete_transition(row: SessionState, event: Event, fact: Transitioned) -> Transitioned:
-    """Return what an event comes to, with all that it is for the session.
+    """Return the transition of an event, with all its values for the session.
 
-    A pause by an operator or a migration gets the snapshot of the row. An epoch that a client's
-    event gives fences off who spoke before it; one that an operator's gives does not.
+    A pause by an operator or a migration gets the snapshot of the row. A new epoch from a client's
+    event fences off earlier senders; a new epoch from an operator's event does not.
     """
     envelope, payload = event
     by_operator = is_by_operator(event)
@@ -141,7 +141,7 @@ def names_wrong_hash(reason: str) -> bool:
 def object_to_first_snapshot(payload: SessionCreated) -> Objection | None:
     """Return what is wrong with the first snapshot of a session, or None.
 
-    It follows none, or the one that the session was restored from.
+    It follows no snapshot, or the one from which the session was restored.
     """
     snapshot = payload.snapshot
     parent = snapshot.parent_snapshot_id
