@@ -8,13 +8,13 @@ In the order in which a record passes:
     open_batch         a batch before its transaction; ticks alone may wait
     changelog          reads a partition's changelog when it opens
     log_probe          asks the broker what a partition's log holds
-    job                what is done with a partition: its fold, its rows, its outputs
-    transaction        writes what a batch comes to, in one transaction
+    job                the work on a partition: its fold, its rows, its outputs
+    transaction        writes the results of a batch in one transaction
     ticker             appends ticks, so that time passes in silence
     watchdog           finds partitions that are stuck, and logs that lost folded records
-    worker_context     what the owners of a worker share
+    worker_context     the parts that the owners of a worker share
     executor           runs blocking calls that may never return
-    decisions     decisions about a halted partition: skips, gaps, truncations, clocks
-    pending_records  records between fetching and folding: read, pending, counted
-    fetcher       fetches the logs of the owned partitions
+    decisions          decisions about a halted partition: skips, gaps, truncations, clocks
+    pending_records    records between fetching and folding: read, pending, counted
+    fetcher            fetches the logs of the owned partitions
 """

@@ -16,9 +16,9 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.runtime.worker_context import WorkerContext
 from sessionary.stream_processors.store.stores import PartitionStores
 
-# The repair of a clock that leapt ahead and back, which a processor decides on by itself.
+# The repair of a clock that leapt ahead and back, on which a processor decides by itself.
 #
-# A partition that is halted by a stamp far ahead of the worker's clock never goes on by waiting:
+# A partition that is halted by a stamp far ahead of the worker's clock never resumes by waiting:
 # once that clock has caught up, the stamps would still move the partition's clock past limits that
 # have not ended. It stays halted until broker and worker agree about the time again. Then the
 # stamp is refuted by the broker that made it, and the processor does what an operator would do: it
@@ -34,7 +34,7 @@ PRINCIPAL: Final = "processor"  # in the audit trail
 
 
 def waits_for_repair(fault: Halted) -> bool:
-    """Return whether a partition that is halted by `fault` goes on only by a clock repair."""
+    """Return whether a partition that is halted by `fault` resumes only by a clock repair."""
     return fault.reason == "clock_ahead"
 
 
@@ -114,14 +114,14 @@ class Assignment:
     def begin_rebalance(self) -> None:
         """Open no failed partition again before the next assignment: another worker may get it.
 
-        All owners go on: if another worker gets a partition, it fences its owner here.
+        All owners continue: if another worker gets a partition, it fences the owner here.
         """
         self.is_rebalancing = True
 
     def take_assignment(self, partitions: Iterable[int]) -> None:
         """Take the whole assignment of a new generation.
 
-        The owner of a partition that stays goes on. It answers no reader until it has committed,
+        The owner of a partition that stays continues. It answers no reader until it has committed,
         because in between the partition may have been another worker's.
         """
         if self._closed:
@@ -219,7 +219,7 @@ class Assignment:
 
     @property
     def halted_partitions(self) -> dict[int, Halted]:
-        """Why a partition is halted, of each one that is, also while it is opened again."""
+        """The fault of each halted partition, also while the partition is opened again."""
         return {partition: halt.fault for partition, halt in self._halts.items()}
 
     @property

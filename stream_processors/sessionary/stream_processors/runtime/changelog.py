@@ -34,16 +34,16 @@ from sessionary.stream_processors.store.packed_rows import DUE_HEADER, Changelog
 from sessionary.stream_processors.store.stores import SavedPosition, Store, is_usable
 
 _log = role_logger(__name__)
-# What a fetch brings, and the next one while its records are loaded: more is memory that stays.
+# Two fetches: one that is loaded, and the next one meanwhile. More is memory that stays.
 PREFETCH_KIB = 1_024
-# What a batch of records takes, in the driver and in ours, stays in a core's cache, and is free for
+# The memory of such a batch, in the driver and in ours, stays in a core's cache, and is free for
 # the next one.
 _BATCH_RECORDS = 500
 RENEW_S = 10.0  # without a record, and a new client is asked: longer than any fetch takes
 _SILENCE_MAX_S = 60.0
 _TIMEOUT_S = 10.0
 _ASK_S = 5.0
-# Trouble on the way to the broker; librdkafka goes on trying by itself.
+# Trouble on the way to the broker; librdkafka keeps trying by itself.
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
@@ -85,10 +85,10 @@ def recover(
     wanted: Callable[[], bool],
     progress: RecoveryProgress,
 ) -> int:
-    """Load `store` with what the changelog holds beyond it, and `state`; return the end.
+    """Load `store` with the changelog's newer records, and load `state`; return the end.
 
-    `row_codec` makes of a record's value and its header `due` what the store keeps. What is loaded
-    when it fails need not be read again: the store's `loading_mark` says how far it came.
+    `row_codec` converts a record's value and its header `due` to the form in the store. After a
+    failure, loaded records need not be read again: the store's `loading_mark` says how far it came.
 
     Blocks. Raises `Halted` for a record that cannot be read, for missing rows and for rules that
     this release does not know, `Lost` if the broker stays silent or the partition is no longer
@@ -109,7 +109,7 @@ def recover(
         due_rows = _find_due_rows(store, state.position)
         if due_rows is None:
             fault = _changelog_incomplete(state, store)
-            store.wipe()  # the next attempt must not go on from these rows
+            store.wipe()  # the next attempt must not continue from these rows
             raise fault
     state.finish_loading(due_rows)
     give_back_memory()
@@ -126,7 +126,7 @@ def give_back_memory() -> None:
 
 
 def _find_due_rows(store: Store, position: Position) -> list[DueRows] | None:
-    """Return when the rows are due; None if they are not those that the position record counts."""
+    """Return when the rows are due; None if they differ from the count in the position record."""
     expected = position.row_count, position.row_checksum
     # A store that was filled from the start has no sum yet; one that a crash left ahead of its
     # position has the right rows, but not their sum.
@@ -164,7 +164,7 @@ class _ChangelogReading:
         wanted: Callable[[], bool],
         progress: RecoveryProgress,
     ) -> None:
-        self.went_on = False  # whether the last reading went on from what the store had
+        self.went_on = False  # whether the last reading continued from the store's rows
         self._settings = settings
         self._state = state
         self._store = store
@@ -175,7 +175,7 @@ class _ChangelogReading:
         self._since_s = 0.0  # since when all deletions must be found, seconds since the epoch
 
     def load_rows(self) -> int:
-        """Read from where the store stands to the changelog's end, and return that."""
+        """Read from where the store stands to the changelog's end, and return the end."""
         self._reader = reader_of(self._settings)
         try:
             self._begin_reading()
@@ -208,7 +208,7 @@ class _ChangelogReading:
     def _read_to_end(self) -> int:
         heard_s = asked_s = time.monotonic()
         while self._wanted():
-            # Only the first one is waited for: `consume` would wait until it has as many as it may
+            # Wait for the first message only: `consume` would wait until it has as many as it may
             # take.
             if (first := self._reader.poll(0.2)) is not None:
                 messages = (first, *self._reader.consume(_BATCH_RECORDS, 0))
@@ -225,7 +225,7 @@ class _ChangelogReading:
         raise Lost("no longer wanted")
 
     def _renew_reader(self, silent_s: float) -> None:
-        """Replace the reader if a new client hears the broker; go on where it stands.
+        """Replace the reader if a new client hears the broker; continue where it stands.
 
         Something is always left to be read, the changelog's end at least.
         """
@@ -252,7 +252,7 @@ class _ChangelogReading:
         return TopicPartition(self._settings.topics.changelog, self._state.partition, offset)
 
     def _load_messages(self, messages: Sequence[Message]) -> int | None:
-        """Load what the consumer returned. Return the changelog's end if that is reached."""
+        """Load the consumer's messages. Return the changelog's end if it is reached."""
         end: int | None = None
         if any(map(Message.error, messages)):
             for message in messages:
@@ -269,10 +269,10 @@ class _ChangelogReading:
         return end
 
     def _read_rows(self, messages: Sequence[Message]) -> dict[bytes, bytes | None]:
-        """Return what the store is to keep of records, by key; take those of positions.
+        """Return the values that the store is to keep, by key; take the position records.
 
-        A partition opens after one turn of a loop for each of its rows, so a call less per row
-        counts: one that `map` makes takes half the time.
+        Opening a partition takes one turn of a loop per row, so each call per row counts: a call
+        by `map` takes half the time.
         """
         rows: dict[bytes, bytes | None] = {}
         records = ChangelogRecords(
@@ -310,7 +310,7 @@ def _check_fault(partition: int, message: Message, fault: KafkaError) -> None:
 
 
 def seal_with(store: Store, leader_epoch: int | None) -> Seal:
-    """Return what adds to a position record by what losses are found: the rows' sum, and an epoch.
+    """Return a function that completes a position record, for finding losses: rows' sum and epoch.
 
     `leader_epoch` is that of the last record below the position.
     """

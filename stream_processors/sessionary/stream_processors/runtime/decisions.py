@@ -1,4 +1,7 @@
-"""What time it is for the leader of a partition: it stamps a tick that is sent to the partition."""
+"""Decisions about a halted partition: repairs of clocks, skips, gaps and truncations.
+
+The time of a partition's leader is the stamp of a tick that is sent to the partition.
+"""
 
 import asyncio
 import bisect
@@ -48,7 +51,7 @@ class BrokerTime(NamedTuple):
 
 
 def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
-    """Send a tick to a partition of the events topic, and return what its stamp says.
+    """Send a tick to a partition of the events topic, and return its place and stamp.
 
     Blocks for up to 8 s. Raises `Lost` if it is not acknowledged, or not stamped by the broker.
     """
@@ -86,7 +89,7 @@ def read_broker_time(settings: ProcessorSettings, partition: int) -> BrokerTime:
 # other offsets: from within the batch, the same batch is reported again.
 
 
-# Of one transaction; the records that are left follow in the next one.
+# Bounds of one transaction; the remaining records follow in the next one.
 _RECORDS_MAX = 1_000
 _BYTES_MAX = 8 << 20
 _SILENCE_MAX_S = 10.0
@@ -184,10 +187,10 @@ def _is_within(reader: Consumer, report: Message, offset: int) -> bool:
 
 # A log that was cut below the position: fills it up to there, and finds what must not be folded.
 #
-# A partition's offsets are identities: of audit records, rejected events, rows of history, and of
-# what sinks have committed. So none is folded twice. A log that ends below the position is filled
-# with ticks up to it. What was appended since the loss, below the position, has offsets of records
-# that were folded; it is left unfolded.
+# A partition's offsets are identities: of audit records, rejected events, rows of history, and
+# sinks' commits. So no offset is folded twice. A log that ends below the position is filled with
+# ticks up to the position. Records below the position that were appended since the loss have
+# offsets of folded records; they are left unfolded.
 
 
 FILL_MAX = 1_000_000  # offsets; a log that lost more is no loss of its last records
@@ -277,8 +280,8 @@ def find_replaced(settings: ProcessorSettings, partition: int, position: Positio
 # A decision is handed to a new owner of the partition, which carries it out once and forgets it:
 #
 # - A gap of the log, or its truncation, is accepted, or the clock is set, while the partition
-# opens, before anything is folded. - Records are skipped once all records before them are folded
-# and committed.
+#   opens, before anything is folded.
+# - Records are skipped once all records before them are folded and committed.
 
 
 _log = role_logger(__name__)
@@ -303,20 +306,19 @@ class RecordSkip(NamedTuple):
 
 
 class TruncationAcceptance(NamedTuple):
-    """A log that was cut below the position goes on; what has offsets below it is not folded."""
+    """The truncation of a log is accepted; records below the position are not folded."""
 
     reason: str  # for people
     principal: str  # who decided it
 
 
 Decision = GapAcceptance | RecordSkip | TruncationAcceptance | ClockSetting
-# Commits an empty batch after it was given what was decided. If the transaction aborts, the
-# position stays.
+# Commits an empty batch that carries the decision. If the transaction aborts, the position stays.
 CommitDecision = Callable[[Callable[[OpenBatch], None]], Awaitable[None]]
 
 
 class PendingDecision:
-    """What is left of a decision to be done. Belongs to the event loop.
+    """A decision that is not carried out yet. Belongs to the event loop.
 
     `is_reached`: the next record of the log is one to be skipped, as far as is known.
     """
@@ -328,7 +330,7 @@ class PendingDecision:
         self.is_reached = False
 
     def cut_records(self, records: Sequence[LogRecord]) -> Sequence[LogRecord]:
-        """Return those of fetched records that are to be folded before the decision is due."""
+        """Return the fetched records that are to be folded before the decision is due."""
         skip = self._decision
         if not isinstance(skip, RecordSkip) or records[-1].offset < skip.first_offset:
             return records
@@ -336,7 +338,7 @@ class PendingDecision:
         return [record for record in records if record.offset < skip.first_offset]
 
     def covers_halt(self, offset: int | None) -> bool:
-        """Return whether a halt at `offset` is what the operator decided about."""
+        """Return whether the operator decided about a halt at `offset`."""
         skip = self._decision
         if not isinstance(skip, RecordSkip) or offset is None or not skip.first_offset <= offset <= skip.last_offset:
             return False
@@ -394,7 +396,7 @@ class PendingDecision:
     async def _accept_truncation(
         self, decision: TruncationAcceptance, state: PartitionState, commit: CommitDecision
     ) -> None:
-        """Let the log reach the position, and leave unfolded what it holds there since the loss.
+        """Let the log reach the position, and leave its records since the loss unfolded.
 
         The last transaction names the leader epoch of the record below the position, so that the
         loss is no longer found. Before that, all of it may be repeated.
@@ -421,10 +423,10 @@ class PendingDecision:
                 first = read.next_offset
 
     async def skip_records(self, state: PartitionState, commit: CommitDecision) -> bool:
-        """Skip the records that were decided about, in one or several transactions.
+        """Skip the records of the decision, in one or several transactions.
 
-        Returns False if a record before them is not folded yet: it is to be fetched. Raises `Lost`,
-        and `Halted` if they cannot be skipped.
+        Returns False if an earlier record is not folded yet: it is to be fetched. Raises `Lost`,
+        and `Halted` if the records cannot be skipped.
         """
         skip = self._decision
         assert isinstance(skip, RecordSkip)
@@ -454,9 +456,9 @@ class PendingDecision:
 
 
 def _skipped_offsets(skip: RecordSkip, position: Position, read: SkippedRecords, wall_s: float) -> SkippedOffsets:
-    """Return what is committed of a skip. Raises `Halted` if the clock would get ahead of `wall_s`.
+    """Return the offsets of a skip to commit. Raises `Halted` if the clock would pass `wall_s`.
 
-    The next opening must not take the skipped records for others than were folded. It knows them by
+    The next opening must not mistake the skipped records for a truncation. It recognises them by
     their leader epoch; without one, only by a stamp that is not after the clock.
     """
     clock_ms, last = position.clock_ms, read.records[-1] if read.records else None
@@ -477,11 +479,11 @@ def _skipped_offsets(skip: RecordSkip, position: Position, read: SkippedRecords,
 def _replaced_offsets(
     decision: TruncationAcceptance, position: Position, first: int, read: SkippedRecords, wall_s: float
 ) -> SkippedOffsets:
-    """Return what is committed of a truncation: records from `first` on that are not folded.
+    """Return the offsets of a truncation to commit: records from `first` on that are not folded.
 
-    The next opening must not find the truncation again. It knows the records by their leader epoch;
-    without one, only by a clock that is not behind their stamps. Raises `Halted` if that would get
-    ahead of `wall_s`.
+    The next opening must not find the truncation again. It recognises the records by their leader
+    epoch; without one, only by a clock that is not behind their stamps. Raises `Halted` if the
+    clock would pass `wall_s`.
     """
     clock_ms, last = position.clock_ms, read.records[-1] if read.records else None
     if last is not None and last.leader_epoch is None:

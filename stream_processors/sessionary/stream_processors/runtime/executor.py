@@ -28,7 +28,7 @@ class UnboundedExecutor(Executor):
     def __init__(self, idle_s_max: float = _IDLE_S_MAX) -> None:
         """`idle_s_max`: how long a thread waits for its next call before it ends."""
         self._idle_s_max = idle_s_max
-        # Of each thread that waits for a call. The last one is taken first, so the others may end.
+        # One for each thread that waits for a call. The last is taken first, so others may end.
         self._idle: list[_Calls] = []
 
     def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> "Future[_T]":
@@ -47,10 +47,10 @@ class UnboundedExecutor(Executor):
 
 
 def free_frames(error: BaseException | None) -> None:
-    """Free what the ended calls hold in which an error and its causes were raised.
+    """Free the objects in the frames of an error and its causes.
 
-    An error keeps the frames that it passed, and they keep arguments and local variables: clients
-    of librdkafka, partition owners, the error itself. The lines of its traceback stay known.
+    An error keeps the frames that it passed, and the frames keep arguments and local variables:
+    clients of librdkafka, partition owners, the error itself. The traceback's lines stay known.
     """
     seen: set[int] = set()
     errors = [error]
@@ -92,7 +92,7 @@ async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], 
     """Return what `call` returns; it may take any number of steps, each of at most `step_s_max`.
 
     `began_s` returns when the step under way began, on the monotonic clock. Raises `TimeoutError`;
-    `call` is cancelled then, but a thread that it waits for goes on.
+    `call` is cancelled then, but a thread for which it waits continues.
     """
     waiting = asyncio.ensure_future(call)
     try:
@@ -112,7 +112,7 @@ async def free_frames_after(start: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     For the body of a task: those frames hold what started the task, which holds the task, which
     holds the error. Only a full garbage collection would free that circle, and a worker nearly
     never makes one. Cleared here and not when the task is done: by then others may have awaited the
-    task, and their frames, which go on, would be cleared too, which ends their coroutines.
+    task, and their running frames would be cleared too, which ends their coroutines.
     """
     call = start()
     del start  # this frame stays in the error, and must not hold what the call belongs to

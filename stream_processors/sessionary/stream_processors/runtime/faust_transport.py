@@ -6,16 +6,15 @@ subscribes, assigns and heartbeats, and carries no record:
 
 - `MemberThread` pauses the partitions of the events topic, so that aiokafka fetches nothing, and
   `IdleFetcher` replaces the loop that asks for records. They come from `fetcher.py`, past Faust.
-- `RebalanceListener` is called first in a rebalance, before Faust does anything else. It passes its
-  beginning and the assignment on; the owners go on meanwhile, and open new partitions as tasks.
+- `RebalanceListener` is called first in a rebalance, before Faust does anything else. It passes on
+  the beginning and the assignment. Owners continue meanwhile; new partitions open as tasks.
 - `MemberThread` also records the group's heartbeats, commits the offsets that show the group's lag,
   and leaves the group before Faust stops.
-- `FaustGroup` answers what the control API asks of the group.
+- `FaustGroup` answers the control API's questions about the group.
 
 A worker with Faust agents of users has the transport of `stream_transport.py`.
 
-All names of Faust and aiokafka that are used here are named by
-tests/contract/test_faust_internals.py.
+tests/contract/test_faust_internals.py lists all names of Faust and aiokafka that are used here.
 """
 
 import asyncio
@@ -89,9 +88,9 @@ class RebalanceListener(TransactionManager):
 async def outlast_error(coordinator: Any, error: Exception) -> None:
     """Let a member of the group try again in a second, instead of aiokafka's `_push_error_to_user`.
 
-    That one waits until a call that reads records takes the error, and a member makes no such call.
-    So one failed join left a worker outside of its group for ever, while its API reported to
-    clients that its partitions are not open yet. A member whose heartbeats have ended joins again.
+    aiokafka's method waits until a call that reads records takes the error, and a member makes no
+    such call. So one failed join left a worker outside of its group for ever, while its API
+    reported that its partitions are not open yet. A member whose heartbeats have ended joins again.
     """
     _log.warning(
         "the group does not take this member: %(error)s; it tries again in %(pause_s)g s",
@@ -104,7 +103,7 @@ async def outlast_error(coordinator: Any, error: Exception) -> None:
 
 
 class MemberThread(driver.AIOKafkaConsumerThread):
-    """The thread that aiokafka's consumer lives in, as a member of the group."""
+    """The thread of aiokafka's consumer, as a member of the group."""
 
     logger = FAUST_LOG
 
@@ -194,7 +193,7 @@ class MemberConsumer(driver.Consumer):
     async def leave_group(self) -> bool:
         """Leave the group before Faust stops. Return False if that fails or takes more than 4 s.
 
-        First offsets are committed of what agents have handled: a member that left cannot.
+        First commits the offsets that agents have handled: a member that left cannot commit.
         """
         member = cast(MemberThread, self._thread)
         try:
@@ -231,11 +230,11 @@ class MemberTransport(driver.Transport):
 
 
 class Assignor(PartitionAssignor):
-    """Faust's sticky assignor, which also tells every worker the URLs of the others' APIs.
+    """Faust's sticky assignor, which also sends every worker the URLs of the others' APIs.
 
-    And which rules all of them know: each says its newest ones as it joins, and the leader of the
-    group tells the oldest of these to all. They take the place of a topic among the numbers by
-    topic, which members and leader send each other.
+    It also finds which rules all workers know: each sends its newest rules as it joins, and the
+    group's leader sends the oldest of these to all. The rules take the place of a topic among the
+    numbers by topic, which members and leader send each other.
     """
 
     _known_by_all = newest_known().version

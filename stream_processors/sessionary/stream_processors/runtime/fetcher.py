@@ -1,27 +1,27 @@
 """Fetches the records of owned partitions with librdkafka and delivers them to the event loop.
 
 Faust's consumer (aiokafka) keeps the group's membership. Its fetching would take a quarter of a
-worker's time and hold the interpreter's lock. Here librdkafka's threads fetch and unpack records;
-one thread of ours turns them into tuples. It belongs to no group: each partition's owner says from
-which offset on its partition is fetched.
+worker's time and hold the interpreter's lock. Here librdkafka's threads fetch and unpack records,
+and one thread of ours turns them into tuples. The consumer belongs to no group: each partition's
+owner sets the offset from which its partition is fetched.
 
     fetch_from → pause/resume_partition … → drop_partition    commands of a partition, in this order
 
 A batch takes one step from this thread to its owner: a callback on the event loop. It carries no
 generation, because none is needed. An offset of a log holds the same record for every owner; an
-owner folds what continues its own position, and asks the log before it skips an offset. What was
-fetched for a former owner is dropped three times over: by that owner's `drop_partition`, by the new
+owner folds the records that follow its position, and asks the log before it skips an offset. A
+former owner's records are dropped three times over: by that owner's `drop_partition`, by the new
 owner's `fetch_from`, and with all that the new owner was offered before it opened.
 
 Not every offset holds a record: transactions leave markers, compaction leaves gaps. librdkafka
 fetches in order and leaves out only what holds no record for a reader of committed ones. So a batch
-also carries `begin_offset`, the end of the batch before it: no offset between that and its first
-record holds one, and the log need not be asked. This is true of the log, for every owner. If a
+also carries `begin_offset`, the end of the batch before it: no offset between this end and its
+first record holds one, and the log need not be asked. This is true for every owner. If a
 batch is dropped on the way, the next one begins after the owner's position, and the owner asks. The
 first batch after `fetch_from`, and after an error, begins with its own first record.
 
 A client of librdkafka may lose its last broker for ever. So a consumer that delivers nothing of a
-partition whose log goes on is replaced: the new one goes on where the former one stopped.
+partition whose log grows is replaced; the new consumer continues where the former one stopped.
 """
 
 import asyncio
@@ -127,7 +127,7 @@ class Fetcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, waiting at most 5 s. What was not delivered is dropped."""
+        """Stop the thread, waiting at most 5 s. Undelivered records are dropped."""
         with self._room:
             self._stopped = True
             self._room.notify()
@@ -142,7 +142,7 @@ class Fetcher:
                 self._room.notify()
 
     def fetch_from(self, partition: int, offset: int, believed_from: int = 0) -> None:
-        """Fetch a partition from `offset` on; drop what was fetched of it before.
+        """Fetch a partition from `offset` on; drop the records fetched before.
 
         Below the offset `believed_from` a record may be stamped ahead of this process's clock.
         """
@@ -157,7 +157,7 @@ class Fetcher:
         self._commands.append(assign_partition)
 
     def drop_partition(self, partition: int) -> None:
-        """Stop fetching a partition; drop what was fetched of it."""
+        """Stop fetching a partition; drop its fetched records."""
         self._commands.append(lambda: self._unassign_partition(partition))
 
     def pause_partition(self, partition: int) -> None:
@@ -165,7 +165,7 @@ class Fetcher:
         self._commands.append(lambda: self._set_paused(partition, paused=True))
 
     def resume_partition(self, partition: int) -> None:
-        """Go on fetching a partition."""
+        """Resume the fetching of a partition."""
         self._commands.append(lambda: self._set_paused(partition, paused=False))
 
     def skip_markers(self, partition: int, position: int) -> int:
@@ -185,14 +185,13 @@ class Fetcher:
             return None if fetched is None else fetched.next_offset
 
     def renew_if_stuck(self, log_ends: Mapping[int, int], now_s: float) -> bool:
-        """Replace the consumer if a partition has stood still for 10 s although its log goes on.
+        """Replace the consumer if a partition has stood still for 10 s although its log grows.
 
         `log_ends`: of the partitions that answered another client. Returns True if the consumer is
-        to be replaced; what it has delivered stays. Call it every few seconds; `now_s` is
-        monotonic.
+        to be replaced; delivered records stay. Call it every few seconds; `now_s` is monotonic.
         """
         with self._room:
-            # If what was fetched is not handed over, this process is slow, not the consumer.
+            # If fetched records are not handed over, this process is slow, not the consumer.
             drained, self._observed_s = self._drained_s >= self._observed_s, now_s
             positions = {
                 partition: fetched.next_offset for partition, fetched in self._fetched.items() if not fetched.is_paused
@@ -307,10 +306,10 @@ class Fetcher:
         return FetchedBatch(partition, begin_offset, records, bytes_of(records), fault)
 
     def _take_error(self, message: Message) -> None:
-        """Log an error, and go on after one of a partition; librdkafka repeats what it may.
+        """Log an error, and continue after an error of a partition; librdkafka retries what it may.
 
-        If the log does not hold the position, librdkafka stops there. Then the owner is given the
-        log's first record, and asks the log what became of those before it.
+        If the log does not hold the position, librdkafka stops there. Then the owner gets the log's
+        first record, and asks the log about the records before it.
         """
         partition, error = message.partition() or 0, cast(KafkaError, message.error())
         _log.warning(
@@ -355,8 +354,8 @@ def fetch_wait_ms(partitions: int) -> int:
 
 def fetcher_config(settings: ProcessorSettings) -> dict[str, str | int | float | bool]:
     """Return the librdkafka configuration of a worker's fetching."""
-    # If the log no longer holds the position, fetching must not go on elsewhere as if nothing were
-    # left out: the reader's `auto.offset.reset` is an error; see `_take_error`.
+    # If the log no longer holds the position, fetching must not continue elsewhere as if nothing
+    # were left out: the reader's `auto.offset.reset` is an error; see `_take_error`.
     # The queue's bounds count unpacked records, and are compared before a fetch.
     return {
         **settings.reader_config(),

@@ -1,4 +1,4 @@
-"""A worker's job: how a partition folds, how rows are packed, what a transaction writes.
+"""A worker's job: the fold of a partition, the form of its rows, the writes of a transaction.
 
 The loop (`partition_owner.py`) and the transaction (`transaction.py`) are the same for every job.
 The job of a processor is `processor_job`. A job is made once per worker and called without a lock.
@@ -33,7 +33,7 @@ from sessionary.stream_processors.store.packed_rows import (
 )
 
 Headers = list[tuple[str, bytes | str | None]]
-_OVERHEAD_BYTES_MAX = 256  # of a record with a trace context, beside its key and value
+_OVERHEAD_BYTES_MAX = 256  # of a record with a trace context, besides its key and value
 
 
 class Produced(NamedTuple):
@@ -50,10 +50,10 @@ PlainProduced = tuple[str, bytes | None, bytes | None, Headers | None]
 
 
 class Transaction(NamedTuple):
-    """What one transaction writes besides the position, and the rows as a store keeps them.
+    """The writes of a transaction besides the position, and the rows as a store keeps them.
 
     `records` are read once, in order, while the transaction is open; they may be an iterator.
-    `elsewhere` go to the partitions that their keys name, all others to the source's.
+    Records `elsewhere` go to the partitions of their keys, all others to the source's partition.
     """
 
     records: Iterable[PlainProduced]
@@ -62,14 +62,14 @@ class Transaction(NamedTuple):
 
 
 class MakeTransaction(Protocol):
-    """Makes a transaction of an outcome."""
+    """Makes a transaction from an outcome."""
 
     def __call__(
         self, partition: int, outcome: BatchResult, started_at: int, stored: StoredLookup = nothing_stored
     ) -> Transaction:
-        """Return what is written; `started_at` is in µs since the epoch. May block, as `stored`.
+        """Return the transaction; `started_at` is in µs since the epoch. May block, as `stored`.
 
-        What `stored` returns for a key is not written again if it did not change.
+        A value that `stored` returns for a key is not written again if it did not change.
         """
         ...
 
@@ -79,7 +79,7 @@ class CommitFollower(Protocol):
 
     @property
     def gauges(self) -> Mapping[MetricName, ReadGauge]:
-        """What the worker's metrics show of it."""
+        """The gauges for the worker's metrics."""
         ...
 
     def note_commit(self, partition: int, outcome: BatchResult) -> None:
@@ -96,7 +96,7 @@ class CommitFollower(Protocol):
 
 
 class Job(NamedTuple):
-    """A partition's state, what is written of an outcome, and the form of the rows."""
+    """A partition's state, the writes for an outcome, and the form of the rows."""
 
     new_state: Callable[[int], PartitionState]  # of a partition
     transaction: MakeTransaction
@@ -107,7 +107,7 @@ class Job(NamedTuple):
 
 
 def partition_settings(settings: ProcessorSettings) -> PartitionSettings:
-    """Return what a partition's state depends on."""
+    """Return the settings on which a partition's state depends."""
     return PartitionSettings(settings.topics.events, settings.partitions, settings.outage_ms, settings.outage_grace_ms)
 
 

@@ -1,14 +1,14 @@
-"""Asks the broker what a partition's log holds: its range of offsets, the records at a position.
+"""Asks the broker about a partition's log: its range of offsets, and the records at a position.
 
 A log that lost records which were folded already (an unclean leader election, a power loss) is
 recognised by one of three signs:
 
 - It ends below the position.
-- It has grown past the position since. Then the record below the position is another one than was
-  folded. It was stamped later than the position's clock, which is the maximum of what was folded.
-- Or it was written under a later leader epoch than the record that was folded.
+- It has grown past the position since. Then the record below the position is not the folded one.
+  It was stamped later than the position's clock, which is the maximum of the folded stamps.
+- Or it was written under a later leader epoch than the folded record.
 
-The last sign is exact, if the broker tells the epochs. The second sign fails if the new leader's
+The last sign is exact, if the broker reports the epochs. The second sign fails if the new leader's
 clock is behind the former one's, and the log grew past the position within this difference.
 """
 
@@ -29,7 +29,7 @@ _REPEAT_AFTER_S = 2.0
 
 
 class RecordStamp(NamedTuple):
-    """What tells a record from another one at the same offset."""
+    """The values that distinguish a record from another one at the same offset."""
 
     timestamp_ms: int
     leader_epoch: int | None  # of the leader that appended it; None: unknown
@@ -44,7 +44,7 @@ class LogProbe(NamedTuple):
     previous: RecordStamp | None = None  # of the record below the offset asked for; None: there is none
 
     def check_position(self, partition: int, position: Position) -> None:
-        """Raise `Halted` if the log does not hold what follows `position`, or was cut below it."""
+        """Raise `Halted` if the log lacks the records after `position`, or was cut below it."""
         if position.next_offset < self.start_offset:
             raise Halted(
                 "log_gap",
@@ -117,7 +117,7 @@ def probe_log(settings: ProcessorSettings, partition: int, offset: int) -> LogPr
         reader.assign([topic])
         message = _next_message(reader)
         if message is not None and is_unreadable_batch(message):
-            # The record below may be in a batch that cannot be read, and tells nothing then.
+            # The record below may be in a batch that cannot be read, and shows nothing then.
             topic.offset = offset
             reader.assign([topic])
             message = _next_message(reader) if offset < log.end_offset else None

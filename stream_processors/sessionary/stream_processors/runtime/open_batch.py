@@ -1,4 +1,4 @@
-"""A batch before its transaction: how its records are folded, and whether it can wait.
+"""A batch before its transaction: the folding of its records, and whether it can wait.
 
 A batch that holds only ticks need not be committed at once: it changes nothing but the clock, and
 if its ticks are folded again, by any owner, the result is the same. So it stays open, and the
@@ -38,7 +38,7 @@ class LookupReport:
         self._reported_s = -_REPORT_EACH_S
 
     def report_wait(self, trouble: Unavailable) -> None:
-        """Take a look-up that is waited for; one that is only under way is no trouble."""
+        """Report a look-up for which the fold waits; a look-up under way is no trouble."""
         now_s = time.monotonic()
         if trouble.retry_after_s > _REGISTRY_PAUSE_S and now_s - self._reported_s >= _REPORT_EACH_S:
             self._reported_s = now_s

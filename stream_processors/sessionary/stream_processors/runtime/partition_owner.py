@@ -35,7 +35,7 @@ from sessionary.stream_processors.runtime.transaction import TransactionWriter
 from sessionary.stream_processors.runtime.worker_context import RecoveryTurn, WorkerContext
 from sessionary.stream_processors.store.stores import SavedPosition, Store
 
-# What readers of a partition wait for: any commit, or one that touches a row that they follow.
+# Readers of a partition wait for any commit, or for a commit that touches a row that they follow.
 #
 # Belongs to the event loop. A commit of rows that no reader follows costs one look at an empty
 # dict.
@@ -94,14 +94,14 @@ class CommitNotifications:
         advanced.set()
 
     def notify_commit(self, rows: Mapping[bytes, Any]) -> None:
-        """Wake who waits for any commit, and who follows one of the rows that this one touched."""
+        """Wake the readers that wait for any commit, and those that follow a row of this commit."""
         self.notify_all()
         if self._watches:
             for key in self._watches.keys() & rows.keys():
                 self._touch_row(key)
 
     def end(self) -> None:
-        """Wake all readers: no commit comes that they may be notified of."""
+        """Wake all readers: no further commit may be reported to them."""
         self.is_over = True
         self.notify_all()
         for key in self._watches:
@@ -143,7 +143,7 @@ class PartitionOwner:
         self._assignments = self._confirmed = 0
         self._halt: tuple[int, Halted] | None = None  # no record from this offset on is folded
         self.rules_request: RulesRequest | None = None
-        self.accesses: list[Access] = []  # that the next batch of records has to tell
+        self.accesses: list[Access] = []  # to be reported by the next batch of records
         self.halted: Halted | None = None
         self.halted_at_ms: int | None = None
         self.recovery = RecoveryProgress()
@@ -165,7 +165,7 @@ class PartitionOwner:
 
     @property
     def position(self) -> Position:
-        """Up to where the log is folded, as all but readers need to know.
+        """Up to where the log is folded; for all but readers.
 
         The committed position, or the one after ticks that were folded since and changed nothing
         but the clock.
@@ -199,8 +199,8 @@ class PartitionOwner:
     def require_confirmation(self) -> None:
         """Answer no reader until a transaction is committed that begins from now on.
 
-        The partition stays this worker's, but may have been another one's in between. Then that
-        one has fenced this owner's producer, and the transaction fails.
+        The partition stays this worker's, but may have been another worker's in between. Then that
+        worker has fenced this owner's producer, and the transaction fails.
         """
         self._assignments += 1
         self._arrived.set()
@@ -212,7 +212,7 @@ class PartitionOwner:
 
     @property
     def tick_deadline_ms(self) -> int | None:
-        """The earliest deadline that a tick is needed for, ms since the epoch; None: there is none.
+        """The earliest deadline that needs a tick, ms since the epoch; None: there is none.
 
         Ticks are needed at once while a transaction is to confirm the ownership, accesses are to be
         reported, or rules are to be announced in a partition that has no time yet.
@@ -264,7 +264,7 @@ class PartitionOwner:
 
     async def _run(self, former: "PartitionOwner | None") -> None:
         if former is not None:
-            # Its store becomes ours, so it must be done. All that it waits for is bounded.
+            # Its store becomes ours, so it must be done. All of its waits are bounded.
             await asyncio.wait([former.task])
             former = None
         try:
@@ -291,7 +291,7 @@ class PartitionOwner:
             self._free_parts()
 
     def _free_parts(self) -> None:
-        """Drop what is large or has threads: an ended owner may be held for a while."""
+        """Drop the parts that are large or have threads: an ended owner may be held for a while."""
         if self._writer is not None:
             self._writer.discard()
         self._writer = self._store = self._open_batch = None
@@ -352,7 +352,7 @@ class PartitionOwner:
     def _ticks_wait_s(self) -> float:
         """Return for how long ticks alone need no transaction. An owner's first batch needs one.
 
-        It shows on `batches` who owns the partition. So does the first one of each assignment.
+        It shows on `batches` who owns the partition, as does the first batch of each assignment.
         """
         if not self.commits or not self._is_confirmed:
             return 0.0
@@ -376,7 +376,7 @@ class PartitionOwner:
             await self._commit_batch(batch, records[folded:], started_at)
 
     async def _skip_records(self) -> None:
-        """Skip what an operator decided to skip, once all records before are committed."""
+        """Skip the records of an operator's decision, once all records before are committed."""
         self._arrived.set()  # tried again if a transaction aborts
         if self._open_batch is not None:
             await self._commit_batch(self._open_batch)
@@ -430,7 +430,7 @@ class PartitionOwner:
         await self._context.save_rows(self._store, written.rows, saved)
 
     async def _announce_rules(self, request: RulesRequest) -> None:
-        """Commit what waits; if nothing does, announce rules in a transaction of its own."""
+        """Commit the open batch; without one, announce rules in a separate transaction."""
         batch = self._open_batch or OpenBatch(self.state)
         if not batch.records:
             assert self._store is not None
@@ -447,8 +447,9 @@ class PartitionOwner:
     async def _is_next(self, taken: FollowingRecords) -> bool:
         """Return True if `taken`, which begins after the position, has the log's next records.
 
-        That is so if no offset between holds a record. Otherwise drop them and fetch from the
-        position again, at most once a second. Raises `Halted` if the log begins after it.
+        They are the next ones if no offset between holds a record. Otherwise drop them and fetch
+        from the position again, at most once a second. Raises `Halted` if the log begins after the
+        position.
         """
         position = self.position.next_offset
         pause_s = self._sought_s + _SEEK_PAUSE_S - time.monotonic()
@@ -469,7 +470,7 @@ class PartitionOwner:
         return bool(self._pending) or due_request(self.rules_request, self.state.position) is not None
 
     def _fetch_from_position(self) -> None:
-        """Drop what was fetched, also for a former owner, and fetch what follows the position."""
+        """Drop fetched records, also a former owner's, and fetch from the position on."""
         self._pending.drop_all()
         self._decision.is_reached = False
         position, fetch_control = self.position, self._context.fetch_control

@@ -1,7 +1,7 @@
 """Fetched records of one partition that wait to be folded; too many interrupt the fetching.
 
 A fetch has a `begin_offset`: from there to its last record's offset no other offset holds a record.
-So it follows on a position that is not below `begin_offset`.
+So the fetch follows a position that is not below `begin_offset`.
 """
 
 import time
@@ -52,7 +52,7 @@ class LazyRecord(LogRecord):
 
 
 class PartitionRecords(NamedTuple):
-    """What one fetch holds of one partition: records up to its fault, if there is one."""
+    """The records of one partition in one fetch, up to its fault, if there is one."""
 
     partition: int
     records: Sequence[LogRecord]
@@ -89,9 +89,9 @@ def group_by_partition(
 ) -> list[PartitionRecords]:
     """Return the records of each partition, up to the first one that must not be folded.
 
-    That is one without the broker's time, or with a time that lies more than `clock_ahead_s_max`
-    ahead of `wall_s`, this process's clock in seconds since the epoch. Below the offset that
-    `believed_from` has for its partition, a record may have any time of the broker.
+    A record must not be folded without the broker's time, or with a time more than
+    `clock_ahead_s_max` ahead of `wall_s`, this process's clock in seconds since the epoch. Below
+    the offset that `believed_from` has for its partition, a record may have any time of the broker.
     """
     latest_ms = (wall_s + clock_ahead_s_max) * _MS_PER_S
     batches: dict[int, list[LogRecord]] = {}
@@ -115,7 +115,7 @@ def group_by_partition(
 
 
 def cut_at_unreadable(found: Iterable[PartitionRecords], errors: Iterable[Message]) -> list[PartitionRecords]:
-    """Return what was found of each partition, up to its first batch that could not be read."""
+    """Return each partition's records, up to its first batch that could not be read."""
     groups = {group.partition: group for group in found}
     for message in filter(is_unreadable_batch, errors):
         partition, offset = message.partition() or 0, message.offset() or 0
@@ -183,9 +183,9 @@ class FetchControl(Protocol):
     """How an owner steers the fetching of its partition. Nothing blocks."""
 
     def fetch_from(self, partition: int, offset: int, believed_from: int) -> None:
-        """Fetch from `offset` on; drop what was fetched before.
+        """Fetch from `offset` on; drop the records fetched before.
 
-        What is stamped below `believed_from` does not move the clock, and may be stamped ahead.
+        Records below `believed_from` do not move the clock, and may be stamped ahead.
         """
         ...
 
@@ -194,7 +194,7 @@ class FetchControl(Protocol):
         ...
 
     def resume_partition(self, partition: int) -> None:
-        """Go on fetching."""
+        """Resume the fetching."""
         ...
 
     def drop_partition(self, partition: int) -> None:
@@ -207,7 +207,7 @@ class FetchControl(Protocol):
 
 
 class FollowingRecords(NamedTuple):
-    """Records in the order of offsets, all that there are from `begin_offset` to the last one."""
+    """All records from `begin_offset` to the last one, in the order of offsets."""
 
     begin_offset: int
     records: Sequence[LogRecord]
@@ -276,14 +276,14 @@ class PendingRecords:
         return None
 
     def drop_all(self) -> None:
-        """Remove all records; go on fetching if it was interrupted."""
+        """Remove all records; resume the fetching if it was interrupted."""
         self._batches.clear()
         self._count_bytes(-self._bytes)
         if self._paused:
             self._resume_fetching()
 
     def _drop_older_fetches(self, position: int) -> None:
-        """If a fetch holds what follows, drop those before it: folded, or from before a seek."""
+        """If a fetch has the next records, drop earlier fetches: folded, or from before a seek."""
         holders = (
             n
             for n, (fetch, _) in enumerate(self._batches)

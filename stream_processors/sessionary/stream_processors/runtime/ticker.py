@@ -4,8 +4,8 @@ A tick only says that time has passed; the broker stamps it. A tick too many, or
 that lost its partition, does no harm. A tick too few makes a timeout late, never wrong.
 
 Announced rules begin with a record that is sent the same way, and again until it is in the log. The
-same producer reports when a partition's last transaction was acknowledged, if no other one follows
-that would.
+same producer reports when a partition's last transaction was acknowledged, unless another
+transaction follows and reports it.
 """
 
 import time
@@ -28,8 +28,8 @@ _STEADY_PARTITIONS = 64  # with more of them the pause grows, up to twice as lon
 _OUTAGE_SHARE = 0.4  # of the silence that is taken for an outage; the pause may grow up to it
 DUE_MS = 100
 IDLE_MS = 2 * STEADY_MS  # a partition may be set to commit each tick
-# Of the pause between two ticks: who is due so soon has its tick with one that is due. So ticks of
-# many partitions come in a few rounds, and one fetch brings those of a round.
+# A share of the pause between two ticks: a partition that is due so soon has its tick with one that
+# is due. So ticks of many partitions come in a few rounds, and one fetch brings those of a round.
 _ROUND_SHARE = 0.25
 _LOOK_S = 0.02
 RENEW_MS = 10_000  # longer than a tick may take
@@ -69,9 +69,9 @@ def is_tick_due(now_ms: float, deadline_ms: int | None, sent: LastTick | None, s
 def due_partitions(
     now_ms: float, deadlines: Mapping[int, int | None], sent: Mapping[int, LastTick], steady_ms: float = STEADY_MS
 ) -> list[int]:
-    """Return the partitions that have a tick now: those that are due, and those that are soon.
+    """Return the partitions that have a tick now: those that are due, and those that are due soon.
 
-    The latter only if another one's steady tick is due.
+    The latter have one only if another partition's steady tick is due.
     """
     due = [number for number, at_ms in deadlines.items() if is_tick_due(now_ms, at_ms, sent.get(number), steady_ms)]
     if any(number in sent and now_ms - sent[number].at_ms >= steady_ms for number in due):
@@ -81,9 +81,9 @@ def due_partitions(
 
 
 def look_pause_s(partitions: int) -> float:
-    """Return the time between two looks which ticks are due, of a worker with so many open ones.
+    """Return the time between two checks for due ticks, of a worker with so many open partitions.
 
-    A look asks each of them.
+    A check asks each partition.
     """
     return _LOOK_S * max(1.0, partitions / _STEADY_PARTITIONS)
 
@@ -98,7 +98,7 @@ class Ticker:
         self._value = encode_record(Tick(settings.worker_name))
         self._sent: dict[int, LastTick] = {}
         self._activations_sent: dict[int, LastTick] = {}
-        # Of the partitions that need ticks: when the last one was acknowledged, or since when.
+        # By partition that needs ticks: when the last one was acknowledged, or the need began.
         self._acknowledged_ms: dict[int, float] = {}
         self._failed = False
         self._made_ms = 0.0

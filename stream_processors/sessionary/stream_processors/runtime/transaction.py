@@ -1,4 +1,4 @@
-"""A partition's transactional producer: it writes all that a batch comes to in one transaction.
+"""A partition's transactional producer: it writes all results of a batch in one transaction.
 
     changelog   one record per row that changed, contents that changed, and the position
     audit, rejected, cleanup, tasks, migrations, batches
@@ -90,9 +90,9 @@ class BatchLimits:
 
     @contextmanager
     def adapt_to_transaction(self, state: PartitionState) -> Iterator[None]:
-        """Adapt the bounds to what becomes of the transaction that is written inside.
+        """Adapt the bounds to the outcome of the transaction that is written inside.
 
-        If it is lost, the partition's next state has them; if it is committed, `state`.
+        If it is lost, the partition's next state gets them; if it is committed, `state` does.
         """
         share = self._shares.get(state.partition, 1.0)
         try:
@@ -151,7 +151,7 @@ class TransactionWriter:
     def fence_former_owner(self) -> None:
         """Fence the partition's former producer and end its open transaction. Raises `Lost`.
 
-        Also if the owner is no longer wanted: then another worker's may be the rightful one.
+        Raises `Lost` too if the owner is no longer wanted: another worker's may be the rightful one.
         """
         if not self._wanted():
             raise Lost(f"partition {self._partition}: no longer wanted")
@@ -163,9 +163,9 @@ class TransactionWriter:
     ) -> CommitReceipt:
         """Write all of `outcome` in one transaction; `started_at` is in µs since the epoch.
 
-        `seal` completes the position record; `stored` looks into the partition's store, for what
-        need not be written again. Raises `Aborted` (nothing was written, the producer can go on),
-        `Lost` or `Halted`.
+        `seal` completes the position record; `stored` looks into the partition's store, for values
+        that need not be written again. Raises `Aborted` (nothing was written, the producer can
+        continue), `Lost` or `Halted`.
         """
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         records, rows, elsewhere = self._make_transaction(outcome, started_at, stored)
@@ -215,7 +215,7 @@ class TransactionWriter:
         A producer that is connected to none when it looks for its coordinator looks again after
         500 ms only.
         """
-        with suppress(KafkaException):  # the call that follows has more patience, and tells the fault
+        with suppress(KafkaException):  # the next call has more patience, and reports the fault
             for _ in range(_CONNECTING_QUESTIONS):
                 self.called_s = time.monotonic()
                 self._producer.list_topics(self._topics.changelog, timeout=_CONNECT_S)

@@ -1,4 +1,4 @@
-"""What the owners of a worker's partitions share."""
+"""The shared parts of the owners of a worker's partitions."""
 
 import asyncio
 import functools
@@ -36,8 +36,8 @@ RECOVERIES_MAX = 4
 # keeps at most one busy, until the cap: beyond 25 partitions, latency matters more.
 MS_PER_PARTITION = 4
 SPREAD_MS_MAX = 100
-# So many transactions of a worker are to be under way at a time. More of them only wait for each
-# other in slow brokers, and load these: librdkafka asks every 20 ms whether a partition's former
+# The number of a worker's transactions under way at a time. More of them only wait for each other
+# in slow brokers, and load these: librdkafka asks every 20 ms whether a partition's former
 # transaction has ended. With 64 at once, some took as long as their time-out.
 UNDER_WAY_MAX = 32
 SLOW_MS_MAX = 1_000  # beyond it, latency matters more
@@ -62,8 +62,7 @@ def spread_interval_ms(commit_interval_ms: int, busy_partitions: int, commit_ms:
 class CommitTimes:
     """How long a worker's transactions take: a mean of the last ones, in ms.
 
-    One that takes longer than a second counts as one that takes a second: it may hang, and the
-    others need not.
+    A transaction longer than a second counts as one second: it may hang, and the others need not.
     """
 
     def __init__(self) -> None:
@@ -124,7 +123,7 @@ class RecoveryTurn:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What all partition owners of a worker share.
+    """The shared parts of all partition owners of a worker.
 
     `recovery_turns` are taken in order. Each owner notes its transactions in `busy_partitions`.
     `acknowledged` has the last transaction of each partition, until the worker reports it.
@@ -183,7 +182,7 @@ class WorkerContext:
     async def wait_for_interval(self, begun_s: float) -> None:
         """Wait until a partition's next transaction may begin, after one at `begun_s` (monotonic).
 
-        What arrives until then shares its cost.
+        Records that arrive until then share its cost.
         """
         pause_s = begun_s + self.commit_interval_s - time.monotonic()
         if pause_s > 0:
@@ -213,7 +212,7 @@ class WorkerContext:
 
 
 def _log_rejections(partition: int, outcome: BatchResult) -> None:
-    """Log what operators must look at: a line per reason, about the first record of it.
+    """Log the rejections for operators: a line per reason, about the reason's first record.
 
     A reason has one line, however many records it has: an attacker decides about their number.
     """
@@ -232,7 +231,7 @@ def _log_rejections(partition: int, outcome: BatchResult) -> None:
 def _log_failed_cleanups(partition: int, outcome: BatchResult) -> None:
     """Log in one line that hosts report clean-ups that failed, about the first of them.
 
-    What the actions are called is the host's text, which a line does not repeat.
+    The names of the actions are the host's text, which a line does not repeat.
     """
     failed: list[AuditRecord] = [
         record for stream, _, record in outcome.emitted if stream == "audit" and record.actions_failed
