@@ -68,12 +68,12 @@ class OpenStreams:
 
 # The page that a session's followers read: its state now, then one message per committed change.
 #
-# A follower has no queue. A commit that touches its session wakes it; it then tells the newest
-# state, if that differs from what it reported last. So a slow reader skips states, and none is
-# reported twice.
+# A follower has no queue. A commit that touches its session wakes the follower, which then reports
+# the newest state if it differs from the last report. So a slow reader skips states, and no state
+# is reported twice.
 
 
-# What followers of a session are notified of. It is read once per commit, however many follow it.
+# The state that followers of a session get. It is read once per commit, for all followers.
 
 
 END = b"event: end\ndata: {}\n\n"
@@ -92,9 +92,9 @@ class SessionNotification:
         self._message = END
 
     def read(self) -> tuple[Any, ...] | None:
-        """Return what makes a message if it changes, as it is now; None if the session is archived.
+        """Return the present values whose change makes a message; None if the session is archived.
 
-        Signs of life and deadlines are not in it.
+        Signs of life and deadlines are not among them.
         """
         owner = self._asked.owner
         if self._read_at != owner.commits:
@@ -105,7 +105,7 @@ class SessionNotification:
         return self._seen
 
     def message(self) -> bytes:
-        """Return the event that tells what was read last."""
+        """Return the event that reports the last reading."""
         if self._row is None:
             return END
         if self._written_at != self._read_at:
@@ -126,7 +126,7 @@ def _seen_of(row: SessionState) -> tuple[Any, ...]:
     )
 
 
-KEEP_ALIVE_S: Final = 5.0  # without a message, a comment; as often a stream looks whether it may go on
+KEEP_ALIVE_S: Final = 5.0  # without a message, a comment; as often a stream checks whether it may continue
 _KEEP_ALIVE: Final = b":\n\n"
 _CONNECT_S: Final = 2.0
 # An owner that is silent for longer is lost; it may wait 10 s before it answers.
@@ -159,8 +159,8 @@ class EventStream:
     async def write(self, data: bytes) -> None:
         """Send bytes; return once the connection has taken them.
 
-        Raises `ConnectionError` if the reader has left, and `TimeoutError` if it takes nothing. One
-        that does not take all is cut off.
+        Raises `ConnectionError` if the reader has left, and `TimeoutError` if it takes nothing. A
+        reader that does not take all is cut off.
         """
         try:
             async with asyncio.timeout(WRITE_S):
@@ -240,7 +240,7 @@ class FollowPage:
                     written_s = now_s
 
     def _may_go_on(self, request: Request, owner: PartitionOwner) -> bool:
-        """Return whether the partition is surely this worker's, and the token still known."""
+        """Return whether the partition is surely this worker's, and the token is still known."""
         try:
             require_tenant(self._tokens, request, request.query.get("tenant"))
         except Problem:
@@ -248,9 +248,9 @@ class FollowPage:
         return self._others.has_heard(owner.committed_s)
 
     async def _pass_on(self, request: Request, partition: int) -> StreamResponse:
-        """Pass the owner's stream through as it comes. What is no stream is passed on whole."""
+        """Pass the owner's stream through as it comes. Any other answer is passed on whole."""
         if self._client is None:
-            # Of its own: open streams would keep other requests from the worker's client.
+            # A separate client: open streams would keep other requests from the worker's client.
             self._client = ClientSession(connector=TCPConnector(limit=0, force_close=True))
         timeout = ClientTimeout(total=None, connect=_CONNECT_S, sock_read=OWNER_SILENT_S)
         answer: StreamResponse | None = None

@@ -55,12 +55,12 @@ def merge_parts(parts: Iterable[ListPart], limit: int) -> ListPart:
 
 
 def cursor_of(key: bytes) -> str:
-    """Return the text from which a list goes on after a row; `key` lacks the tenant."""
+    """Return the cursor with which a list continues after a row; `key` lacks the tenant."""
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
 def parse_cursor(text: str) -> bytes:
-    """Return the key that a cursor is of. Raises `ValueError` for another text."""
+    """Return the key of a cursor. Raises `ValueError` for any other text."""
     if not text or len(text) > CURSOR_CHARACTERS_MAX:
         raise ValueError(f"a cursor has 1 to {CURSOR_CHARACTERS_MAX} characters")
     try:
@@ -86,7 +86,7 @@ Describe = Callable[[Any, PartitionState], dict[str, Any] | None]
 
 
 class Wanted(NamedTuple):
-    """What a list is of."""
+    """The rows and documents of a list."""
 
     prefix: bytes  # with which the keys of the rows begin: the tenant's
     fits_key: Callable[[bytes], bool]  # whether a key may be of a row of the list
@@ -247,7 +247,7 @@ class ListPages:
 
 
 def _part_of(answer: Any, name: str, key_of: KeyOf) -> ListPart | None:
-    """Return what another worker answered; None if that is no list."""
+    """Return another worker's answer; None if it is no list."""
     if isinstance(answer, NoAnswer):
         return None
     try:

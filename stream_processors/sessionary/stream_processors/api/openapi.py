@@ -45,7 +45,7 @@ from sessionary.stream_processors.api.openapi_parts import (
 from sessionary.stream_processors.api.openapi_runs import LIST_PATHS, LIST_SCHEMAS, RUN_PATHS, RUN_SCHEMAS
 from sessionary.stream_processors.api.session_pages import LAST_DEFAULT
 
-# The part of the OpenAPI document that is about agents.
+# The part of the OpenAPI document about agents.
 
 
 _TEXTS: Final = {"type": "array", "items": TEXT}
@@ -122,7 +122,7 @@ AGENT_PATHS: Final[dict[str, Any]] = {
 }
 
 
-# The part of the OpenAPI document that is about conversations.
+# The part of the OpenAPI document about conversations.
 
 
 CONVERSATION_SCHEMAS: Final[dict[str, Any]] = {
@@ -209,7 +209,7 @@ FOLLOW_PATHS: Final[dict[str, Any]] = {
 }
 
 
-# What the OpenAPI document says of the pages by which people step in.
+# The part of the OpenAPI document about the pages by which people step in.
 
 
 _IDEMPOTENCY_KEY: Final = {

@@ -13,7 +13,7 @@ NUMBER_OR_NULL: Final[dict[str, Any]] = {"type": ["integer", "null"]}
 
 
 def about(schema: dict[str, Any], description: str) -> dict[str, Any]:
-    """Return a schema that says what its value means."""
+    """Return a schema with a description of its value."""
     return {**schema, "description": description}
 
 

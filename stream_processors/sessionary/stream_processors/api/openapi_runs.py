@@ -1,4 +1,4 @@
-"""The part of the OpenAPI document that is about runs, what belongs to them, and lists."""
+"""The part of the OpenAPI document about runs, their steps and calls, and lists."""
 
 from collections.abc import Sequence
 from typing import Any, Final, get_args
@@ -169,9 +169,9 @@ _GONE: Final = problem_response(
 
 
 def _page(summary: str, names: tuple[str, ...], answer: dict[str, Any], unknown: str) -> dict[str, Any]:
-    """Return a page about a run, or about what belongs to it or to a session.
+    """Return a page about a run, or about a part of it or of a session.
 
-    `names`: parameters of the path beside the session; `unknown`: when there is a 404. Finished
+    `names`: parameters of the path besides the session; `unknown`: when there is a 404. Finished
     runs outlive their session, so the pages of a run answer 410 for the run, not for the session.
     """
     parameters = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in names]
@@ -269,7 +269,7 @@ RUN_PATHS: Final[dict[str, Any]] = {
 }
 
 
-# The part of the OpenAPI document that is about lists over all partitions.
+# The part of the OpenAPI document about lists over all partitions.
 
 
 _SESSION_HEAD: Final = object_schema(

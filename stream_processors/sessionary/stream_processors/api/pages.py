@@ -74,7 +74,7 @@ class TimedRequestHandler(RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of headers or of a body, and see which of them are still missing."""
+        """Take bytes of headers or of a body, and check which of them are still missing."""
         super().data_received(data)
         if self._messages:
             self._unread = self._messages[-1][1]
@@ -170,7 +170,7 @@ def serve_pages(
 
 
 def answering_problems(unknown_ids: UnknownIds) -> Callable[[Request, Handler], Awaitable[StreamResponse]]:
-    """Return what answers with the problem document of a `Problem`, or of an error of aiohttp."""
+    """Return a middleware that answers a `Problem`, or aiohttp's error, with a problem document."""
 
     @middleware
     async def answer_problems(request: Request, handler: Handler) -> StreamResponse:

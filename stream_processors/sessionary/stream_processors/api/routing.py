@@ -1,4 +1,4 @@
-"""The other workers of the group: requests that belong to them, and what they know."""
+"""The other workers of the group: requests that belong to them, and their answers."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ _PASSED_HEADERS = ("Content-Type", "Retry-After", "WWW-Authenticate", "Cache-Con
 
 
 class Group(Protocol):
-    """What the API needs to know of the consumer group."""
+    """The consumer group, as far as the API needs it."""
 
     def owner_urls(self) -> Mapping[int, str]:
         """Return the URL of each partition's owner, from the last assignment."""
@@ -94,7 +94,7 @@ class OtherWorkers:
         """Ask the partition's owner; yield its answer, whose body is still to be read.
 
         `client`: by default the one for short requests, which has a limit of connections.
-        Raises `Problem` 503 if there is none, also if the owner is lost while the block reads.
+        Raises `Problem` 503 if there is no answer, also if the owner is lost while the block reads.
         """
         url = self.owner_url(partition)
         if url is None or not has_api(url) or was_passed_on(request):
@@ -167,7 +167,7 @@ class OtherWorkers:
 
 
 def passed_headers(answer: ClientResponse) -> dict[str, str]:
-    """Return the headers of another worker's answer that its caller gets."""
+    """Return the headers of another worker's answer that are passed on to the caller."""
     return {name: answer.headers[name] for name in _PASSED_HEADERS if name in answer.headers}
 
 

@@ -1,4 +1,4 @@
-"""Pages of runs, and of what belongs to them: steps, tool calls, artifacts, tasks."""
+"""Pages of runs, and of their steps, tool calls, artifacts and tasks."""
 
 import asyncio
 import time
@@ -68,7 +68,7 @@ class RunPages:
 def require_run(asked: AskedOwner, run_id: str) -> bytes:
     """Return the key of the session's run. Raises `Problem`: 404 if there is none, 410 if it went.
 
-    A finished run is there for 30 days, also if its session was archived; it is gone for 14 more.
+    A finished run is kept for 30 days, also if its session was archived; a 410 follows for 14 days.
     """
     session = asked.question.key
     key = run_key(*session, run_id)
@@ -111,7 +111,7 @@ def _checkpoint_document(checkpoint: Checkpoint) -> dict[str, Any]:
 
 RowT = TypeVar("RowT")
 _SLICE = 50  # rows that are read before other requests have their turn
-_KIND_BYTES = 2  # that follow the parent's key in the key of a child, and say what it is
+_KIND_BYTES = 2  # that follow the parent's key in a child's key, and name the kind of child
 
 
 def require_parent(asked: AskedOwner, run_id: str | None) -> bytes:
@@ -127,9 +127,9 @@ async def read_children(
 ) -> list[RowT]:
     """Return the rows of these classes that belong to the row under the key `parent`, in any order.
 
-    `key_of` makes their keys of the parent's and a name, as `step_key` does. No other row is read:
-    the turns of a session may be large. Others have their turn meanwhile, so a row may be newer
-    than one before it.
+    `key_of` makes a child's key from the parent's and a name, as `step_key` does. No other row is
+    read: the turns of a session may be large. Other requests have their turn meanwhile, so a row
+    may be newer than one before it.
     """
     found: list[RowT] = []
     kind = key_of(parent, "")[: len(parent) + _KIND_BYTES]
@@ -143,13 +143,13 @@ async def read_children(
     return found
 
 
-# The control API's pages of artifacts: what a run, or a session, has stored elsewhere.
+# The control API's pages of artifacts: data that a run, or a session, has stored elsewhere.
 #
 #     GET /v1/sessions/{session_id}/artifacts                   those outside of runs
 #     GET /v1/sessions/{session_id}/runs/{run_id}/artifacts     a run's
 #
-# They say what is known of an artifact, and where its body is. They are there as long as their
-# run, or as their session.
+# They show an artifact's metadata, and where its body is. They are kept as long as their run, or
+# their session.
 
 
 class ArtifactPages:
@@ -189,10 +189,10 @@ def artifact_document(row: ArtifactState) -> dict[str, Any]:
 #     GET /v1/sessions/{session_id}/runs/{run_id}/tool-calls/{idem_key}   one, with its result
 #     GET /v1/sessions/{session_id}/tool-calls[/{idem_key}]               those outside of runs
 #
-# They are there as long as their run, or as their session.
+# They are kept as long as their run, or their session.
 
 
-# What only a call that runs has, and what only one that ended has.
+# The fields of running calls only, and those of ended calls only.
 _OF_RUNNING = ("limit_ms", "reservation")
 _OF_ENDED = ("resolved_by", "artifact_id")
 
@@ -234,7 +234,7 @@ class CallPages:
 def call_head(row: CallRow, state: PartitionState) -> dict[str, Any]:
     """Return the JSON document of a call without its result. Times are ms of log time.
 
-    What a call in its state does not have is null.
+    Fields that a call does not have in its state are null.
     """
     names = ("run_id", "session_id", "step_id", "tool_name", "idem_key", "try_number", "side_effect", "queryable")
     document: dict[str, Any] = {
@@ -266,7 +266,7 @@ def call_document(row: CallRow, state: PartitionState) -> dict[str, Any]:
 #     GET /v1/sessions/{session_id}/runs/{run_id}/steps          all, without their content
 #     GET /v1/sessions/{session_id}/runs/{run_id}/steps/{name}   one, with its input and output
 #
-# Both are there as long as their run.
+# Both are kept as long as their run.
 
 
 class StepPages:
@@ -320,9 +320,9 @@ def step_document(row: StepRow) -> dict[str, Any]:
     return {**step_head(row), "input_json": row.input_json, "output_json": row.output_json}
 
 
-# The control API's page of a session's execution: what it is at, apart from content and turns.
+# The control API's page of a session's execution, without content and turns.
 #
-# GET /v1/sessions/{session_id}/execution open runs, their steps and tool calls, in short
+#     GET /v1/sessions/{session_id}/execution     open runs, their steps and tool calls, in short
 
 
 class ExecutionPage:
@@ -364,12 +364,12 @@ async def _read_calls(state: PartitionState, parent: bytes) -> list[dict[str, An
     return [call_head(row, state) for row in rows]
 
 
-# The control API's page of a task: a run that is asked for by its id alone.
+# The control API's page of a task: a run that a request names by its id alone.
 #
 #     GET /v1/tasks/{task_id}?seen=<version>&wait_ms=<ms>
 #
-# The id tells the partition, whose owner knows the session. With `seen` the answer waits until the
-# task is no longer as the caller saw it.
+# The id contains the partition, whose owner knows the session. With `seen` the answer waits until
+# the task has changed since the caller saw it.
 
 
 class TaskPages:
@@ -381,8 +381,8 @@ class TaskPages:
     async def task(self, request: Request) -> Response:
         """Answer `GET /v1/tasks/{task_id}` with `run_document`, and the task's `version`.
 
-        A finished task is there for 30 days. With `seen`, waits up to `wait_ms` while that is still
-        the version. Raises `Problem`: 404 if the tenant has no such task, 410 if it vanished.
+        A finished task is kept for 30 days. With `seen`, waits up to `wait_ms` while `seen` is the
+        current version. Raises `Problem`: 404 if the tenant has no such task, 410 if it vanished.
         """
         task_id, seen = request.match_info["task_id"].lower(), request.query.get("seen")
         deadline_s: float | None = None
@@ -404,5 +404,5 @@ async def _has_moved_on(asked: AskedOwner, timeout_s: float) -> bool:
 
 
 def task_version(row: RunState | FinishedRun) -> str:
-    """Return what differs whenever an event or a clock has changed a task."""
+    """Return a version that differs whenever an event or a clock has changed a task."""
     return f"{row.run_seq}.{row.state}"

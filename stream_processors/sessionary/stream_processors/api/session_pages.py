@@ -1,4 +1,4 @@
-"""Pages of what a session has: its agents, and the last turns of its conversation."""
+"""Pages of a session's agents, and of the last turns of its conversation."""
 
 import asyncio
 from typing import Any, Final
@@ -54,7 +54,7 @@ def _parse_last(text: str | None) -> int:
 
 
 async def _read_turns(state: PartitionState, session: bytes, turns: int, last: int) -> list[MessageState]:
-    """Return the rows of the `last` turns up to `turns`; without one that a later turn took."""
+    """Return the rows of the `last` turns up to `turns`, without those that a later turn took."""
     found: list[MessageState] = []
     for n, turn in enumerate(range(max(turns - last, 0) + 1, turns + 1)):
         if n and n % _SLICE == 0:

@@ -1,4 +1,4 @@
-"""One cheap question about many sessions: which of them differ from what a client knows of them?
+"""One cheap question about many sessions: which of them differ from a client's knowledge?
 
     POST /v1/sessions/poll     bearer token → tenant
 
@@ -28,12 +28,12 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
-# What became of the record that a request waits for, as far as it is still known; pure.
+# The verdict on the record for which a request waits, as far as it is still known; pure.
 #
-# The session's row knows its last rejections and each producer's last events. So every worker gives
-# these answers, whichever worker judged the record. What a row does not know (a repetition, a
-# heartbeat, older events, a rejection without a session), the worker that judged the record still
-# knows for a while.
+# The session's row has its last rejections and each producer's last events. So every worker gives
+# these answers, whichever worker judged the record. The worker that judged a record remembers, for
+# a while, verdicts that no row has: on a repetition, a heartbeat, older events, or a rejection
+# without a session.
 
 
 _Judgement = tuple[str, str | None]  # outcome, and the reason of a rejection
@@ -47,8 +47,8 @@ def verdict_document(
     """Return the verdict on the session's record at `offset`, as `/openapi.json` describes it.
 
     Without a row there is no such session, or it is archived. `applied` is said only of an event
-    that was applied, or of a repetition of one. What neither the row nor this worker knows is
-    `not_kept`.
+    that was applied, or of a repetition of one. `not_kept`: neither the row nor this worker knows
+    the verdict.
     """
     found = None if row is None else _row_judgement(row, offset)
     outcome, reason = found or _recent_judgement(recent.find(offset, key), row)
@@ -60,7 +60,7 @@ def _row_judgement(row: SessionState, offset: int) -> _Judgement | None:
     for rejection in rejections:
         if rejection.offset == offset:
             return "rejected", rejection.reason
-    # What was judged by its number is applied or in `rejections`, until others push it out.
+    # An event judged by its number is applied, or in `rejections` until others push it out.
     is_rejection_kept = len(rejections) < REJECTIONS_KEPT or rejections[0].offset < offset
     if is_rejection_kept and any(offset in last_offsets(ledger) for ledger in row.producers):
         return _APPLIED
@@ -76,8 +76,8 @@ def _recent_judgement(found: RecordVerdict | None, row: SessionState | None) -> 
         return _APPLIED
     if not found.duplicate_of or row is None:
         return _NOT_KEPT
-    # The verdict on a repetition is that on the original. Every rejection that leaves a repetition
-    # is in the row, until others push it out.
+    # A repetition has the verdict on the original. Every rejection that leaves a repetition is in
+    # the row, until others push it out.
     reason = next((rejection.reason for rejection in row.rejections if rejection.event_id == found.duplicate_of), None)
     if reason is not None:
         return "rejected", reason
@@ -91,7 +91,7 @@ _SAID_MAX = 128
 
 
 class SessionQuestion(NamedTuple):
-    """What a client knows of one session, validated."""
+    """A client's knowledge of one session, validated."""
 
     key: SessionKey
     partition: int  # the session's
@@ -189,8 +189,8 @@ class SessionPolls:
 def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
     """Return the tenant of a request's token.
 
-    Raises `Problem`: 401 without a known token; 403 if its caller is no reader, or if it is of
-    another tenant than the client says, in `said`, which may be None.
+    Raises `Problem`: 401 without a known token; 403 if its caller is no reader, or is of another
+    tenant than the client's, in `said`, which may be None.
     """
     caller = tokens.require_role(request.headers.get("Authorization"), "reader")
     assert caller.tenant is not None  # a reader has one
@@ -201,9 +201,9 @@ def require_tenant(tokens: TokenStore, request: Request, said: Any) -> str:
 
 
 def tenant_of_operator(caller: Caller, said: str | None) -> str | None:
-    """Return the tenant that an operator's request is about; None if neither names one.
+    """Return the tenant of an operator's request; None if neither token nor request names one.
 
-    Raises `Problem` 403 if it names another one than the operator's.
+    Raises `Problem` 403 if the request names another tenant than the operator's.
     """
     if caller.tenant is not None and said not in (None, caller.tenant):
         detail = f"the token is for {caller.tenant}, the client says {f'{said}'[:_SAID_MAX]}"
@@ -245,7 +245,7 @@ async def _find_differences(owner: PartitionOwner, asked: Sequence[SessionQuesti
 
 
 def find_difference(owner: PartitionOwner, question: SessionQuestion) -> dict[str, Any] | None:
-    """Return what a client does not know of its session, as `/openapi.json` describes it, or None.
+    """Return the news of a session for its client, as `/openapi.json` describes them, or None.
 
     `state` is null if the tenant has no such session. The verdict on the event at `after` is given
     only if the session does not exist, or is archived; it is null if that event is not judged yet.

@@ -50,7 +50,7 @@ class SessionQuestions:
         self._others = others
 
     async def ask_owner(self, request: Request) -> AskedOwner | Response:
-        """Return what is asked, and whom; or the answer of another worker that owns the partition.
+        """Return the question and the owner, or the answer of another worker that is the owner.
 
         Waits up to `wait_ms` until the record at `after` is folded. Raises `Problem`.
         """
@@ -58,9 +58,9 @@ class SessionQuestions:
         return await self._ask(request, question)
 
     async def ask_to_follow(self, request: Request, pass_on: PassOn) -> AskedOwner | StreamResponse:
-        """Return what `ask_owner` does, and nothing to give a verdict on.
+        """Return what `ask_owner` returns, without a record for a verdict.
 
-        A header `Last-Event-ID` goes before `after`. `pass_on` answers for another worker's
+        A header `Last-Event-ID` overrides `after`. `pass_on` answers for another worker's
         partition.
         """
         question = self._parse_question(request, request.headers.get("Last-Event-ID"))
@@ -71,7 +71,7 @@ class SessionQuestions:
         return AskedOwner(question._replace(after=None), owner)
 
     async def ask_task(self, request: Request, task_id: str) -> AskedOwner | Response:
-        """Return what `ask_owner` does, for the session of a task that is named by its id alone.
+        """Return what `ask_owner` returns, for the session of a task named by its id alone.
 
         Raises `Problem`: 404 if the partition has no such task of the caller's tenant, 410 if the
         task has vanished.
@@ -151,7 +151,7 @@ def require_session(asked: AskedOwner) -> SessionState:
 
 
 def log_document(asked: AskedOwner) -> dict[str, Any]:
-    """Return what every answer about a session says of the log.
+    """Return the part about the log of every answer about a session.
 
     The verdict on the record at `after`, None if the request had none; the position that the state
     includes; the version of the rules in force there, and whether they have quotas.
@@ -171,7 +171,7 @@ def log_document(asked: AskedOwner) -> dict[str, Any]:
     }
 
 
-# The JSON document of a session: what its page answers, and what its followers get.
+# The JSON document of a session, for its page and its followers.
 
 
 def session_document(row: SessionState, asked: AskedOwner) -> dict[str, Any]:

@@ -44,12 +44,12 @@ from sessionary.stream_processors.runtime.assignment import Assignment
 from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings
 
-# What is kept of callers who ask for ids that their tenant does not have.
+# Counts of callers who ask for ids that their tenant does not have.
 #
-# An id that does not exist and one of another tenant have the same answer. Who tries many is seen
-# here: one log line and one audit record a minute for each principal and worker, with the number
-# of such requests. The record is written by one of the worker's open partitions, whichever was
-# asked.
+# An id that does not exist and an id of another tenant have the same answer. A caller who tries
+# many ids shows here: one log line and one audit record a minute for each principal and worker,
+# with the number of such requests. One of the worker's open partitions writes the record, whichever
+# partition the requests were for.
 
 
 _log = role_logger(__name__)
@@ -73,7 +73,7 @@ class UnknownIds:
     def note(self, authorization: str | None, problem: Problem) -> None:
         """Take a request's problem, and its `Authorization` header.
 
-        Nothing happens unless it is about the unknown or foreign id of a session, or of a part.
+        Only a problem about the unknown or foreign id of a session, or of a part, is counted.
         """
         is_unknown = problem.status == 404 and problem.reason.startswith("unknown_")
         if not (is_unknown or problem.reason == _WRONG_TENANT) or problem.reason == _NO_ID_OF_TENANT:
@@ -101,7 +101,7 @@ class UnknownIds:
         self._audit(Access(caller.tenant or "", principal, problem.reason, text))
 
     def _audit(self, access: Access) -> None:
-        """Leave a record to the first partition that is open; if none is, the log line is all."""
+        """Give a record to the first open partition; without one, only the log line is written."""
         for owner in self._assignment.owners.values():
             if owner.is_readable:
                 owner.accesses.append(access)
@@ -109,14 +109,14 @@ class UnknownIds:
 
 
 class ControlApi:
-    """Answers the requests of one worker; `polls` and `lists` answer those for many sessions,
-    `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and what belongs to them,
-    `tasks` those for tasks, `messages` those for conversations, `agents` those for agents,
-    `following` those of followers. `unknown_ids` is notified of every problem.
+    """Answers the requests of one worker. `polls` and `lists` answer those for many sessions;
+    `runs`, `steps`, `calls`, `artifacts` and `execution` those for runs and their parts; `tasks`
+    those for tasks; `messages` those for conversations; `agents` those for agents; `following`
+    those of followers. `unknown_ids` is notified of every problem.
 
     `alive` returns False once the worker is ending. `stalled` returns the open partitions that have
-    stood still for long although their log goes on. `hung` returns which part of the worker hangs,
-    so that only a new process helps; None: none does.
+    stood still for long although their log grows. `hung` returns which part of the worker hangs, so
+    that only a new process helps; None: none does.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Which caller the token of a request stands for. Pure."""
+"""The caller of a request, by its token. Pure."""
 
 import hashlib
 import hmac
@@ -16,7 +16,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 class KnownTokens:
     """Callers by the SHA-256 digest of their token. Immutable.
 
-    The time of a look-up tells nothing about known tokens, and does not grow with their number.
+    The time of a look-up reveals nothing about known tokens, and does not grow with their number.
     """
 
     def __init__(self, tokens: Mapping[str, Caller]) -> None:
@@ -28,7 +28,7 @@ class KnownTokens:
         return len(self._callers)
 
     def find_caller(self, authorization: str) -> Caller | None:
-        """Return whose bearer token an `Authorization` header has; None if it has no known one.
+        """Return the caller of an `Authorization` header's bearer token; None without a known one.
 
         A header's bytes that are not UTF-8 are surrogates, as aiohttp decodes them.
         """

@@ -151,7 +151,7 @@ class TransactionWriter:
     def fence_former_owner(self) -> None:
         """Fence the partition's former producer and end its open transaction. Raises `Lost`.
 
-        Raises `Lost` too if the owner is no longer wanted: another worker's may be the rightful one.
+        Raises it too if the owner is no longer wanted: another worker's may be the rightful one.
         """
         if not self._wanted():
             raise Lost(f"partition {self._partition}: no longer wanted")

@@ -2,7 +2,7 @@
 
     partitions        partitions' states, a new start for a halted one, decisions
     rules             the rules in force, and newer ones' activation
-    session_events    what operators do with sessions, as events: pause, cancel, claim, move …
+    session_events    operators' actions on sessions, as events: pause, cancel, claim, move …
 
 A worker answers for itself, and asks the other workers of its group.
 """

@@ -3,11 +3,11 @@
     GET  /v1/partitions                          all partitions of the group
     POST /v1/partitions/{partition}/retry        open a halted partition again
     POST /v1/partitions/{partition}/accept-gap   give up events that were deleted unread
-    POST /v1/partitions/{partition}/accept-truncation   go on in a log that lost folded records
+    POST /v1/partitions/{partition}/accept-truncation   continue in a log that lost folded records
     POST /v1/partitions/{partition}/skip         do not fold a record at which it is halted
     POST /v1/partitions/{partition}/repair-clock set a clock that leapt to the broker's time
 
-All need the role operator. What is decided by the last four, and by whom, is in the audit trail. A
+All need the role operator. Decisions by the last four, and who made them, are in the audit trail. A
 worker answers for its own partitions and asks the other owners.
 """
 
@@ -40,7 +40,7 @@ _log = role_logger(__name__)
 _OPEN_S = 5.0
 _AHEAD_S_MIN = 1.0  # of an open partition's clock that is worth a repair
 REASON_CHARS_MAX = 1_000
-# What is not known of a partition is null.
+# Values of a partition that are not known are null.
 _UNKNOWN: Mapping[str, Any] = dict.fromkeys(
     (
         "partition",

@@ -36,7 +36,7 @@ from sessionary.stream_processors.runtime.partition_owner import PartitionOwner
 from sessionary.stream_processors.settings import ProcessorSettings, quotas_group
 from sessionary.stream_processors.store.stores import free_bytes
 
-# What a worker tells of itself: release, build of the rules, clock, and the room on its disk.
+# The facts that a worker reports: release, build of the rules, clock, and the room on its disk.
 
 
 def _installed_release() -> str | None:
@@ -75,7 +75,7 @@ _TIMEOUT_S: Final = 3.0
 def count_quota_workers(settings: KafkaSettings) -> int:
     """Return the number of members. One that was killed counts until its session timeout.
 
-    Blocks for up to 4 s. Raises `Lost` if Kafka does not tell.
+    Blocks for up to 4 s. Raises `Lost` if Kafka does not answer.
     """
     group = quotas_group(settings.topic_prefix)
     connection = AdminConnection(settings)
@@ -104,7 +104,7 @@ _WORKER_FIELDS = (
 
 
 class _Listing(NamedTuple):
-    """What the workers answer; a document per partition, and one per worker.
+    """The workers' answers: a document per partition, and one per worker.
 
     `quota_workers`: how many workers of the role quotas run; None if that is not known.
     """
@@ -122,7 +122,7 @@ class _Listing(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """What a request asks for."""
+    """The rules and settings that a request asks for."""
 
     version: int
     finished_run_days: int | None  # None: as it is in each partition
@@ -138,7 +138,7 @@ class _Wanted(NamedTuple):
         return bool(self.quotas or self.session_quotas or self.token_quotas)
 
     def begun_in(self, position: Position) -> RulesRequest:
-        """Return what the owner of a partition at `position` is asked for."""
+        """Return the request to the owner of a partition at `position`."""
         decided = last_decided(position)
         days = self.finished_run_days or decided.finished_run_days
         quotas = decided.quotas if self.quotas is None else self.quotas
@@ -189,7 +189,7 @@ class RulesApi:
 
         Nothing is announced unless every worker of the group knows the rules and every partition is
         open; and quotas are turned on only if a worker of that role runs. Raises `Problem`: 409
-        then, 503 if the group may have changed, or Kafka does not tell of that role.
+        then, 503 if the group may have changed, or Kafka does not answer about that role.
         """
         caller = self._tokens.require_role(request.headers.get("Authorization"), "operator")
         wanted = await _parse_wanted(request, caller.principal)
@@ -258,7 +258,7 @@ class RulesApi:
         return _Listing(partitions, [worker])
 
     def _joined(self, own: _Listing, answers: Mapping[str, Any]) -> _Listing:
-        """Add what the other workers answered, and the partitions that no worker answers for."""
+        """Add the other workers' answers, and the partitions without an answer."""
         partitions, workers = dict(own.partitions), list(own.workers)
         for url, answer in answers.items():
             theirs = _documents(answer, "workers", _WORKER_FIELDS)
@@ -308,7 +308,7 @@ def _no_answer_text(answer: Any) -> str:
 
 
 async def _parse_wanted(request: Request, principal: str) -> _Wanted:
-    """Return what the body asks for. Raises `Problem`: 400 or, if the rules are unknown, 409."""
+    """Return the request in the body. Raises `Problem`: 400 or, if the rules are unknown, 409."""
     version = days = resume_ms = None
     quotas: dict[str, Any] = {}
     try:

@@ -13,11 +13,12 @@ topic, as any client does, waits until it is judged, and answers with the verdic
 applied, a problem of status 409 with the rejection's reason otherwise. Any other worker passes the
 request on.
 
-Each request is a producer of its own. Its id and those of its events follow from the header
-`Idempotency-Key`, the action, the principal and the session, so a request that is repeated with its
-key is the same event again: it is applied once, and has the same answer, from any worker. Its epoch
-is the row's. If another event raised the epoch meanwhile, the rejection (`stale_epoch`) is no
-answer: the event is sent again with the next number, at most `ATTEMPTS_MAX` times.
+Each request is a separate producer. The ids of the producer and its events follow from the header
+`Idempotency-Key`, the action, the principal and the session. So a request that is repeated with its
+key is the same event again: it is applied once, and has the same answer, from any worker. The
+event's epoch is the row's. If another event raised the epoch meanwhile, the rejection
+(`stale_epoch`) is no answer: the event is sent again with the next number, at most `ATTEMPTS_MAX`
+times.
 """
 
 import asyncio
@@ -162,10 +163,10 @@ class PersonsEvent(NamedTuple):
     """An event that a person asks for.
 
     Attributes:
-        action: Names the request, beside its key.
+        action: Names the request, with its key.
         principal: Who asks: the event's `actor`.
         make_payload: Returns the payload from the session's committed row; may raise `Problem`.
-        service_id: The service that the event is of.
+        service_id: The service of the event.
     """
 
     action: str
@@ -194,7 +195,7 @@ class _Attempt(NamedTuple):
 
 
 class SessionEvents:
-    """Sends the events that people ask one worker for."""
+    """Sends the events for which people ask one worker."""
 
     def __init__(
         self,
@@ -215,7 +216,7 @@ class SessionEvents:
         return self._tokens.require_role(request.headers.get("Authorization"), "operator")
 
     def find_session(self, request: Request, caller: Caller) -> SessionKey:
-        """Return the session of a request, of the caller's tenant, or of the one that it names.
+        """Return the session of a request, of the caller's tenant, or of the tenant it names.
 
         Raises `Problem`: 400, or 403 for another tenant than the caller's.
         """
