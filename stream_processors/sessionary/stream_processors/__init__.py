@@ -5,7 +5,7 @@ In the order in which a record passes:
     __main__     `python -m sessionary.stream_processors`: a worker, configured by the environment
     process      a worker as a process: its start, and the signals that end it
     worker       one worker: its parts, its tasks, its end
-    startup      what a process does before its worker joins the group
+    startup      the steps of a process before its worker joins the group
     faust_app    Faust's app: the group's member and the web server
     runtime/     Kafka around the core: assignment, fetching, transactions, ticks
     core/        the rules, pure: partitions, clocks and timers, verdicts, the audit trail
@@ -13,13 +13,13 @@ In the order in which a record passes:
     api/         the control API: committed state, health and operators' commands, over HTTP
     streams/     Faust agents of users in the same worker, and the table of sessions for them
     settings     a worker's settings, from `SESSIONARY_*`
-    access       who may call the control API: tokens, principals and roles
+    access       the callers of the control API: tokens, principals and roles
     metrics      a worker's Prometheus metrics
     errors       a worker's errors, by their consequence
-    rules_change    how a partition comes to other rules
-    record_spans    the spans of judged records, after their commit
+    rules_change  the change of a partition's rules
+    record_spans  the spans of judged records, after their commit
     quotas/      the role quotas: a worker of the same kind, which admits runs
-    security      what a worker's clients and its member prove themselves with
-    core_build    which core runs, Python or compiled, and how the interpreter was built
+    security     the credentials of the group's member, from those of a worker's clients
+    core_build   which core runs, Python or compiled, and how the interpreter was built
     worker_gauges  the gauges of a worker: lag, rows, memory, open transactions
 """

@@ -1,4 +1,4 @@
-"""Who may call the control API: what a token stands for, and the form in which tokens are given.
+"""The callers of the control API: their tokens, and the form in which tokens are given.
 
 A JSON object maps each token to the name of a tenant, or to an object:
 
@@ -21,7 +21,7 @@ Role = Literal["reader", "operator"]
 
 _ERRORS_MAX: Final = 5
 _FORM: Final = "must be a JSON object {token: tenant} or {token: {tenant, principal, roles}}"
-# What a field must be. The words of pydantic's own errors would not help, and may name a key.
+# The rule for each field. The words of pydantic's own errors would not help, and may name a key.
 _FIELDS: Final = {
     "tenant": f"tenant must be null, or 1 to {NAME_LENGTH_MAX} letters, digits, '.', '_' or '-', "
     "a letter or digit first",
@@ -43,7 +43,7 @@ def _check_printable(text: str) -> str:
 
 
 class Caller(BaseModel):
-    """What a token stands for: who calls, for which tenant, in which roles.
+    """The caller that a token stands for: its name, its tenant and its roles.
 
     A `reader` reads the sessions of its tenant. An `operator` runs commands on the whole pipeline,
     and needs no tenant. `principal` is the caller's name in logs, by default the tenant's.
@@ -70,9 +70,9 @@ class Caller(BaseModel):
 
 
 def parse_tokens(source: object) -> dict[str, Caller]:
-    """Return the callers by token, from JSON text or from what such text holds.
+    """Return the callers by token, from JSON text or from its decoded value.
 
-    Raises `ValueError` that names wrong tokens by their place, from 1; it does not repeat them.
+    Raises `ValueError` that names wrong tokens by their place, from 1, without repeating them.
     """
     found = _parse_json(source) if isinstance(source, str | bytes) else source
     if not isinstance(found, Mapping):

@@ -23,11 +23,11 @@ def core_build() -> CoreBuild:
 
 
 def interpreter_build() -> str:
-    """Return with which of the two optimisations that CPython's documents advise it was built.
+    """Return with which of the two optimisations advised by CPython the interpreter was built.
 
     PGO is profile-guided optimisation, LTO optimisation while linking. Debian and Ubuntu build
     with both, but do not pass them to `configure`: their interpreters are known by an install
-    scheme of their own, `deb_system`.
+    scheme named `deb_system`.
     """
     if "deb_system" in sysconfig.get_scheme_names():
         return "PGO and LTO"

@@ -4,8 +4,8 @@ SessionaryError
 ├── ProcessorFault
 │   ├── Aborted          the transaction was undone: fold the same records again
 │   ├── Lost             the producer is fenced or broken: open the partition again
-│   ├── Halted(reason)   this partition stops until the cause is removed, the others go on
-│   └── ProcessorFailed  the process cannot go on
+│   ├── Halted(reason)   this partition stops until the cause is removed, the others continue
+│   └── ProcessorFailed  the process cannot continue
 └── TableFault
     ├── NotLocal(key, partition)   the session is another worker's, or its partition is not open yet
     └── ReadOnly                   the table of sessions cannot be written
@@ -41,16 +41,16 @@ class Aborted(ProcessorFault):
 
 
 class Lost(ProcessorFault):
-    """A partition's producer or reader cannot go on."""
+    """A partition's producer or reader cannot continue."""
 
 
 class Halted(ProcessorFault):
     """A partition stops; `reason` says why, `detail` what happened where, and what to do.
 
-    It is opened again now and then, in case the cause is gone; most causes need an operator.
-    `clears_in_s`: seconds until the cause is gone by itself; None if that is not known. `offset` is
-    that of the record that cannot be folded, if it is one: an operator may skip it. `key` is that
-    record's.
+    The partition is opened again now and then, in case the cause is gone; most causes need an
+    operator. `clears_in_s`: seconds until the cause is gone by itself; None if unknown. `offset`
+    and `key` are those of the record that cannot be folded, if a record is the cause: an operator
+    may skip this record.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Halted(ProcessorFault):
         self.key = key
 
 
-# What may come up while a record is folded without being its fault: a store or the machine fails.
+# Errors while a record is folded that are not its fault: a store or the machine fails.
 EXPECTED_ERRORS: Final = (ProcessorFault, Unavailable, OSError, MemoryError)
 
 
@@ -84,7 +84,7 @@ def describe_exception(error: Exception) -> str:
 
 
 def judge_failed(where: str, error: Exception, offset: int | None = None, key: bytes | None = None) -> Halted:
-    """Return the halt that an unexpected exception of the fold leads to.
+    """Return the halt after an unexpected exception of the fold.
 
     `where` names partition and offset; `offset` and `key` are the record's, if one caused it.
     """
@@ -102,7 +102,7 @@ class TableFault(SessionaryError):
 class NotLocal(TableFault):
     """A session's partition is not open on this worker, so it is not known whether it exists.
 
-    It is no `KeyError`: `get` of such a key must not answer that there is no such session.
+    This is no `KeyError`: `get` of such a key must not answer that there is no such session.
     """
 
     def __init__(self, key: object, partition: int, open_partitions: Iterable[int]) -> None:

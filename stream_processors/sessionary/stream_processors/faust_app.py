@@ -43,10 +43,11 @@ _ANSWER_S = 5.0
 
 
 class PatientRecovery(Recovery):
-    """Faust's recovery after an assignment: with no table, it looks where each stream goes on.
+    """Faust's recovery after an assignment: with no table, it finds where each stream continues.
 
-    Faust's own ends for good, without a word, if that takes longer than a request may, as it does
-    while a broker is away. Then the app's start, or streams after a later rebalance, wait for ever.
+    Faust's own recovery ends for good, without a word, if this takes longer than a request may, as
+    it does while a broker is away. Then the app's start, or streams after a later rebalance, wait
+    for ever.
     """
 
     logger = FAUST_LOG
@@ -72,7 +73,7 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
     """Return an app that can join the group and serve pages; it has no transport, topic or page.
 
     Faust writes its own files to the folder `datadir`. Raises `SettingsError` for a certificate
-    that cannot be read, and for what the group's member cannot be secured with.
+    that cannot be read, and for a security setting that the group's member cannot follow.
     """
     app = faust.App(
         settings.group_id,
@@ -91,7 +92,7 @@ def make_faust_app(settings: ProcessorSettings, datadir: str) -> faust.App:
         consumer_auto_offset_reset="earliest",
         # Only this mode calls the hook of a rebalance. Faust's own transactions are not used.
         processing_guarantee="exactly_once",
-        # Keeps Faust's assignor, which tells every worker the others' URLs. There is no table.
+        # Keeps Faust's assignor, which sends every worker the others' URLs. There is no table.
         table_standby_replicas=1,
         PartitionAssignor=Assignor,
         TableManager=PatientTables,

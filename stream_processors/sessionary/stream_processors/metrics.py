@@ -1,8 +1,8 @@
 """A processor's Prometheus metrics.
 
-`HELP` lists every metric with the sentence that explains it and names its unit. What a worker knows
-anyway is read when the metrics are (`SCRAPED`), so that it costs the work nothing, and so that the
-series of a partition vanish with it. `self_metrics/` reads it.
+`HELP` lists every metric with the sentence that explains it and names its unit. Values that a
+worker has anyway are read at each scrape (`SCRAPED`), so that they cost the work nothing, and so
+that the series of a partition vanish with the partition. `self_metrics/` reads them.
 """
 
 import time
@@ -151,7 +151,7 @@ HELP: Final[Mapping[MetricName, str]] = {
     "the limit, or used_up. A tenant has one for runs and one for sessions, if these ask, until its window ends.",
 }
 
-# The gauges that are read when the metrics are, each with its label; None: it has one series.
+# The gauges that are read at each scrape, each with its label; None: it has one series.
 SCRAPED: Final[Mapping[MetricName, str | None]] = {
     "sessionary_processor_lag_records": "partition",
     "sessionary_processor_lag_seconds": "partition",
@@ -190,7 +190,7 @@ _CLASS_OF_TAG = {tag: data_class for data_class in get_args(DataClass) for tag i
 
 
 class CommitCosts(NamedTuple):
-    """What an acknowledged transaction cost. `work_s` is processor time, with that of its fold."""
+    """The costs of an acknowledged transaction. `work_s` is processor time, its fold included."""
 
     elapsed_s: float
     work_s: float = 0.0
@@ -250,7 +250,7 @@ class _ScrapedGauges(Collector):
 
 
 class Metrics:
-    """One worker's metrics, in a registry of its own."""
+    """One worker's metrics, in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -287,7 +287,7 @@ class Metrics:
         self.registry.register(self._scraped)
 
     def read_at_scrape(self, name: MetricName, read: ReadGauge) -> None:
-        """Let `read`, which must not block, read a gauge of `SCRAPED` whenever the metrics are."""
+        """Let `read`, which must not block, read a gauge of `SCRAPED` at each scrape."""
         self._scraped.readers[name] = read
 
     def count_outcome(self, outcome: BatchResult, costs: CommitCosts) -> None:

@@ -19,16 +19,15 @@ from sessionary.stream_processors.worker import Processor
 
 # Ends the process if one of its parts hangs, so that other workers get its partitions.
 #
-# The group's heartbeats are sent by a thread of their own. They go on if the event loop or the
-# fetching hangs: the group would leave the partitions where they are, for ever. A client of
-# librdkafka may hang in any call (librdkafka issue 5476), also while it holds the interpreter's
-# lock.
+# A separate thread sends the group's heartbeats. They continue if the event loop or the fetching
+# hangs: the group would leave the partitions where they are, for ever. A client of librdkafka may
+# hang in any call (librdkafka issue 5476), also while it holds the interpreter's lock.
 
 
 _log = role_logger(__name__)
 HUNG_S: Final = 30.0  # no turn of a part takes nearly as long
 # The lock of the interpreter is not given back: the heartbeats stop too, and the group gives the
-# partitions to others. A process that was stopped for longer ends when it goes on.
+# partitions to others. A process that was stopped for longer ends when it resumes.
 LOCKED_S: Final = 300.0
 _LOOK_S = 1.0
 _STEP_S_MAX = 2.0
@@ -60,7 +59,7 @@ class HangDetector:
         self._looked_s: float | None = None
 
     def observe(self, turned_s: Mapping[str, float], now_s: float) -> Hung | None:
-        """Return what hangs, once a part does. With it others may have stopped, a moment later.
+        """Return the parts that hang, or None. Others may have stopped a moment after the first.
 
         `turned_s`: when each part last turned; all times are monotonic.
         """
@@ -84,7 +83,7 @@ class HangDetector:
 
 
 class HangWatch:
-    """Looks each second, in a thread, if a part hangs.
+    """Checks each second, in a thread, if a part hangs.
 
     Then it writes the stacks of all threads to stderr, and ends the process with exit code 70. If
     the interpreter's lock is held for five minutes, which stops this thread too, CPython does the
@@ -104,7 +103,7 @@ class HangWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._done.set()
         self._thread.join(2 * _LOOK_S)
         faulthandler.cancel_dump_traceback_later()
@@ -150,11 +149,11 @@ async def _run_until_signal(settings: ProcessorSettings, folder: str, job: Job |
 def run_processor(settings: ProcessorSettings, job: Job | None = None, role: str = "processor") -> None:
     """Run a worker until SIGTERM or SIGINT, then end gracefully. Blocks; call in the main thread.
 
-    `job`: what is done with partitions; default: `processor_job`. `role` is its name in the log.
+    `job`: the work on partitions; default: `processor_job`. `role` is its name in the log.
 
     Raises `SettingsError` if a topic is missing or has another number of partitions than the
-    settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot go
-    on.
+    settings say, or if the token file cannot be used, and `ProcessorFailed` if the worker cannot
+    continue.
     """
     configure_role_logs(role, settings.instance)
     writer_schemas()  # made once; the threads of the first recoveries would each make them

@@ -29,8 +29,8 @@ class RecordSpans:
     ) -> None:
         """Make a span for each sampled record of a committed batch.
 
-        It is a child of the sender's span, and lasts from when the batch began to when its
-        transaction was acknowledged (µs since the epoch). Reads the records' headers.
+        Each span is a child of the sender's span, and lasts from the batch's beginning to the
+        acknowledgement of its transaction (µs since the epoch). Reads the records' headers.
         """
         judged_offsets = set(judged.offsets)
         for record in records:

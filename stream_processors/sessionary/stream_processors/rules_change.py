@@ -3,7 +3,7 @@
     announce    the owner writes to the changelog which rules are to begin, and who decided it
     begin       a record of the log, sent like a tick until the position has them in force
 
-A new owner finds the announcement in the position and goes on with the second step.
+A new owner finds the announcement in the position and continues with the second step.
 """
 
 from typing import NamedTuple
@@ -43,9 +43,9 @@ def _replaces(found: RuleSet, wanted: RuleSet) -> bool:
 def due_request(request: RulesRequest | None, position: Position) -> RulesRequest | None:
     """Return the request if its rules can be announced at `position`, else None.
 
-    While the timers of a record are written in parts, they cannot: a replay, which may cut them
-    otherwise, could not tell the announcement's place among them. In an empty partition they cannot
-    either: there is no time yet that the audit record could have. Others that are announced begin
+    While the timers of a record are written in parts, rules cannot be announced: a replay, which
+    may cut the timers otherwise, could not find the announcement's place among them. Nor can they
+    in an empty partition: there is no time yet for the audit record. Other announced rules begin
     first.
     """
     if request is None or is_decided(position, request.rules) or position.announced is not None:
@@ -61,14 +61,14 @@ def needs_tick(request: RulesRequest | None, position: Position) -> bool:
 def begin_new_partition(position: Position, rules: RuleSet) -> Position:
     """Return where a partition begins by `rules`; its position if it has begun.
 
-    `position` is that of its changelog. A new partition has none there, until a transaction is
-    committed. `rules`: the newest that every worker of the group knows.
+    `position` is read from the changelog. A new partition has no position there until a transaction
+    is committed. `rules`: the newest that every worker of the group knows.
     """
     return position._replace(rules=rules) if is_new(position) else position
 
 
 def is_new(position: Position) -> bool:
-    """Return whether nothing says by which rules a partition is judged: no record of it was."""
+    """Return whether no record of a partition was judged yet, so that no rules are set."""
     return position == Position(0, 0, 0, 0, 0)
 
 

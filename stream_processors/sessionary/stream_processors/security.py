@@ -1,7 +1,7 @@
 """The group member's TLS and SASL in Faust's terms, from the settings that librdkafka gets.
 
-The member is aiokafka's, which knows no setting of librdkafka. One that secures a connection and
-cannot be translated is an error: the member must not connect less safely than its fellows.
+The member is aiokafka's, which knows no setting of librdkafka. A setting that secures a connection
+and cannot be translated is an error: the member must not connect less safely than its fellows.
 """
 
 import base64
@@ -36,7 +36,7 @@ _PREFIX: Final = "sasl.oauthbearer."
 _TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _RENEWED_AT: Final = 0.8  # of a token's life, as librdkafka renews
-_LIFE_S: Final = 300.0  # if a token does not tell when it expires
+_LIFE_S: Final = 300.0  # if a token does not say when it expires
 _ALIASES: Final = {"client.credentials.client.id": "client.id", "client.credentials.client.secret": "client.secret"}
 _OF_OIDC: Final = frozenset(
     (
@@ -154,7 +154,7 @@ def _encode_part(part: Mapping[str, object]) -> str:
 
 
 def _expiry_s(token: str) -> float | None:
-    """Return when a JWT expires; None for another token, or one that does not tell."""
+    """Return when a JWT expires; None for another token, or a JWT without an expiry."""
     try:
         part = token.split(".")[1]
         expiry = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["exp"]

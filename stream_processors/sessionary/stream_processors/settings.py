@@ -103,11 +103,11 @@ class ProcessorSettings(KafkaSettings):
         return f"{self.topic_prefix}.processor"
 
     def opening_config(self) -> dict[str, str | int | float | bool]:
-        """Return what the clients that open a partition have beside what all clients have.
+        """Return the settings of clients that open a partition, besides those of all clients.
 
-        A new client drops its connection to the bootstrap server once that has named the brokers,
-        and waits this long before it connects to one of them, which is the same server mostly: by
-        default 100 ms, less a random part. It doubles with each failure.
+        A new client drops its connection to the bootstrap server once the server has named the
+        brokers, and waits this long before it connects to one of them, which is mostly the same
+        server: by default 100 ms, less a random part. The wait doubles with each failure.
         """
         return {"reconnect.backoff.ms": 10}
 
@@ -134,7 +134,7 @@ class ProcessorSettings(KafkaSettings):
     def heartbeat_ms(self) -> int:
         """The interval of heartbeats: a third of the session time-out, but half a second at most.
 
-        By the answer to one a worker learns that the group rebalances.
+        The answer to a heartbeat notifies a worker that the group rebalances.
         """
         return min(_HEARTBEAT_MS_MAX, self.session_timeout_ms // 3)
 

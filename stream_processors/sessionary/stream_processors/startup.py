@@ -1,4 +1,4 @@
-"""What a process does before its worker joins the group: interpreter settings, topics.
+"""The steps of a process before its worker joins the group: interpreter settings, topics.
 
 A partition that opens looks at the topics once more if its rules may write more than the newest
 ones of this release.
@@ -27,7 +27,7 @@ from sessionary.stream_processors.settings import ProcessorSettings
 _log = role_logger(__name__)
 _PROBE_S = 5.0
 _REACH_S = 3.0  # the worker says within 5 s that the broker is away
-_SETTLE_S = 1.0  # a broker may tell of new topics and settings a moment after it has accepted them
+_SETTLE_S = 1.0  # a broker may report new topics and settings a moment after it has accepted them
 # Rows and records hold no cycles. Python's default, a collection per 700 new objects, cost an
 # eighth of the time.
 _GC_THRESHOLDS = (200_000, 20, 100)
@@ -86,9 +86,9 @@ def wait_for_topics(settings: ProcessorSettings, is_stopped: Callable[[], bool])
 def require_roomy_topics(settings: ProcessorSettings, partition: int, position: Position) -> None:
     """Raise `Halted` if a topic takes less than the rules of a partition may write, by name.
 
-    The rules are those in force and those announced. What the newest rules that this worker knows
-    write was checked at the start, so the broker is asked only if these write more. Blocks for up
-    to 10 s. Raises `Lost` without an answer.
+    The rules are those in force and those announced. The newest rules that this worker knows were
+    checked at the start, so the broker is asked only if these write more. Blocks for up to 10 s.
+    Raises `Lost` without an answer.
     """
     rules = [position.rules, *([position.announced.rules] if position.announced is not None else [])]
     checked = bytes_limits(newest_known())
@@ -137,7 +137,7 @@ def _describe_settings(admin: AdminClient, topics: Sequence[str]) -> dict[str, d
 
 
 def _setting_faults(spec: TopicSpec, found: Mapping[str, str | None]) -> list[str]:
-    """Return a sentence per required setting that is wrong; one that no broker reported is none."""
+    """Return a sentence per wrong required setting; one that no broker reported is not wrong."""
     return [
         f"topic {spec.name} has {name}={found[name]}, but needs {wanted}"
         for name, wanted in spec.wrong_settings(found).items()

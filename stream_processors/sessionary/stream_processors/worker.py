@@ -4,8 +4,8 @@ Faust is the worker's frame, the member of the group (with the assignment) and t
 carries no event and recovers no table: the fetcher hands batches to the owners of their partitions,
 and each owner writes its own transactions. Streams run only for the agents that a user brings.
 
-Stopping: the worker leaves its group, and goes on folding until other workers have its partitions;
-then the owners end, and Faust stops. A worker that fails, or has no other, folds no longer.
+Stopping: the worker leaves its group, and continues folding until other workers have its
+partitions. Then the owners end, and Faust stops. A worker that fails, or is alone, folds no longer.
 """
 
 import asyncio
@@ -60,10 +60,10 @@ from sessionary.stream_processors.worker_gauges import (
 )
 
 _log = role_logger(__name__)
-# A partition that is opened again is fetched from its position. What keeps a position for longer,
-# and opening does not mend, lies outside of this process, or takes a new one.
+# A partition that is opened again is fetched from its position. If the position still does not
+# move, the cause lies outside of this process, or needs a new process.
 STUCK_LIMITS = StuckLimits(reopen_s=30.0, give_up_s=90.0)
-READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log goes on
+READY_S = 15.0  # a worker is not ready while a partition has stood still for this long although its log grows
 _ENDS_EACH_S = 1.0  # a lag shows within two seconds
 _WATCH_EACH = 5  # turns
 _ENDS_S = 5.0  # an answer about the ends of the logs may take twice as long
@@ -83,9 +83,9 @@ class Processor:
     """One worker. Make it and run it on one event loop."""
 
     def __init__(self, settings: ProcessorSettings, folder: str, job: Job | None = None) -> None:
-        """`folder`: for Faust's files. `job`: what is done with partitions; default:
-        `processor_job`. Raises `SettingsError` if the token file or the Faust agents of the
-        settings cannot be used.
+        """`folder`: for Faust's files. `job`: the work on partitions; default: `processor_job`.
+
+        Raises `SettingsError` if the token file or the Faust agents of the settings cannot be used.
         """
         job = job or processor_job(settings)
         self._settings = settings
@@ -178,7 +178,7 @@ class Processor:
             tasks = [asyncio.create_task(duty()) for duty in duties]
             await self._wait_for_end(tasks)
             self._end_streams()
-            for task in tasks[1:]:  # ticks go on
+            for task in tasks[1:]:  # ticks continue
                 task.cancel()
             if self._failure is None:
                 await self._hand_over()
@@ -205,7 +205,7 @@ class Processor:
         consumer, opened = cast(MemberConsumer, self.app.consumer), await self.assignment.prepare_leaving()
         if opened:
             await consumer.commit_offsets(opened)
-        # Who has all partitions may be the only worker; then none would be taken.
+        # A worker with all partitions may be the only one; then none would be taken.
         if await consumer.leave_group() and len(self.assignment.owners) < self._settings.partitions:
             await self.assignment.wait_until_taken(_HAND_OVER_S)
 
@@ -353,7 +353,7 @@ class Processor:
         return self._fold_progress.stalled_partitions(time.monotonic(), READY_S)
 
     async def _look_into_log(self, partition: int, offset: int) -> LogProbe | None:
-        """Return what the log holds at an offset; None without an answer, to be asked again."""
+        """Return a probe of the log at an offset; None without an answer, to be asked again."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._executor, probe_log, self._settings, partition, offset)
@@ -381,7 +381,7 @@ class Processor:
 
 
 def _batch_tracer(settings: ProcessorSettings) -> TraceBatch:
-    """Return what traces committed batches. Raises `SettingsError` as `role_tracer` does."""
+    """Return the tracer of committed batches. Raises `SettingsError` as `role_tracer` does."""
     tracer = role_tracer("processor", settings.instance)
     if tracer is None:
         return lambda *_: None

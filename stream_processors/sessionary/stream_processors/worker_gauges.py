@@ -1,4 +1,4 @@
-"""The gauges that are read when a worker's metrics are. On the event loop; nothing blocks."""
+"""The gauges that are read at each scrape of a worker. On the event loop; nothing blocks."""
 
 import asyncio
 import time
@@ -21,12 +21,12 @@ from sessionary.stream_processors.runtime.ticker import Ticker
 from sessionary.stream_processors.store.packed_rows import LAYERS
 from sessionary.stream_processors.store.stores import PartitionStores, free_bytes
 
-# Tells which partitions of the events topic an open transaction of another producer holds up.
+# Reports the partitions of the events topic that another producer's open transaction holds up.
 #
 # Processors and sinks read committed records only. They stop at the last stable offset, where the
-# oldest open transaction begins, and go on once it is committed or aborted. No client and no
-# worker writes events in transactions, so what is open for seconds is a foreign producer's, or
-# abandoned.
+# oldest open transaction begins, and continue once it is committed or aborted. No client and no
+# worker writes events in transactions, so a transaction that is open for seconds is a foreign
+# producer's, or abandoned.
 
 
 _log = role_logger(__name__)
@@ -116,8 +116,8 @@ class LogLag:
     def lag_records(self, folded: Mapping[int, int]) -> dict[int, int]:
         """Return the offsets between `folded` and the log's end.
 
-        A partition that is not in `folded` is halted, or is opened again: it is where it was last.
-        One of which that or its log's end is not known is left out.
+        A partition that is not in `folded` is halted, or is opened again: its last known place
+        counts. A partition is left out if this place or its log's end is not known.
         """
         known = self._folded | dict(folded)
         return {number: max(0, end - known[number]) for number, end in self._log_ends.items() if number in known}
@@ -131,8 +131,8 @@ class LogLag:
     ) -> dict[int, float]:
         """Return how long ago the first record behind `folded` was appended; 0 without one.
 
-        `waiting_ms`: when that was, of those that are fetched. Otherwise it was not before the
-        partition's clock, nor before the partition was last level with its log.
+        `waiting_ms`: the append times, of partitions whose record is fetched. Other records were
+        appended not before the partition's clock, nor before it was last level with its log.
         """
         found: dict[int, float] = {}
         for number, records in self.lag_records(folded).items():
@@ -145,8 +145,8 @@ class LogLag:
 
 # Counts the rows of partitions that have opened, a few at a time on the event loop.
 #
-# A row is decoded to be counted, which takes some 10 µs, so that a partition does not wait for it
-# when it opens. 10,000 rows are counted within two seconds.
+# Counting decodes each row, which takes some 10 µs, so an opening partition does not wait for the
+# count. 10,000 rows are counted within two seconds.
 
 
 _SLICE_S = 0.002  # of counting, between two pauses
@@ -227,14 +227,14 @@ class WorkerGauges:
         read("sessionary_processor_group_heartbeat_age_seconds", lambda: time.monotonic() - self._heartbeat_s())
 
     def observe_log_ends(self, log_ends: Mapping[int, int], asked_s: float) -> None:
-        """Take where the logs end for readers of committed records, asked at `asked_s` (epoch)."""
+        """Take the logs' ends for readers of committed records, asked at `asked_s` (epoch)."""
         self._lag.observe(self._assignment.owners.keys(), self._folded(), log_ends, asked_s * 1_000)
 
     def _opened(self) -> list[PartitionOwner]:
         return [owner for owner in self._assignment.owners.values() if owner.is_open]
 
     def _folded(self) -> dict[int, int]:
-        """Return below which offset nothing is left to fold, of each partition that knows it."""
+        """Return the offset below which nothing is left to fold, for partitions that know it."""
         folded = {}
         for partition, owner in self._assignment.owners.items():
             position = owner.position

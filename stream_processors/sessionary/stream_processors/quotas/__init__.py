@@ -3,6 +3,6 @@
     verdict_sender   the job of the role: judges claims, and sends verdicts
     settings      settings of the role, and the file of limits
 
-It is a worker like a processor, over another topic: its rows, its changelog and its position are
-in one transaction of its own. Verdicts are outside of it: who reads events waits for no other log.
+It is a worker like a processor, over another topic: it writes its rows and its position in its own
+transactions. Verdicts are outside of them: readers of events wait for no other log.
 """

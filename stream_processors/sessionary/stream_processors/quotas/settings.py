@@ -97,7 +97,8 @@ class LimitsFile:
     def refresh(self) -> None:
         """Read the file again if it changed.
 
-        One that cannot be used changes nothing; that is logged once, and tried again.
+        A file that cannot be used changes nothing; the fault is logged once, and the file is tried
+        again.
         """
         if self._file is None:
             return
@@ -141,7 +142,7 @@ def parse_limits(source: bytes) -> tuple[TenantLimits, dict[str, TenantLimits]]:
 
 
 def _parse_one(what: str, found: Any, default: TenantLimits) -> TenantLimits:
-    """Return limits; what is left out is as in `default`."""
+    """Return limits; missing values are those of `default`."""
     unknown = sorted(found.keys() - set(TenantLimits._fields)) if isinstance(found, dict) else [repr(found)]
     if unknown:
         raise ValueError(f"{what}: the limits are {', '.join(TenantLimits._fields)}, not {', '.join(unknown)}")

@@ -1,7 +1,7 @@
 """Verdicts on claims: records that are appended to the events of the claims' sessions.
 
-They are sent from committed rows, outside of transactions, and again until the session has reported
-that it heard: so none is lost if a worker is killed, and a repeated one changes nothing there.
+They are sent from committed rows, outside of transactions, and again until the session acknowledges
+them: so no verdict is lost if a worker is killed. A repeated verdict changes nothing.
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ _STATES: Final = ("waiting", "granted", "taken", "rejected")
 
 
 class PendingVerdict(NamedTuple):
-    """A verdict that its session has not heard."""
+    """A verdict that its session has not acknowledged."""
 
     tenant_id: str
     claim: QuotaClaim
@@ -46,19 +46,19 @@ class PendingVerdict(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        """The key of the session, whose partition the verdict goes to."""
+        """The key of the session, to whose partition the verdict goes."""
         return SessionKey(self.tenant_id, self.claim.session_id).encoded()
 
 
 class _Sent(NamedTuple):
-    """When a verdict is sent again (ms since the epoch), and how long is waited after that."""
+    """When a verdict is sent again (ms since the epoch), and the pause after that."""
 
     again_ms: float
     pause_ms: float
 
 
 def pending_verdicts(row: TenantQuota, instance: str) -> Iterator[PendingVerdict]:
-    """Yield the verdicts of a row that their sessions have not heard."""
+    """Yield the verdicts of a row that their sessions have not acknowledged."""
     for claim in row.claims:
         if claim.state in UNHEARD:
             yield PendingVerdict(row.tenant_id, claim, verdict_on(row, claim, instance))
@@ -178,7 +178,7 @@ class VerdictSender:
         )
 
 
-# What a worker of the role quotas does with its partitions.
+# The job of a worker of the role quotas.
 
 
 def quotas_job(settings: QuotaSettings) -> Job:

@@ -34,8 +34,8 @@ class Shelf(Protocol):
 class CachedRows(MutableMapping[bytes, Any]):
     """The mapping that a partition's state works on.
 
-    A row that is set stays in `unsaved` until its bytes are on the shelf. Of the rows used last, so
-    many stay decoded that neither their number nor their packed bytes exceed a bound.
+    A row that is set stays in `unsaved` until its bytes are on the shelf. The rows used last stay
+    decoded, as long as neither their number nor their packed bytes exceed a bound.
 
     `layer_bytes`: the bytes on the shelf with their keys, by layer; empty until `survey_shelf` has
     counted them.
@@ -72,7 +72,7 @@ class CachedRows(MutableMapping[bytes, Any]):
         return row
 
     def peek(self, key: bytes) -> Any:
-        """Return a row, or None; it does not stay decoded, as one that is read just once."""
+        """Return a row, or None, without keeping it decoded: for rows that are read just once."""
         recent = self._recent.get(key)
         return self._find_row(key)[0] if recent is None else recent
 
@@ -121,7 +121,7 @@ class CachedRows(MutableMapping[bytes, Any]):
         return due_rows + [DueRows(fate, [due_ms], [key]) for key, due_ms, fate in changed]
 
     def survey_shelf(self, *, counts: bool) -> RowSurvey:
-        """Walk over all that is on the shelf; decodes nothing. Sets `layer_bytes`."""
+        """Walk over the whole shelf; decodes nothing. Sets `layer_bytes`."""
         survey = self._codec.survey_rows(self._shelf.items(), counts=counts)
         self.layer_bytes = survey.layer_bytes
         return survey
@@ -141,7 +141,7 @@ class CachedRows(MutableMapping[bytes, Any]):
         return layer_of_fate(self._codec.due_stored_row(key, stored).fate)
 
     def forget_unsaved(self) -> None:
-        """Keep nothing but what is on the shelf."""
+        """Forget all rows that are not on the shelf."""
         self.unsaved, self._recent, self._recent_sizes, self._recent_bytes = {}, {}, {}, 0
 
     def mark_saved(self, keys: Mapping[bytes, object]) -> None:
@@ -152,7 +152,7 @@ class CachedRows(MutableMapping[bytes, Any]):
         return ((key, stored) for key, stored in self._shelf.items() if not key.endswith(CONTENT_SUFFIX))
 
     def _unpack_row(self, key: bytes, stored: bytes) -> tuple[Any, int]:
-        """Return a row, and how many bytes the shelf has of it."""
+        """Return a row, and the number of its bytes on the shelf."""
         size = len(stored)
 
         def read_content() -> bytes | None:

@@ -6,9 +6,9 @@ The moment in front is derived from the row when it is packed, so that a partiti
 its deadlines without decoding its rows. A row that fires is asked itself. The changelog carries the
 same moment as a header.
 
-A large content of a row is a record of its own, under the row's key and `CONTENT_SUFFIX`, in the
-changelog and in stores. It is written only if it is not the one that the store has. The header says
-nothing of it, and it is kept without a moment in front.
+A large content of a row is a separate record, under the row's key and `CONTENT_SUFFIX`, in the
+changelog and in stores. It is written only if it differs from the store's. It has no header, and is
+kept without a moment in front.
 """
 
 import struct
@@ -22,7 +22,7 @@ from sessionary.schemas.headers import Headers
 from sessionary.stream_processors.core.model import DueRow, DueRows, RowFate
 from sessionary.stream_processors.core.rows import AnyRows, RowKind
 
-# How many rows a partition has, and a checksum of them: tells if its changelog lost some; pure.
+# The number and a checksum of a partition's rows: shows whether its changelog lost some; pure.
 #
 # The checksum is the sum of the rows' CRC-32, so that it follows a row that changes without a look
 # at the others, and does not depend on their order. A content that is stored apart from its row
@@ -71,16 +71,16 @@ _DUE = struct.Struct(">q")
 _DUE_BYTES: Final = 8
 _HEADER_BYTES: Final = 10  # of Avro's single-object encoding
 _RECORD_HEADER_END: Final = _DUE_BYTES + _HEADER_BYTES  # in a packed row
-LAYERS = ("rows", "contents", "tombstones")  # of what a store keeps; tombstones and finished runs only vanish
-StoredLookup = Callable[[bytes], bytes | None]  # what a store keeps under a key
+LAYERS = ("rows", "contents", "tombstones")  # of a store; tombstones and finished runs only vanish
+StoredLookup = Callable[[bytes], bytes | None]  # from a key to the bytes in a store
 
 
 def nothing_stored(_key: bytes) -> None:
-    """Return what an empty store keeps."""
+    """Return None, as an empty store does for any key."""
 
 
 def layer_of_fate(fate: RowFate) -> str:
-    """Return in which layer rows of a fate are."""
+    """Return the layer of rows of a fate."""
     return "rows" if fate.live or fate.is_child else "tombstones"
 
 
@@ -92,7 +92,7 @@ class PackedRow(NamedTuple):
 
     @property
     def stored(self) -> bytes:
-        """What a store keeps."""
+        """The bytes in a store."""
         return self.due + self.value
 
 
@@ -108,23 +108,24 @@ class RowCodec(Protocol):
     """How a job's rows become bytes in a store, and back."""
 
     def unpack(self, stored: bytes, read_content: Callable[[], bytes | None]) -> Any:
-        """Return a row from what a store keeps. Raises `DecodeError`.
+        """Return a row from its bytes in a store. Raises `DecodeError`.
 
-        `read_content` returns what the store keeps under the row's key and `CONTENT_SUFFIX`.
+        `read_content` returns the store's bytes under the row's key and `CONTENT_SUFFIX`.
         """
         ...
 
     def repack(self, value: bytes, due: bytes | None) -> bytes:
-        """Return what a store keeps of a changelog record; `due` is its header. Raises
-        `DecodeError`.
+        """Return a changelog record as a store keeps it; `due` is its header.
+
+        Raises `DecodeError`.
         """
         ...
 
     def repack_usual(self, records: "ChangelogRecords", first: int, rows: dict[bytes, bytes | None]) -> int:
         """Take records from the place `first` on into `rows`, by key, up to one that is not usual.
 
-        Returns the place of that, or the number of the records. What is not usual is repacked by
-        itself. A record without a value becomes None.
+        Returns the place of the unusual record, or the number of the records. An unusual record is
+        repacked by itself. A record without a value becomes None.
         """
         ...
 
@@ -146,7 +147,7 @@ class RowCodec(Protocol):
 
 
 class RowSurvey(NamedTuple):
-    """What one walk over packed rows and contents tells."""
+    """The results of one walk over packed rows and contents."""
 
     due_rows: list[DueRows]
     layer_bytes: dict[str, int]  # with the keys
@@ -157,7 +158,7 @@ class FamilyCodec:
     """Packs the rows of a judge's families. Implements `RowCodec`."""
 
     def __init__(self, families: Sequence[AnyRows]) -> None:
-        """The first family also reads rows that no known prefix begins."""
+        """The first family also reads rows without a known prefix."""
         self._home = families[0]
         self._by_class: dict[type[Any], tuple[AnyRows, RowKind]] = {}
         self._by_prefix: dict[bytes, tuple[AnyRows, RowKind]] = {}
@@ -188,7 +189,7 @@ class FamilyCodec:
     ) -> dict[bytes, PackedRow | None]:
         """Return the records that rows leave in the changelog, by key; None is a deletion.
 
-        A content is among them if it is not the one that is stored. May block, as `stored` does.
+        A content is among them if it differs from the stored one. May block, as `stored` does.
         """
         packed: dict[bytes, PackedRow | None] = {}
         for key, row in rows.items():
@@ -210,11 +211,11 @@ class FamilyCodec:
         return parts.join(row, content)
 
     def repack(self, value: bytes, due: bytes | None) -> bytes:
-        """Return what a store keeps of a changelog record; `due` is its header.
+        """Return a changelog record as a store keeps it; `due` is its header.
 
         A record of a known schema that has the header is not decoded; its row is written with the
-        schema of the rules in force when it is next touched. The content of a row is kept as it is.
-        Raises `DecodeError`.
+        schema of the rules in force when the row is next touched. The content of a row is kept
+        unchanged. Raises `DecodeError`.
         """
         is_content = self._content_by_header.get(value[:_HEADER_BYTES])
         if is_content or (is_content is None and value.startswith(self._content_prefixes)):
@@ -253,12 +254,12 @@ class FamilyCodec:
         return self._by_class[type(row)][0].estimate_bytes(row)
 
     def due_row(self, key: bytes, row: Any) -> DueRow:
-        """Return when a row is due, and what becomes of it."""
+        """Return when a row is due, and its fate."""
         family, kind = self._by_class[type(row)]
         return DueRow(key, family.due_ms(row), kind.fate)
 
     def due_stored_row(self, key: bytes, stored: bytes) -> DueRow:
-        """Return when a packed row is due, and what becomes of it.
+        """Return when a packed row is due, and its fate.
 
         Decodes rows of unknown schemas only.
         """
@@ -272,8 +273,8 @@ class FamilyCodec:
         """Walk over packed rows and contents, given by key; `counts`: also count them.
 
         Decodes rows of unknown schemas only. A partition opens after one turn of this loop for each
-        of its rows. Rows of a kind come one after the other, mostly: what follows from a row's
-        schema is looked up if that changes.
+        of its rows. Rows of a kind mostly come one after the other: values that follow from a row's
+        schema are looked up only when the schema changes.
         """
         found: dict[RowFate, DueRows] = {}
         sizes: Counter[str] = Counter()

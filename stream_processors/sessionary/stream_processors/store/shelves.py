@@ -24,9 +24,9 @@ from sessionary.stream_processors.store.packed_rows import CONTENT_SUFFIX
 #            tenant, session and run, with which it begins: the key has them; a hash of 64 hex
 #            digits is bytes, after its place in the record
 #
-# The content of a child has a short key too, and is kept as it is. So is all that is of another
-# form. The keys of sessions and runs stay whole, because in memory the timers have the same
-# objects; and their rows, because most batches write nothing else.
+# The content of a child has a short key too, and is kept unchanged, as are all other forms. The
+# keys of sessions and runs stay whole, because in memory the timers have the same objects. Their
+# rows stay whole, because most batches write nothing else.
 
 
 # The first byte of a compact key. No key of a row but a chunk's begins with a byte below "0".
@@ -57,7 +57,7 @@ _NAMES, _IS_NEVER_DUE, _HAS_HASH, _IS_WHOLE = 3, 4, 8, 255
 
 
 class _Parent(NamedTuple):
-    """The key of a parent, and what of it a child repeats."""
+    """The key of a parent, and the parts of it that a child repeats."""
 
     key: bytes
     starts: tuple[bytes, bytes]  # how compact keys begin: of its children, and of their contents
@@ -65,8 +65,8 @@ class _Parent(NamedTuple):
 
 
 def compact_key(key: bytes) -> bytes:
-    """Return the key that a store has instead of that of a row or a content."""
-    # Of a byte as a number: for bytes the interpreter first raises, and drops, an error.
+    """Return the compact key of a row or a content, as a store has it."""
+    # A look-up of a byte as a number: for bytes the interpreter first raises, and drops, an error.
     if 0 in key and len(key) <= _CHILD_KEY_BYTES_MAX and (short := _compact_child_key(key)) is not None:
         return short
     return key if not key or not 0 < key[0] <= _OTHER_KEY else bytes((_OTHER_KEY,)) + key
@@ -98,7 +98,7 @@ def whole_key(kept: bytes) -> bytes:
 
 
 def compact_row(kept_key: bytes, stored: bytes) -> bytes:
-    """Return what a store has instead of a packed row, or of a content, under a compact key."""
+    """Return the compact form of a packed row, or of a content, under a compact key."""
     if not 0 < kept_key[0] <= _OF_SESSION:
         return stored
     if stored[_MARKER_AT:_FINGERPRINT_AT] == _MARKER:
@@ -129,7 +129,7 @@ def whole_row(kept_key: bytes, kept: bytes) -> bytes:
 
 
 def _without_names(form: int, stored: bytes, fields_at: int) -> bytes:
-    """Return a compact row; `form` says which names are left out, `fields_at` what follows them."""
+    """Return a compact row; `form`: which names are left out, `fields_at`: where fields begin."""
     due, fingerprint = stored[:_MARKER_AT], stored[_FINGERPRINT_AT:_FIELDS_AT]
     if due == _NEVER:
         form, due = form | _IS_NEVER_DUE, b""

@@ -2,16 +2,16 @@
 
 A store is a cache of the changelog and never ahead of it: it is written after the transaction's
 acknowledgement, and it knows up to which changelog offset it holds. An opening partition reads the
-changelog from there. A store that is too old, or that belongs to a changelog that no longer exists,
-is emptied and filled from the beginning.
+changelog from there. A store that is too old, or whose changelog no longer exists, is emptied and
+filled from the beginning.
 
     store.saved_position    up to where the store holds the changelog; None: it is empty
     store.loading_mark      how far a recovery has come that has not ended
     store.load_rows(…)      rows from the changelog, then store.finish_loading()
-    store.rows              the mapping that the fold works on
+    store.rows              the mapping for the fold
     store.save_rows(…)      save merged rows, position and changelog offset atomically
     store.wipe()            remove everything
-    store.stored_row(…)     what the store keeps under a key
+    store.stored_row(…)     the store's bytes under a key
     store.row_sum           number and checksum of the rows, once they are counted
 """
 
@@ -90,7 +90,7 @@ def free_bytes(folder: Path | None) -> int | None:
 
 @contextmanager
 def halt_if_disk_full(folder: Path) -> Iterator[None]:
-    """Raise `Halted` (`store_disk_full`) if what is done inside fails for a full disk."""
+    """Raise `Halted` (`store_disk_full`) if the body fails because of a full disk."""
     try:
         yield
     except Exception as error:
@@ -103,7 +103,7 @@ def halt_if_disk_full(folder: Path) -> Iterator[None]:
         ) from error
 
 
-# Up to where a store holds its changelog, and whether it may go on from there.
+# Up to where a store holds its changelog, and whether it may continue from there.
 
 
 # Kafka keeps deletions for one day (delete.retention.ms): an older store could miss a deletion.
@@ -113,9 +113,9 @@ SAVED_AGE_MAX_S = 43_200
 class SavedPosition(NamedTuple):
     """Up to where a store holds the changelog.
 
-    As the mark of a recovery that has not ended: how far it has read, the last position record that
-    it has read (zeros if none), and since when it must find every deletion, which is when it first
-    began, or when that was saved which it went on from.
+    As the mark of an unfinished recovery: how far it has read, the last position record that it has
+    read (zeros if none), and since when it must find every deletion. This is when the recovery
+    first began, or when the position was saved from which it continued.
     """
 
     position: Position
@@ -135,8 +135,8 @@ def is_usable(saved: SavedPosition | None, changelog_low: int, changelog_end: in
 
 
 _log = role_logger(__name__)
-# What a store knows of its changelog. Releases that keep rows in another form have another key for
-# it: so none goes on with a database of the other, but fills it from the changelog.
+# The store's knowledge of its changelog. Releases that keep rows in another form have another key
+# for it: so no release continues with a database of the other form, but fills it again.
 _CHANGELOG = b"\x00changelog 2"
 _LOADING = b"\x00loading"  # how far a recovery has come
 _LOADING_FORM = struct.Struct(">qd")  # changelog offset, time; the position record follows
@@ -161,7 +161,7 @@ class Store(Protocol):
         ...
 
     def stored_row(self, key: bytes) -> bytes | None:
-        """Return what is loaded or saved under a key: a packed row, or its content. May block."""
+        """Return the loaded or saved bytes under a key: a packed row, or its content. May block."""
         ...
 
     def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
@@ -176,7 +176,7 @@ class Store(Protocol):
         ...
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
-        """Return what `row_sum` will be once `rows` are saved. May count first, and block."""
+        """Return the `row_sum` after `rows` are saved. May count first, and block."""
         ...
 
     def count_again(self) -> RowSum:
@@ -203,8 +203,8 @@ class Store(Protocol):
 class MemoryStore:
     """Rows in a dict.
 
-    The process keeps it as long as the partition stays, so that each new owner reads only what is
-    new in the changelog.
+    The process keeps the store as long as the partition stays, so that each new owner reads only
+    the changelog's new records.
     """
 
     blocks = has_failed = False
@@ -223,7 +223,7 @@ class MemoryStore:
         return self._saved
 
     def stored_row(self, key: bytes) -> bytes | None:
-        """Return what is kept under a key: a packed row, or its content."""
+        """Return the bytes under a key: a packed row, or its content."""
         return self._shelf.get(key)
 
     def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
@@ -238,7 +238,7 @@ class MemoryStore:
         """Do nothing: loaded rows are visible at once."""
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
-        """Return what `row_sum` will be once `rows` are saved."""
+        """Return the `row_sum` after `rows` are saved."""
         before = self.count_again() if self.row_sum is None else self.row_sum
         self._former_rows = self._shelf.get_each(rows)
         return before.replace_rows(rows, self._former_rows.get)
@@ -276,7 +276,7 @@ class MemoryStore:
 
 
 class RocksStore:
-    """Rows in a RocksDB database, in a folder of its own."""
+    """Rows in a RocksDB database, in a separate folder."""
 
     BATCH_ROWS = 10_000  # loaded rows that are written at once
     BATCH_BYTES = 8 << 20
@@ -313,7 +313,7 @@ class RocksStore:
         return SavedPosition(cast(Position, Decoder().decode_record(position)), *json.loads(changelog))
 
     def stored_row(self, key: bytes) -> bytes | None:
-        """Return what is kept under a key: a packed row, or its content. Reads from disk."""
+        """Return the bytes under a key: a packed row, or its content. Reads from disk."""
         return self._unwritten[key] if key in self._unwritten else self._shelf.get(key)
 
     def load_rows(self, rows: Mapping[bytes, bytes | None], mark: SavedPosition | None = None) -> None:
@@ -331,7 +331,7 @@ class RocksStore:
             self._write_rows(self._unwritten)
 
     def sum_with(self, rows: Mapping[bytes, bytes | None]) -> RowSum:
-        """Return what `row_sum` will be once `rows` are saved. Reads from disk."""
+        """Return the `row_sum` after `rows` are saved. Reads from disk."""
         before = self.count_again() if self.row_sum is None else self.row_sum
         self._former_rows = {key: self.stored_row(key) for key in rows}
         return before.replace_rows(rows, self._former_rows.get)
@@ -381,7 +381,7 @@ class RocksStore:
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - rocksdict has no error class for a full disk
-            # The changelog holds what was not written; `saved_position` says from where on.
+            # The changelog holds the unwritten rows; `saved_position` says from where on.
             if not self.has_failed:
                 _log.warning(
                     "store %(folder)s was closed with an error: %(error)s", folder=self._folder, **error_fields(error)
@@ -430,7 +430,7 @@ class PartitionStores:
         self._folder = folder
         self._codec = row_codec
         self._rocks = settings.store == "rocksdb"
-        # The role quotas has stores beside those of a processor.
+        # The role quotas has stores next to those of a processor.
         self._prefix = settings.topics.changelog.removesuffix(".changelog")
         self._partitions = settings.partitions
         self._stores: dict[int, Store] = {}

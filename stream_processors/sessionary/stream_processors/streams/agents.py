@@ -21,18 +21,18 @@ from sessionary.stream_processors.streams.sessions_table import SessionsTable
 _log = role_logger(__name__)
 _VARIABLE = "SESSIONARY_FAUST_AGENTS"
 _ANSWER_S = 5.0
-_PAUSE_S = 1.0  # a broker may tell of a new topic a moment after it has accepted it
+_PAUSE_S = 1.0  # a broker may report a new topic a moment after it has accepted it
 _ATTEMPTS = 6
 
 
 def load_agents(settings: ProcessorSettings, app: faust.App, sessions: SessionsTable) -> frozenset[str]:
     """Call the function that the setting `faust_agents` names; return the topics of its agents.
 
-    Returns no topic without that setting. Modules of the working directory are found. Blocks while
-    the module is imported; what it raises itself is passed on.
+    Returns no topic without this setting. Modules of the working directory are found. Blocks while
+    the module is imported; the module's own errors are passed on.
 
-    Raises `SettingsError` if there is no such function, or if it registers what this worker does
-    not run: no agent, a table, an agent on the events topic.
+    Raises `SettingsError` if there is no such function, or if this worker cannot run what it
+    registers: no agent, a table, an agent on the events topic.
     """
     if settings.faust_agents is None:
         return frozenset()
@@ -74,7 +74,7 @@ def _find_function(name: str) -> Callable[[faust.App, SessionsTable], object]:
 def check_agent_topics(settings: ProcessorSettings, topics: Collection[str], is_stopped: Callable[[], bool]) -> None:
     """Check that each topic has as many partitions as the events topic.
 
-    Only then is the record of a session where the session is. Blocks until a broker answers or
+    Only then is a session's record on the worker of the session. Blocks until a broker answers or
     `is_stopped` returns True. Raises `SettingsError` if a topic is missing, or has another number.
     """
     admin = AdminClient(settings.client_config())

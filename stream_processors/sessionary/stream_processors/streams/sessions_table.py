@@ -22,7 +22,7 @@ from sessionary.stream_processors.store.cached_rows import CachedRows
 
 
 class LocalSessions(Mapping[str, SessionState]):
-    """The sessions of the open partitions, each as its last committed transaction left it.
+    """The sessions of the open partitions, each as of its last committed transaction.
 
     A key is `tenant_id:session_id`: text, the bytes of a record's key, or a `SessionKey`. Archived
     sessions are absent. Use it on the event loop.
@@ -95,8 +95,8 @@ class SessionsTable(faust.Table[str, SessionState]):
 
     `table[key]`, `get`, `in`, `len`, `keys`, `items` and `values` are those of `LocalSessions`:
     a key is `tenant_id:session_id` as text or bytes, or a `SessionKey`; a session whose partition
-    is not open here raises `NotLocal` instead of seeming unknown. Values are what the last
-    committed transaction left. Every write raises `ReadOnly`. Use it on the event loop.
+    is not open here raises `NotLocal` instead of seeming unknown. Values are as of the last
+    committed transaction. Every write raises `ReadOnly`. Use the table on the event loop.
     """
 
     def __init__(self, app: faust.App, assignment: Assignment, partitions: int) -> None:

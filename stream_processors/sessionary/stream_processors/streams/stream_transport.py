@@ -9,8 +9,8 @@ of that partition can be read:
   after a crash or a rebalance.
 - `LocalStream` holds records that were fetched before their partition closed.
 - `AgentSupervisor` starts agents that raised an exception again.
-- `StreamTransactions` sends what agents send at once. It takes no part in the transactions of the
-  partitions' owners.
+- `StreamTransactions` sends the agents' records at once. It takes no part in the transactions of
+  the partitions' owners.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _LOOK_S = 0.1
 
 
 class StreamTransactions(RebalanceListener):
-    """Sends what agents send and commits the offsets of their records, without transactions."""
+    """Sends agents' records and commits the offsets of handled records, without transactions."""
 
     async def on_rebalance(self, assigned: set[TP], revoked: set[TP], newly_assigned: set[TP]) -> None:
         """Pass the assignment on. Warn if a stream is not where its sessions are."""
@@ -67,10 +67,10 @@ class StreamTransactions(RebalanceListener):
         return await self.producer.send(topic, key, value, partition, timestamp, headers)
 
     async def commit(self, offsets: Mapping[TP, int], start_new_transaction: bool = True) -> bool:
-        """Commit offsets of handled records, after what was sent has arrived. False if it fails.
+        """Commit offsets of handled records, after sent records have arrived. False if it fails.
 
         Nothing is committed once Faust stops: it counts a record as handled whose agent it
-        interrupts. What was handled was committed when the worker left its group.
+        interrupts. Handled records were committed when the worker left its group.
         """
         if self.app.should_stop:
             return False
@@ -91,7 +91,7 @@ class StreamConsumer(MemberConsumer):
         return await super()._getmany(ready, timeout)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Seek to what is committed, and to the log's beginning where nothing is.
+        """Seek to the committed offsets, and to the log's beginning where there is none.
 
         A fetch that begins before a rebalance may end in it. Faust drops its records, and seeks to
         read them again; aiokafka alone leaves a partition without a commit behind them.
@@ -135,9 +135,9 @@ class LocalStream(faust.Stream[Any]):
 
 
 class AgentSupervisor(OneForOneSupervisor):
-    """Starts an agent that raised again: at once, at most 100 times a second, however often.
+    """Starts an agent again that raised: at once, at most 100 times a second, however often.
 
-    Faust's own ends the process if an agent raises too often, and with it the partitions.
+    Faust's own supervisor ends the process, and so its partitions, if an agent raises too often.
     """
 
     def __init__(self, *services: ServiceT, **kwargs: Any) -> None:

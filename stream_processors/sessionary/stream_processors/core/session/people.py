@@ -75,7 +75,7 @@ def given_answer(row: SessionState, envelope: Envelope, payload: SessionResumed)
 
 
 def expired_answer(question: Question) -> Answer:
-    """Return the answer to a question that nobody answered in time: it is denied."""
+    """Return the answer to a question without an answer in time: it is denied."""
     return Answer(question.question_id, approved=False, reason_code=EXPIRED, by="")
 
 
