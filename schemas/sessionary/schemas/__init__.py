@@ -16,8 +16,8 @@ connection unless it is asked to.
     tls           the context of clients that ask over HTTPS
     errors        the errors that every role shares
     rules         the versions of the rules by which events are judged
-    kafka/        what all roles need around their clients of Kafka
-    telemetry/    what the server roles share to be observed
+    kafka/        helpers for the Kafka clients of all roles
+    telemetry/    logs and traces of the server roles
 
 The Avro schemas are in `avro/`: `common`, `events`, `records`, and those of every release in
 `released`.

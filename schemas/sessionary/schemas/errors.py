@@ -22,7 +22,7 @@ class Invalid(SessionaryError):
 
     Attributes:
         reason: One of the rejection reasons.
-        detail: What was wrong, for people.
+        detail: The fault, for people.
     """
 
     def __init__(self, reason: RejectionReason, detail: str) -> None:
@@ -43,7 +43,7 @@ class Unavailable(SessionaryError):
     """A service does not answer; the same call may succeed later.
 
     Attributes:
-        what: What does not answer, and how that shows.
+        what: The service that does not answer, and how that shows.
         retry_after_s: When to try again, in seconds.
     """
 

@@ -130,7 +130,7 @@ class HeaderSource(Protocol):
 
 
 def read_headers(message: HeaderSource) -> Headers | None:
-    """Return a message's headers as the driver gives them; `UNREADABLE_HEADERS` if it cannot.
+    """Return a message's headers as the driver gives them, or `UNREADABLE_HEADERS`.
 
     The driver raises `SystemError` if a header's name is not UTF-8. Asked again, it returns a list
     with a hole, and the process dies when the hole is read. So the failure is kept in the message:
@@ -144,7 +144,7 @@ def read_headers(message: HeaderSource) -> Headers | None:
 
 
 def read_each_headers(messages: Sequence[HeaderSource]) -> list[Headers | None]:
-    """Return what `read_headers` returns of each message, in half the time."""
+    """Return the result of `read_headers` for each message, in half the time."""
     found: list[Headers | None] = []
     waiting = iter(messages)
     while True:

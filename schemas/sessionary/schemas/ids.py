@@ -105,7 +105,7 @@ def split_run_key(key: bytes) -> tuple[str, str, str]:
 
 
 def task_key(tenant_id: str, task_id: str) -> bytes:
-    """Return what a task's tombstone is found by; the key of no row, as it is no UTF-8."""
+    """Return the key of a task's tombstone; it is the key of no row, as it is no UTF-8."""
     return b"\xfftask:" + f"{tenant_id}:{task_id}".encode()
 
 

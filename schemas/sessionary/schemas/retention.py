@@ -32,7 +32,7 @@ _KEEP_YEARS: Final[tuple[tuple[DataClass, str, int], ...]] = (
 )
 _CLASSES_MAX: Final = len(get_args(DataClass))
 _EPOCH_ORDINAL: Final = date(1970, 1, 1).toordinal()
-_new = tuple.__new__  # makes a NamedTuple in half the time of its own constructor
+_new = tuple.__new__  # makes a NamedTuple in half the time of the class's constructor
 
 
 class Retention(NamedTuple):

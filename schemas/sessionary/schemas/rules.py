@@ -1,8 +1,8 @@
 """The rules by which events are judged, each with a version, and the schemas that came with them.
 
-A version stands in the log: a record that was judged by it is judged by it in every replay. What an
-older judge does not know, it rejected. So until newer rules are activated in a partition, its
-processor reads and writes the schemas that came with the rules in force.
+A version stands in the log: a record that was judged by a version is judged by it in every replay.
+An older judge rejected all that it did not know. So until newer rules are activated in a partition,
+its processor reads and writes the schemas that came with the rules in force.
 
 This release has one version. The tests add a second one to a process, before it imports anything
 that reads a schema (`add_rules`).
@@ -55,5 +55,5 @@ def add_rules(known: KnownRules) -> None:
 
 
 def rules_to_write(rules: RuleSet, announced: AnnouncedRules | None) -> int:
-    """Return the newest version in force or announced: that whose schemas are written."""
+    """Return the newest version in force or announced, whose schemas are written."""
     return max(rules.version, announced.version if announced is not None else rules.version)

@@ -13,8 +13,8 @@ from sessionary.schemas.types import RuleSet
 
 _DAY_MS = 86_400_000
 EVENT_BYTES_MAX = 1_310_720  # 1.25 MiB: one record of the events topic
-# Of one answer of a broker. librdkafka unpacks all of it at once, and gzip may unpack to a thousand
-# times the size: so no answer has more than the largest batch, which is always answered whole.
+# The size of one answer of a broker. librdkafka unpacks all of it at once, and gzip may unpack to a
+# thousand times the size: so no answer has more than the largest batch, which always comes whole.
 FETCH_BYTES_MAX = EVENT_BYTES_MAX
 VALUE_BYTES_MAX = 1 << 20  # 1 MiB: a larger single value is sent by reference
 _BEYOND_ROW_BYTES = 64 << 10  # a full row still takes rejections and deadlines
@@ -95,7 +95,7 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
     if replication_factor >= 3:
         common["min.insync.replicas"] = "2"
     deleted = {**common, "cleanup.policy": "delete", "retention.ms": str(RETENTION_MS)}
-    # The broker's stamp is the time that processors judge by, and that latency is measured from.
+    # Processors judge by the broker's stamp, and latency is measured from it.
     stamped = {**deleted, "message.timestamp.type": "LogAppendTime"}
     compacted = {
         **common,

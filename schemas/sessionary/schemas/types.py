@@ -126,7 +126,7 @@ class ClockRepair(NamedTuple):
     Attributes:
         number: From 1, by partition.
         until_offset: Records below it do not move the clock: the repair is later than they.
-        clock_ms: What the clock was set to.
+        clock_ms: The time to which the clock was set.
         shift_ms: How far it was set forward; the times of older rows move with it.
         back_ms: How far it was set back; later times of older rows become clock_ms.
     """
@@ -171,7 +171,7 @@ class Answer(NamedTuple):
         approved: False if it was denied, or not answered in time.
         reason_code: `approved`, `denied` or `expired`.
         by: The principal who answered; empty if it expired.
-        text: What he said, for people.
+        text: The answer's text, for people.
     """
 
     question_id: str
@@ -185,7 +185,7 @@ class RunQuota(NamedTuple):
     """A run's claim to a slot of its tenant's quota.
 
     Attributes:
-        offset: Of the event that asked; with session and run it names the claim.
+        offset: The offset of the event that asked; with session and run it names the claim.
         event_type: Type of that event: what the grant lets happen.
         event_id: Its id.
         granted: Whether the run has the slot; else it waits.
@@ -201,7 +201,8 @@ class SessionQuota(NamedTuple):
     """A session's claim to a slot of its tenant's quota.
 
     Attributes:
-        offset: Of the event that created the session, which names the claim with it.
+        offset: The offset of the event that created the session; with the session it names the
+            claim.
         event_id: Its id.
         granted: Whether the session has the slot; else it waits.
     """
@@ -225,14 +226,14 @@ class RuleSet(NamedTuple):
 
     Attributes:
         version: From 1; each version is described in ARCHITECTURE.md.
-        row_bytes_max: A row's key and value; what would make it larger is rejected.
+        row_bytes_max: A row's key and value; an event that would make it larger is rejected.
         finished_run_days: For so long a run that begins by these rules can be read after its end.
-        output_bytes_max: An audit record, or a request to a service; what is longer is cut.
+        output_bytes_max: An audit record, or a request to a service; a longer one is cut.
         rejected_bytes_max: A rejected record, in the same way.
         quotas: Whether runs that begin ask for their tenant's quota.
         session_quotas: Whether sessions that are created ask for their tenant's quota.
         resume_ms: For so long after it failed a run may be resumed.
-        token_quotas: Whether the quotas that are asked for hear of the tokens that are used.
+        token_quotas: Whether the quotas that are asked for are notified of used tokens.
     """
 
     version: int
@@ -268,7 +269,7 @@ class AnnouncedRules(NamedTuple):
 
     @property
     def rules(self) -> RuleSet:
-        """What begins."""
+        """The rules that begin."""
         return RuleSet._make(self[: len(RuleSet._fields)])
 
 
@@ -277,9 +278,9 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         checkpoint_id: Its id.
-        operation: What the run was doing.
+        operation: The run's operation at the time.
         at: When it was saved, ms of log time.
-        kind: What the run has reached, if it is one of the usual points.
+        kind: The point that the run has reached, if it is one of the usual points.
         stage: The operation's stage.
         processed_count: Items done.
         last_item_id: The last of them.
@@ -309,7 +310,7 @@ class ErrorInfo(NamedTuple):
     Attributes:
         error_class: `retryable` if the same work may succeed later, else `fatal`.
         code: Short and stable, for programs; for example the exception's name.
-        message: What happened, for people.
+        message: The error's text, for people.
     """
 
     error_class: ErrorClass

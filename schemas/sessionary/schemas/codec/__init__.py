@@ -4,9 +4,9 @@
     mapping            our classes to fastavro's dicts, and back
     codegen            builds a Python function as text
     generated/         readers and writers of known schemas, which the build made
-    compiled_helpers   finds generated readers and writers; what they use
+    compiled_helpers   finds generated readers and writers; their helper functions
     formats            schema, header and conversions of each class, by the rules in force
-    framing            encoding and decoding: the first bytes of a value tell its schema
+    framing            encoding and decoding: the first bytes of a value name its schema
     value_bounds       which value of an event exceeds its bound, by compiled checks
     record_sizes       how large a record is in Kafka; records cut to their topic's limit
     registry           a schema registry, also asked on other threads

@@ -26,7 +26,7 @@ _FOLDER = Path(__file__).parent.parent / "avro"  # importlib.resources would loa
 
 
 class WriterSchema(NamedTuple):
-    """A schema that bytes may be written with.
+    """A schema with which bytes may be written.
 
     Attributes:
         full_name: Namespace and name.

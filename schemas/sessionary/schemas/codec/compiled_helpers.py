@@ -1,11 +1,11 @@
-"""What readers and writers of known schemas use, and how they give up; pure.
+"""Helpers of the readers and writers of known schemas, and how these give up; pure.
 
 Processors and sinks spend much of their time in reading and writing. Straight-line Python that the
 build makes of a schema (`generation`) does it two to three times as fast as fastavro. It knows one
 schema, the usual way to write it, and the exact types of a class's fields. At anything else (a
 registry's framing, a count of more than one byte, damage, a wrong type) it gives up, and fastavro
 reads the bytes from the start, or writes the value. So fastavro alone decides what bytes mean, what
-may be written, and what is wrong: a compiled function agrees with it or gives up.
+may be written, and what is wrong: a compiled function agrees with fastavro or gives up.
 """
 
 import struct
@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 # Finds the readers and writers that the build made from the schemas.
 #
 # They lie in the package `generated`, one module for each schema, and load when they are first
-# needed. A module is named after its schema's fingerprint, and says which fields the classes had
-# that it was made for. So a function of another schema, or for another class, is never found; what
-# is not found, fastavro does.
+# needed. A module is named after its schema's fingerprint, and lists the fields of the classes for
+# which it was made. So a function of another schema, or for another class, is never found; without
+# a function, fastavro is used.
 
 
 _PACKAGE = "sessionary.schemas.codec.generated"
@@ -50,7 +50,7 @@ def generated_functions() -> Any:
 
 
 def fits(layouts: Mapping[Any, tuple[str, ...]]) -> bool:
-    """Return True if classes have the fields that functions were made for."""
+    """Return True if classes have the fields for which functions were made."""
     return all(cls._fields == fields for cls, fields in layouts.items())
 
 
@@ -71,9 +71,9 @@ Reader = Callable[[bytes, int], Any]
 # (header, value) -> the header and the encoded value.
 Writer = Callable[[bytes, Any], bytes]
 
-# What a reader raises if the bytes are not as it expects.
+# The errors of a reader if the bytes are not as expected.
 READER_GAVE_UP: Final = (IndexError, KeyError, ValueError, struct.error)
-# What a writer raises if a value is not as it expects.
+# The errors of a writer if a value is not as expected.
 WRITER_GAVE_UP: Final = (TypeError, ValueError, KeyError, AttributeError, OverflowError, struct.error)
 _LONG_MAX: Final = (1 << 63) - 1
 # Numbers of up to nine bytes are read here; one of ten may be beyond 64 bits.

@@ -262,10 +262,10 @@ def format_of(value: Event | Record) -> Format:
 
 
 def event_format(event: Event) -> Format:
-    """Return how `event` is written, so that judges by the oldest rules that can know it do.
+    """Return how `event` is written, so that judges by the oldest possible rules know it.
 
-    If it says nothing in the fields that came later, that is as the oldest form writes it. Raises
-    as `format_of` does.
+    If its later fields have only defaults, the event is written in the oldest form. Raises as
+    `format_of` does.
     """
     newest = format_of(event)
     older = _OLDER_EVENTS[newest.cls]
@@ -275,7 +275,7 @@ def event_format(event: Event) -> Format:
 
 
 def older_form(newest: Format) -> OlderForm | None:
-    """Return how events are written that say nothing in the fields that came later, if differently.
+    """Return how events are written whose later fields have only defaults, if differently.
 
     `newest` is today's format of the payload's class.
     """

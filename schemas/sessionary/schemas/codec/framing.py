@@ -1,4 +1,4 @@
-"""Bytes to events and records, and back; pure. The first byte tells the framing.
+"""Bytes to events and records, and back; pure. The first byte identifies the framing.
 
     C3 01 + fingerprint (8 bytes, little-endian) + body    Avro's single-object encoding
     00    + schema id (4 bytes, big-endian)      + body    Confluent's: a registry has the schema
@@ -96,7 +96,7 @@ _compiled_readers_as_of = cache(_CompiledReaders)
 def read_compiled(value: bytes, readers: Mapping[bytes, Reader | None] | None = None) -> Event | Record | None:
     """Read bytes that a known schema wrote; None if the compiled reader gave up.
 
-    None says nothing about the bytes: `Decoder` reads them, or says what is wrong with them.
+    None says nothing about the bytes: `Decoder` reads them, or reports the fault.
     """
     known, header = _NEWEST_READERS if readers is None else readers, value[:_HEADER_BYTES]
     # By `get`: the index of a class below `dict` is looked up as a method by each use.
@@ -184,7 +184,7 @@ def write_generally(value: Event | Record, header: bytes, format_: Format | None
 
 
 def _find_wrong_value(value: Event | Record, format_: Format) -> str:
-    """Return which field of a value does not fit, and what would; '' if none is found."""
+    """Return which field of a value does not fit, and which types would; '' if none is found."""
     fields = format_.schema["fields"]
     if not isinstance(value, Event):
         return find_wrong_field(value, fields)
@@ -194,7 +194,7 @@ def _find_wrong_value(value: Event | Record, format_: Format) -> str:
 def encode_event(event: Event) -> bytes:
     """Return the event in single-object encoding. Raises `EncodeError`.
 
-    It takes the oldest form that holds it, because judges by older rules do not know later ones.
+    The oldest form that holds the event is used, because judges by older rules know no later form.
     """
     format_ = event_format(event)
     return _encode_with(format_, event, format_.header)
@@ -203,7 +203,7 @@ def encode_event(event: Event) -> bytes:
 def encode_record(record: Record, rules: int = _NEWEST) -> bytes:
     """Return the record in single-object encoding, as it is written while `rules` are in force.
 
-    Raises `EncodeError`, also for what an older schema has no place for.
+    Raises `EncodeError`, also for a value for which an older schema has no place.
     """
     format_ = record_format(type(record), rules)
     return _encode_with(format_, record, format_.header)
@@ -244,7 +244,7 @@ class Decoder:
     ) -> None:
         """Make a decoder; without a `registry` bytes in Confluent's framing have an unknown schema.
 
-        `compiled=False` leaves all to fastavro: the same values and errors, slower. With older
+        With `compiled=False`, fastavro reads all: the same values and errors, slower. With older
         `rules`, schemas that came with later ones are unknown; default: the newest.
         """
         rules = newest_known().version if rules is None else rules

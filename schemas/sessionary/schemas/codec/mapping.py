@@ -1,7 +1,7 @@
 """Our classes to fastavro's dicts, and back.
 
-What each field needs is planned once per class, from its schema. fastavro checks few types (it
-writes any object as a boolean, and any int as an `int`), so the types are checked here.
+The conversions of the fields are planned once per class, from its schema. fastavro checks few types
+(it writes any object as a boolean, and any int as an `int`), so the types are checked here.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _value_writer(schema: Json) -> Callable[[Any], Any] | None:
-    """Return what turns our value into fastavro's; None if the two are the same."""
+    """Return a function from our value to fastavro's; None if the two are the same."""
     match schema:
         case "int":
             return _checked_int32
@@ -169,7 +169,7 @@ def record_writer(cls: Any, schema: Mapping[str, Json]) -> Callable[[Any], dict[
 
 
 def find_misfit(value: Any, schema: Json, path: str) -> str:
-    """Return which part of a value does not fit its schema, and what would; '' if none is found.
+    """Return which part of a value does not fit its schema, and the types that fit, or ''.
 
     Names the part by `path` and by the fields that lead to it. For people; slow.
     """
@@ -198,7 +198,7 @@ def find_misfit(value: Any, schema: Json, path: str) -> str:
 
 
 def find_wrong_field(record: Any, fields: Sequence[Mapping[str, Json]], prefix: str = "") -> str:
-    """Return what `find_misfit` finds in the first field of a record that does not fit; or ''."""
+    """Return the result of `find_misfit` for the first misfitting field of a record, or ''."""
     named = [field for field in fields if field["name"] in record._fields]
     return _first(find_misfit(getattr(record, f["name"]), f["type"], f"{prefix}{f['name']}") for f in named)
 
@@ -223,7 +223,7 @@ def _with_article(cls: type[Any]) -> str:
 
 
 def _value_reader(schema: Json) -> Callable[[Any], Any] | None:
-    """Return what turns fastavro's value into ours; None if the two are the same."""
+    """Return a function from fastavro's value to ours; None if the two are the same."""
     match schema:
         case {"type": "record"}:
             return record_reader(_class_named(schema["name"]), schema)

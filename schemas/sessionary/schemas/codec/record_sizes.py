@@ -1,8 +1,8 @@
 """How large a record is in Kafka, and records that are cut to their topic's limit.
 
 The broker compares a topic's limit with the size of a whole batch, compressed if it is. A record of
-such a size is a batch of its own. Sizes here are uncompressed: a producer sends a batch that does
-not get smaller as it is, so that no batch is larger.
+such a size is a separate batch. Sizes here are uncompressed: a producer sends a batch uncompressed
+if compression does not make it smaller, so no batch is larger.
 
 Source: https://kafka.apache.org/documentation/#recordbatch (record batch, version 2).
 """
@@ -19,7 +19,7 @@ KEY_BYTES_MAX: Final = 1_000  # bytes that remain of a key that is cut
 _CUT: Final = "…"
 _BATCH_HEADER_BYTES: Final = 61
 _FIXED_BYTES: Final = 4  # attributes, timestamp delta, offset delta, number of headers
-_OVERHEAD_BYTES_MAX: Final = 128  # of a batch beside key and value
+_OVERHEAD_BYTES_MAX: Final = 128  # of a batch besides key and value
 
 
 class EncodedRecord(NamedTuple):

@@ -20,7 +20,7 @@ from sessionary.schemas.errors import SettingsError, Unavailable
 from sessionary.schemas.settings import KafkaSettings
 from sessionary.schemas.tls import trusting_context
 
-# Looks schemas up in a registry on threads of its own, so that the caller's thread never waits.
+# Looks schemas up in a registry on separate threads, so that the caller's thread never waits.
 #
 # A processor folds many partitions on one event loop. A look-up there would stop all of them for
 # as long as the registry takes.
@@ -34,7 +34,7 @@ _UNDER_WAY_S = 0.02
 
 
 class _Answer(NamedTuple):
-    """What the registry said, and until when it is believed (monotonic s)."""
+    """The registry's answer, and until when it is believed (monotonic s)."""
 
     schema: str | None  # None: it does not know the id, or `trouble` says why it gave no answer
     trouble: str

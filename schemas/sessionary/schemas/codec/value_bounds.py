@@ -2,7 +2,7 @@
 
 The bounds are those of `sessionary.schemas.limits`. A check is a straight line of comparisons,
 because every event passes it: 0.3 to 1 µs. A native build has the same checks in C; they give up at
-values of other types, and the Python then says what is wrong.
+values of other types, and the Python check then reports the fault.
 """
 
 import math
@@ -61,7 +61,7 @@ class _CheckBuilder(CodeBuilder):
                 self.check_value(field["type"], indent, names[name], cls.__name__, name, f"{path}{name}")
 
     def check_value(self, schema: Json, indent: int, operand: str, owner: str, field: str, path: str) -> None:
-        """Add the check of the value that the name `operand` refers to.
+        """Add the check of the value in the name `operand`.
 
         `owner` and `field` are the class and the field that have it, `path` is for people.
         """
@@ -120,7 +120,7 @@ class _EventChecks(dict[type[Any], Check]):
 def _fastest_check(kind: Kind, full_name: str, check: Check) -> Check:
     """Return the check of a native build, which lets `check` decide if it gives up; else `check`.
 
-    `full_name`: of the event whose schema it was made of.
+    `full_name`: of the event from whose schema the check was made.
     """
     compiled: Check | None = find_function(kind, full_name, schema_fingerprint(current_schemas()[full_name]))
     if compiled is None:

@@ -47,8 +47,8 @@ class RunResumed(NamedTuple):
     """A run continues.
 
     Attributes:
-        from_step: With which it goes on, if that is known.
-        reason: Why it goes on, for people.
+        from_step: The step with which it continues, if that is known.
+        reason: Why it continues, for people.
     """
 
     from_step: str | None = None
@@ -67,7 +67,7 @@ class RunFailed(NamedTuple):
     """A run failed.
 
     Attributes:
-        error: What failed.
+        error: The failure.
         reason: Why it was decided that the run ends, for people; None if the failure itself ended
             it.
     """
@@ -99,10 +99,10 @@ class StepStarted(NamedTuple):
     """An attempt at a step begins.
 
     Attributes:
-        name: Of the step, unique in its run.
+        name: The step's name, unique in its run.
         attempt: From 1; 0 for work that is only reported as a step: its run keeps no record of it.
-        input_json: What the step is given, as JSON.
-        limit_ms: How long the attempt may take; None: it has no limit of its own.
+        input_json: The step's input, as JSON.
+        limit_ms: How long the attempt may take; None: it has no separate limit.
         reason: Why the step is tried again, for people; None in its first attempt.
     """
 

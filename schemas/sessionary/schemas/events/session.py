@@ -58,7 +58,7 @@ class SessionPaused(NamedTuple):
         kind: Why it is held.
         reason: The same for people.
         snapshot: The state at this point; required, but of an operator's pause.
-        question: What a person is asked, if the session waits for an answer.
+        question: The question to a person, if the session waits for an answer.
         answer_ms: For so long it may be answered, in ms of log time; None: for as long as the limit
             `hold_ms`.
         as_operator: An operator asked for it, by the control API.
@@ -78,11 +78,11 @@ class SessionResumed(NamedTuple):
     If it is applied, the processor raises the epoch.
 
     Attributes:
-        snapshot_id: The snapshot that work continues from; if given, it must be the session's last.
-        resume_plan: What the agent does next, for people.
+        snapshot_id: The snapshot from which work continues; if given, the session's last.
+        resume_plan: The agent's next actions, for people.
         approved: The answer to the question that the session waits with; None: none is given.
         question_id: The question that is answered; if given, it must be the open one.
-        message: What the operator says, for people.
+        message: The operator's message, for people.
         as_operator: An operator asked for it, by the control API.
     """
 
@@ -167,7 +167,7 @@ class SessionActivity(NamedTuple):
     """Work was done; restarts the inactivity and idle clocks.
 
     Attributes:
-        kind: What kind of work, in the agent's words.
+        kind: The kind of work, in the agent's words.
         text: Details, for people.
     """
 
@@ -447,7 +447,7 @@ class ContextSynced(NamedTuple):
         from_agent_id: The giver.
         to_agent_id: The taker.
         sync_type: Why, for programs: `handoff`, or any other.
-        shared_json: What is passed beside the shared results.
+        shared_json: Data that is passed besides the shared results.
         from_snapshot_id: The giver's snapshot that is handed over; None: its last one.
     """
 

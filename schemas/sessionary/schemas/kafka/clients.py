@@ -34,8 +34,8 @@ _REPORTS_S, _REPORTS_POLL_S = 60.0, 0.1
 def purge_producer(producer: Producer) -> None:
     """Drop what `producer` has queued or in flight; delivery callbacks report it.
 
-    Blocks for 0.1 s at most. What a thread of librdkafka has that waits for the address of a
-    broker's name is dropped after that, and reported by a later poll.
+    Blocks for 0.1 s at most. A thread of librdkafka may still wait for the address of a broker's
+    name; its records are dropped after that, and reported by a later poll.
     """
     with contextlib.suppress(KafkaException):
         # The driver (2.16) takes `blocking` the wrong way round: False waits for all threads of
@@ -45,9 +45,9 @@ def purge_producer(producer: Producer) -> None:
 
 
 def await_reports(producer: Producer) -> None:
-    """Call the callbacks of what was purged, until all are called; blocks for a minute at most.
+    """Call the callbacks of purged records, until all are called; blocks for a minute at most.
 
-    A callback that is never called keeps what it refers to for ever.
+    A callback that is never called keeps its references for ever.
     """
     _serve_callbacks(producer, _REPORTS_S, _REPORTS_POLL_S)
 
@@ -75,7 +75,7 @@ def discard_producer(producer: Producer) -> None:
 def flush_producer(producer: Producer, timeout_s: float) -> int:
     """Wait until all is delivered or reported; return how many records are left after `timeout_s`.
 
-    As `Producer.flush`, but a fatal error is a `KafkaException`: flush goes on calling delivery
+    As `Producer.flush`, but a fatal error is a `KafkaException`: flush continues to call delivery
     callbacks with the exception set, which CPython reports as a SystemError.
     """
     until_s = time.monotonic() + timeout_s
@@ -165,7 +165,7 @@ class AdminConnection:
         """Disconnect in the caller's thread.
 
         Blocks until librdkafka's threads have ended; each may wait for the address of a broker's
-        name. Other threads of the process go on meanwhile.
+        name. Other threads of the process continue meanwhile.
         """
         self._client = None
 
@@ -210,9 +210,9 @@ def ask_topic_id(connection: AdminConnection, topic: str, timeout_s: float) -> s
 
 # Batches that stay in a log although librdkafka cannot read them.
 #
-# It reports such a batch by a message with an error and the offset at which the batch begins. One
-# that cannot be unpacked is fetched again without end; one with a wrong checksum is left out, so
-# that the next message is of a later batch.
+# It reports such a batch by a message with an error and the offset at which the batch begins. A
+# batch that cannot be unpacked is fetched again without end; a batch with a wrong checksum is left
+# out, so that the next message is of a later batch.
 
 
 _CODES: Final = frozenset(
@@ -240,7 +240,7 @@ def describe_unreadable_batch(message: Message) -> str:
     )
 
 
-# What an operator can do about a batch that a client sent.
+# An operator's options for a batch that a client sent.
 HELP: Final = (
     "If it is damaged, bring a replica back that has it intact; otherwise skip the batch: sessionary partition skip "
     "with this offset. The sink of the history leaves it out too, once the audit trail in ClickHouse says so. Find the "

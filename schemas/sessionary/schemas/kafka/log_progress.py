@@ -1,4 +1,4 @@
-"""Tells what stands still by observations of a log: partitions, and consumers to be replaced; pure.
+"""Finds partitions that stand still, and consumers to be replaced, by observing a log; pure.
 
 A client of librdkafka may lose its last broker for ever, without a sign. It then reads nothing
 more; after its session time-out it has no partitions either. And its request to join the group
@@ -52,8 +52,8 @@ class LogEndClient:
         self, admin: AdminClient, topic: str, wanted: dict[TopicPartition, OffsetSpec], timeout_s: float
     ) -> dict[int, LogEnd]:
         try:
-            # Otherwise librdkafka goes on asking with the leader epoch that it knew at first, and
-            # a broker that was elected since refuses that (FENCED_LEADER_EPOCH).
+            # Otherwise librdkafka keeps asking with the leader epoch that it knew at first, and a
+            # broker that was elected since refuses that epoch (FENCED_LEADER_EPOCH).
             described = admin.list_topics(topic, timeout=timeout_s).topics[topic]
         except KafkaException:
             return {}
@@ -86,7 +86,7 @@ class LogAnswer(NamedTuple):
 
 
 class StalledPartition(NamedTuple):
-    """A partition whose reader stands still although its log goes on."""
+    """A partition whose reader stands still although its log grows."""
 
     position: int  # the next offset that the reader is to pass
     log_end: int  # the offset that the log's next record will have

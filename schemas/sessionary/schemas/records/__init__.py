@@ -1,7 +1,7 @@
 """Records that processors write (`avro/records/*.avsc`).
 
     outputs    records of all other topics: audit, rejected, requests, quotas, batches
-    rows          rows of the changelog: sessions, and what belongs to them
+    rows       rows of the changelog: sessions, and their runs and other children
 
 Times of outputs are µs since the epoch; in the changelog's records they are ms of log time.
 """

@@ -1,4 +1,4 @@
-"""What processors write beside their state; times are µs since the epoch."""
+"""Records that processors write besides their state; times are µs since the epoch."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -126,12 +126,12 @@ class BatchRecord(NamedTuple):
 class BatchAcknowledged(NamedTuple):
     """Says when the last transaction before a pause was acknowledged.
 
-    Of any other one the `BatchRecord` after it says that. Written outside of transactions; it may
-    be lost, or come twice.
+    For any other transaction, the next `BatchRecord` reports it. Written outside of transactions;
+    may be lost, or come twice.
 
     Attributes:
         partition: The partition.
-        number: Of the transaction's `BatchRecord`.
+        number: The number of the transaction's `BatchRecord`.
         acknowledged_at: The processor's clock; µs since the epoch.
         instance: The processor that wrote both.
     """
@@ -180,13 +180,13 @@ class TaskRequest(NamedTuple):
 
     Attributes:
         tenant_id: The tenant.
-        session_id: The session that the run belongs to.
+        session_id: The session of the run.
         run_id: The run; as a task's id it names the task.
         service_id: The service that is asked: the session's owner.
         user_id: The user that the run is for, if one is known.
         epoch: The session's epoch at the request.
-        task_type: What kind of task it is: the name of the worker's function.
-        input_json: What the task is given.
+        task_type: The kind of task: the name of the worker's function.
+        input_json: The task's input.
         data_classes: Classes of the data that the session handles.
         requested_at: Log time of the request; µs since the epoch.
     """
@@ -203,7 +203,7 @@ class TaskRequest(NamedTuple):
     requested_at: int
 
 
-# Records of processors on the events topic, beside the events of clients.
+# Records of processors on the events topic, next to the events of clients.
 
 
 class Tick(NamedTuple):
@@ -242,11 +242,11 @@ class RulesActivation(NamedTuple):
 
     @property
     def rules(self) -> RuleSet:
-        """What begins."""
+        """The rules that begin."""
         return RuleSet._make(self[: len(RuleSet._fields)])
 
 
-# What processors write to the target service of a migration; times are µs since the epoch.
+# Records of processors for the target service of a migration; times are µs since the epoch.
 
 
 class MigrationRequest(NamedTuple):

@@ -85,7 +85,7 @@ class SessionState(NamedTuple):
     open_runs: Sequence[OpenRun] = ()  # In the order in which they began
     turns: int = 0  # The number of the conversation's last turn
     migration: Migration | None = None  # The last one, open or not
-    holder_epoch: int = 0  # The last that a client's event has given; the holder goes on from it
+    holder_epoch: int = 0  # The last that a client's event has given; the holder continues from it
     question: Question | None = None  # That the session waits with
     answer: Answer | None = None  # How its last question ended
     agents: Sequence[SessionAgent] = ()  # In the order in which they were registered

@@ -55,7 +55,7 @@ def _fault_text(fault: ErrorDetails) -> str:
 
 
 class LogSettings(EnvSettings):
-    """What a server role writes to its log."""
+    """The settings of a server role's log."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="least level of what a role writes to stderr"
@@ -133,7 +133,7 @@ class KafkaSettings(EnvSettings):
         return TopicNames.with_prefix(self.topic_prefix)
 
     def client_config(self) -> dict[str, str | int | float | bool]:
-        """Return what the configurations of all confluent-kafka clients have in common.
+        """Return the common part of the configurations of all confluent-kafka clients.
 
         Keys are librdkafka's. The caller adds what its consumer, producer or admin client needs.
         """
@@ -171,7 +171,7 @@ class KafkaSettings(EnvSettings):
         return config
 
     def reader_config_of(self, group_id: str) -> dict[str, str | int | float | bool]:
-        """Return what the configurations of all our consumers have in common.
+        """Return the common part of the configurations of all our consumers.
 
         They read committed records, commit nothing unless asked to, and learn where each log ends,
         transaction markers included. The caller adds what happens at an unknown offset.
@@ -211,7 +211,7 @@ _Version = tuple[int, int, int]
 
 
 class RereadFile(Generic[T]):
-    """What a file says, each time that it changed. Belongs to one thread at a time."""
+    """A file that is parsed again each time it changed. Belongs to one thread at a time."""
 
     def __init__(self, path: Path, parse: Callable[[bytes], T]) -> None:
         """`parse` raises `ValueError` that says what is wrong."""

@@ -21,9 +21,9 @@ _OWN_VARIABLES: Final = {
     "sasl.password": "SESSIONARY_SASL_PASSWORD",
     "ssl.ca.location": "SESSIONARY_SSL_CA_LOCATION",
 }
-# With these words an error begins that no single setting has.
+# The first words of an error that belongs to no single setting.
 _AT_CREATION: Final = "Failed to create producer: "
-# What exactly-once, the order of a session's events and their place in a partition rest on.
+# Settings on which exactly-once, the order of a session's events and their partition depend.
 _GUARANTEES: Final = frozenset(
     (
         "acks",
@@ -61,7 +61,7 @@ _GUARANTEES: Final = frozenset(
         "transactional.id",
     )
 )
-# What each role sets for its clients; one value would not suit all of them.
+# Settings that each role sets for its clients; one value would not suit all of them.
 _OF_ROLES: Final = frozenset(
     (
         "compression.codec",
@@ -104,7 +104,7 @@ def read_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def option_variable(name: str) -> str:
-    """Return the variable of a setting of librdkafka; some settings have one of their own."""
+    """Return the variable of a setting of librdkafka; some settings have a separate one."""
     return _OWN_VARIABLES.get(name) or _passing_variable(name)
 
 
@@ -157,7 +157,7 @@ def _librdkafka_fault(options: Mapping[str, str]) -> str | None:
 
 @lru_cache(maxsize=16)
 def _make_producer(options: frozenset[tuple[str, str]]) -> None:
-    """Raise what librdkafka says of the settings; an error is not kept, as its cause may go."""
+    """Raise librdkafka's error about the settings; an error is not kept, as its cause may go."""
     from confluent_kafka import Producer
 
     Producer({"log_level": 0, **dict(options)})  # a consumer's setting is no error for a producer

@@ -1,4 +1,4 @@
-"""The fields of a log line that say what it is about. All roles and the client name them so."""
+"""The fields that identify a log line's subject. All roles and the client use these names."""
 
 from typing import Final
 

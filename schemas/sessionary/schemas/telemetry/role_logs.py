@@ -1,12 +1,11 @@
 """The log lines of a server role: JSON for programs, or text for people.
 
-A line has its time (UTC, in ms), level, role and instance, the event as a sentence, and as fields
-of their own what it is about: `tenant_id`, `session_id`, `partition`, `offset`, `error_class`. No
-line has a payload or a token. Of the same line, one in 30 s is written; `suppressed` counts the
-others.
+A line has its time (UTC, in ms), level, role and instance, the event as a sentence, and its subject
+in separate fields: `tenant_id`, `session_id`, `partition`, `offset`, `error_class`. No line has a
+payload or a token. The same line is written once in 30 s; `suppressed` counts the others.
 
 This module needs structlog, which the extras of the roles bring. Lines go through the standard
-library's loggers, so a program that has configured these decides itself what becomes of them.
+library's loggers, so a program that has configured these loggers decides where lines go.
 """
 
 import contextlib
@@ -50,8 +49,8 @@ class _Repeated(Generic[Line]):
 class RepeatLimiter(Generic[Line]):
     """Passes one line of a key per interval, and counts the suppressed ones. Not thread-safe.
 
-    Each result is a line to write and how many lines of its key were suppressed since the one that
-    was written before it.
+    Each result is a line to write, and the number of its key's lines that were suppressed since the
+    last written one.
     """
 
     def __init__(self, interval_s: float = REPEAT_S, keys_max: int = _KEYS_MAX) -> None:
@@ -87,7 +86,7 @@ def _last_line(repeated: _Repeated[Line]) -> list[tuple[Line, int]]:
 
 EXIT_HUNG: Final = 70
 _OWN: Final = "sessionary"
-# What they say of Kafka and ClickHouse beyond this, the roles say themselves, with their fields.
+# Lower levels of these libraries are left out: the roles report such events with their own fields.
 _LIBRARY_LEVELS: Final = {
     "faust": logging.WARNING,
     "mode": logging.WARNING,
@@ -109,7 +108,7 @@ def role_logger(name: str) -> BoundLogger:
 
     Keywords of a call become fields of its line, and `%(field)s` in the event stands for one. The
     event before that and the fields `partition`, `part`, `state` and `error_class` say whether two
-    lines are the same. Of a library's line, the event and its first argument do.
+    lines are the same. For a library's line, the event and its first argument do.
     """
     processors: list[Processor] = [structlog.stdlib.filter_by_level, cast(Processor, _to_standard_call)]
     logger = structlog.wrap_logger(
@@ -143,7 +142,7 @@ def _describe_error(error: BaseException) -> str:
 
 
 class RoleLogHandler(logging.StreamHandler[TextIO]):
-    """Writes each line once in 30 s, and on `close` what was suppressed last. Thread-safe."""
+    """Writes each line once in 30 s, and on `close` the last suppressed ones. Thread-safe."""
 
     def __init__(self, stream: TextIO | None = None, clock_s: Callable[[], float] = time.monotonic) -> None:
         """`stream`: by default stderr. `clock_s` is monotonic."""
@@ -160,12 +159,12 @@ class RoleLogHandler(logging.StreamHandler[TextIO]):
         self._write_lines(self._limiter.take_line(key, record, self._clock_s()))
 
     def close(self) -> None:
-        """Write what was suppressed last. The stream stays open."""
+        """Write the last suppressed lines. The stream stays open."""
         self.write_suppressed()
         super().close()
 
     def write_suppressed(self) -> None:
-        """Write what was suppressed last."""
+        """Write the last suppressed lines."""
         self.acquire()
         try:
             self._write_lines(self._limiter.take_suppressed())
@@ -225,21 +224,21 @@ def report_role_end(text: str) -> bool:
 def end_hung_process() -> NoReturn:
     """End a role's process at once, with exit code 70: a clean-up might hang too.
 
-    What the log still holds back is written.
+    Lines that the log still holds back are written.
     """
     logging.shutdown()
     os._exit(EXIT_HUNG)
 
 
 def read_end_reason(line: str) -> str:
-    """Return what a line of `report_role_end` says; another line is returned as it is."""
+    """Return the reason in a line of `report_role_end`; any other line is returned unchanged."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         line = str(json.loads(line)["event"])
     return line.partition(_ENDS)[2] or line
 
 
 def line_formatter(role: str, instance: str | None, as_json: bool) -> logging.Formatter:
-    """Return what makes a line of a record of the standard library's loggers."""
+    """Return a formatter for records of the standard library's loggers."""
 
     def add_head(_logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
         record: logging.LogRecord = event["_record"]

@@ -40,5 +40,5 @@ def sampled_context(headers: Iterable[tuple[str, bytes]]) -> SpanContext | None:
 
 
 def as_parent(context: SpanContext) -> Context:
-    """Return what a span is started with to be a child of `context`."""
+    """Return the context with which a span starts as a child of `context`."""
     return set_span_in_context(NonRecordingSpan(context), Context())
