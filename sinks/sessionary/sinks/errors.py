@@ -1,8 +1,8 @@
-"""The errors of a sink, in three classes by what the sink does about them.
+"""The errors of a sink, in three classes by the sink's reaction.
 
     SessionaryError
     ├── Invalid
-    │   └── BadRow(detail)                the record's bytes are at fault: dead letter, go on
+    │   └── BadRow(detail)                the record's bytes are at fault: dead letter, continue
     ├── Unavailable
     │   └── Transient(reason, detail)     passes by itself: wait and retry without a limit
     ├── OperatorError(reason, detail)     an operator must act: report it, retry, never skip

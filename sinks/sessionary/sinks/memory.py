@@ -4,7 +4,7 @@ import ctypes
 import sys
 from typing import Final
 
-# Of glibc's malloc.h.
+# Parameters of glibc's malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8

@@ -107,18 +107,18 @@ class SinkMetrics:
         self._blocked_gauge.labels(*self._base, reason).set(1)
 
     def clear_blocked(self) -> None:
-        """Report that the sink goes on."""
+        """Report that the sink continues."""
         if self._blocked is not None:
             self._blocked_gauge.labels(*self._base, self._blocked).set(0)
             self._blocked = None
 
     def block_partition(self, partition: int, reason: str) -> None:
-        """Report that one partition waits for an operator while the others go on."""
+        """Report that one partition waits for an operator while the others continue."""
         self._blocked_partitions = {**self._blocked_partitions, partition: reason}
         self._partition_blocked.labels(*self._base, str(partition), reason).set(1)
 
     def unblock_partition(self, partition: int) -> None:
-        """Report that a partition goes on, or is another sink's."""
+        """Report that a partition continues, or is another sink's."""
         kept = dict(self._blocked_partitions)
         if (reason := kept.pop(partition, None)) is not None:
             self._partition_blocked.remove(*self._base, str(partition), reason)

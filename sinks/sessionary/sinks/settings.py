@@ -14,7 +14,7 @@ _DAYS_MAX: Final = 18_262
 
 
 class IdleSettings(EnvSettings):
-    """What the sinks, and those who watch them, must know of records that may wait."""
+    """The settings of records that may wait, for the sinks and their monitoring."""
 
     # At most what `v_integrity` allows for.
     sink_idle_seconds: float = Field(
@@ -27,7 +27,7 @@ class IdleSettings(EnvSettings):
 
 
 class ArtifactSettings(EnvSettings):
-    """What the sweep of artifacts, and what watches it, must know."""
+    """The settings of the sweep of artifacts, and of its monitoring."""
 
     retention_artifacts_days: int = Field(
         30,

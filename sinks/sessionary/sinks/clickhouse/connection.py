@@ -12,7 +12,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 from sessionary.schemas.tls import trusting_context
 from sessionary.sinks.errors import OperatorError, Transient
 
-# Which class of the sinks' errors an exception of the ClickHouse client belongs to.
+# The class of the sinks' errors for an exception of the ClickHouse client.
 
 
 # Codes of ClickHouse's ErrorCodes.cpp. 252 is transient: its other cause, the limit of partitions
@@ -63,7 +63,7 @@ _OPERATOR: Final = {
 def classify_error(error: Exception) -> Transient | OperatorError:
     """Return the class of an exception of the ClickHouse client; not meant for encoding errors.
 
-    Returns `error` itself if it is classified already. An unknown code stops the sink: going on
+    Returns `error` itself if it is classified already. An unknown code stops the sink: continuing
     could lose rows, stopping loses none.
     """
     if isinstance(error, Transient | OperatorError):

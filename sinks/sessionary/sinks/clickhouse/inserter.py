@@ -117,7 +117,7 @@ class TableInserter:
         return NativeBlock(self._contexts[table or self._table], topic_id or "")
 
     def read_topic_ids(self, topic: str) -> set[str]:
-        """Return the ids that the topic had by the rows of the sink's table.
+        """Return the topic's ids in the rows of the sink's table.
 
         Raises `Transient`, `OperatorError`.
         """
@@ -154,9 +154,9 @@ class TableInserter:
             raise OperatorError("short_write", f"{block.rows} rows sent, {summary.written_rows} written ({token})")
 
     def count_rows(self, ranges: Sequence[tuple[int, int, int]], wanted: int) -> int:
-        """Return of how many records in ranges (partition, first and last offset) there are rows.
+        """Return how many records in ranges (partition, first and last offset) have rows.
 
-        Looks at parts of the last ten minutes, and at all of them if those have fewer rows than
+        Looks at parts of the last ten minutes, and at all parts if those have fewer rows than
         `wanted`. Raises `Transient`, `OperatorError`.
         """
         condition = _within(ranges)
@@ -172,7 +172,7 @@ class TableInserter:
         return int(count[0])
 
     def read_places(self, ranges: Sequence[tuple[int, int, int]]) -> set[tuple[int, int]]:
-        """Return the places (partition, offset) in ranges of which the sink's table has rows.
+        """Return the places (partition, offset) in ranges for which the sink's table has rows.
 
         Raises `Transient`, `OperatorError`.
         """

@@ -2,9 +2,9 @@
 
 Sinks only check the tables. `schema_migrations` has a checksum of each migration that was applied.
 A migration is applied once, and again from its start if it was interrupted. `schema_views` has each
-view that was made, with the hash of the server's definition: a view is made anew if its file, any
-view or table that it uses, or its definition differs. It is noted when all are made: if one fails,
-the next run makes them again. Views that others made are neither replaced nor dropped.
+view that was made, with the hash of the server's definition. A view is made anew if its file, any
+view or table that it uses, or its definition differs. Views are noted once all are made: if one
+fails, the next run makes them again. Views that others made are neither replaced nor dropped.
 """
 
 import hashlib
@@ -110,7 +110,7 @@ def shipped_migrations() -> list[Migration]:
 
 
 def shipped_schema() -> Schema:
-    """Return what this release has. Raises `graphlib.CycleError` if views use each other."""
+    """Return this release's schema. Raises `graphlib.CycleError` if views use each other."""
     migrations = shipped_migrations()
     views = order_views(_read_files("views"), migrations[-1].checksum)
     return Schema(version("sessionary"), tuple(migrations), views)
@@ -156,7 +156,7 @@ _RUNS_TTL: Final = """ALTER TABLE {database}.run_events MODIFY TTL
     least(toDateTime(retain_until), toDateTime(appended_at) + INTERVAL {runs} DAY) DELETE
         WHERE subject NOT IN ('tool_call', 'artifact'),
     toDateTime(appended_at) + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD(1))"""
-# By the names of `retention_days`: what to run if one of them differs.
+# By the names of `retention_days`: the statements to run if one of them differs.
 _STATEMENTS: Final = {
     "history": (_HISTORY_TTL, _REFUSALS_TTL),
     "idle": (_HISTORY_TTL,),
@@ -301,7 +301,7 @@ def _read_definitions(client: Client, database: str) -> dict[str, str]:
 
 
 def apply_migrations(settings: ClickHouseSettings, progress: Callable[[str], None] = lambda _: None) -> list[str]:
-    """Create the database, bring it to this release and return what changed.
+    """Create the database, bring it to this release and return the changes.
 
     Returns the names of migrations and views, none if the database is up to date. Calls `progress`
     with a line before each step. Blocks. Idempotent, but two processes must not run it at once.
@@ -368,7 +368,7 @@ def _note_views(client: Client, database: str, views: Mapping[str, MadeView]) ->
 def check_client_database(client: Client, database: str) -> None:
     """Raise `OperatorError` if `database` lacks a migration, `Transient` on faults that pass.
 
-    It looks at no view, because sinks need none. Migrations of a newer release are right.
+    It checks no view, because sinks need none. Migrations of a newer release are right.
     """
     if todo := pending_migrations(database, _read_applied(client, database), shipped_migrations()):
         names = ", ".join(migration.label for migration in todo)

@@ -26,7 +26,7 @@ from sessionary.sinks.core.rows.shared import TableRow
 
 PORTION: Final = 500  # rows
 
-# What the driver's encoders raise for values that do not fit their column: seen for null, range,
+# Errors of the driver's encoders for values that do not fit their column: seen for null, range,
 # length, lone surrogates, bytes in text, wrong types in arrays.
 _ENCODE_ERRORS: Final = (
     DataError,
@@ -144,7 +144,7 @@ class NativeBlock:
         return [(column.name, column.type_name) for column in given]
 
     def add_pieces(self, rows: int, pieces: Sequence[Sequence[bytearray | bytes]]) -> None:
-        """Append rows that are encoded: of each column given, a piece of each plane."""
+        """Append encoded rows: for each given column, a piece of each plane."""
         if self._last_value is not None:
             pieces = [*pieces, self._encode_last(rows)]
         for column, found in zip(self._columns, pieces, strict=True):
@@ -172,7 +172,7 @@ class NativeBlock:
             self.add_pieces(len(rows), self.encode_rows(rows))
 
     def encode_rows(self, rows: Sequence[TableRow]) -> list[_Pieces]:
-        """Return of each column given a piece of each plane. Raises `_EncodeFailed`."""
+        """Return a piece of each plane, for each given column. Raises `_EncodeFailed`."""
         pieces = []
         given = self._columns if self._last_value is None else self._columns[:-1]
         for column, values in zip(given, zip(*rows, strict=True), strict=True):

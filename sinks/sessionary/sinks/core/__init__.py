@@ -1,4 +1,4 @@
-"""What to write and when, without clock, I/O or logging; pure.
+"""The contents and times of a sink's writes, without clock, I/O or logging; pure.
 
 It imports neither Kafka's nor ClickHouse's client.
 

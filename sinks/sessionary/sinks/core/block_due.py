@@ -14,7 +14,7 @@ from sessionary.schemas.events import Heartbeat
 from sessionary.schemas.records import BatchAcknowledged, BatchRecord, Tick
 from sessionary.schemas.topics import SinkTopic
 
-# Records that say nothing but that time passes or that an agent lives: idle records; pure.
+# Idle records: they only say that time passes, or that an agent lives; pure.
 #
 #     events     ticks, heartbeats
 #     batches    transactions of ticks alone, acknowledgements
@@ -67,8 +67,8 @@ _IDLE_ROWS: Final = 5_000
 class BlockLimits(NamedTuple):
     """How much is collected for a block before it is written.
 
-    `idle_seconds`: how long idle records wait if nothing else comes. `is_idle` tells them; None if
-    the topic has none.
+    `idle_seconds`: how long idle records wait if nothing else comes. `is_idle` recognises them;
+    None if the topic has none.
     """
 
     rows: int

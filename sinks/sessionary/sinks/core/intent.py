@@ -1,4 +1,4 @@
-"""When a partition's records are written, and what is committed before: the intent protocol; pure.
+"""When a partition's records are written, and the commits before: the intent protocol; pure.
 
     commit offset a, metadata {"v":1,"to":b,...}   the block before is stored, a..b comes next
     insert a..b as one block, token = ...:a-b
@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 from sessionary.sinks.core.block_due import BlockLimits, WaitingRecords, is_block_due
 from sessionary.sinks.core.rows.shared import RawRecord
 
-# What is asked of many records at once; pure.
+# Functions over many records at once; pure.
 #
 # Each row passes here. A loop in C over a list takes a third of the time of one in Python that
 # calls a method of each record.
@@ -89,7 +89,7 @@ class Piece(NamedTuple):
 class Intent(NamedTuple):
     """A declared block: the `records` records from the committed offset to `to`, inclusive.
 
-    Of a block that partitions share, `records` counts those of all pieces.
+    If partitions share the block, `records` counts those of all pieces.
     `at_ms`: wall clock of the declaration. `topic_id`: None if the topic has none; then the block's
     token has none either.
     """
@@ -110,7 +110,7 @@ class Intent(NamedTuple):
 
 
 class CommitMetadata(NamedTuple):
-    """What a commit says beside its offset. Both are None if its metadata is not ours."""
+    """A commit's values besides its offset. Both are None if its metadata is not ours."""
 
     topic_id: str | None = None
     intent: Intent | None = None
@@ -198,7 +198,7 @@ class PartitionPlan:
         self._flight_behind_ms: int | None = None  # as `behind_since_ms`, of the block in flight
         self._next = committed  # next offset to be read, as far as is known
         self._end: int | None = None  # end of the log; None while unread records lie before it
-        self._high = 0  # the log is known to go on until here
+        self._high = 0  # the log is known to reach this offset
         self.in_flight: RecordBlock | None = None
         self.landed = committed  # every record below this offset is in ClickHouse
 
@@ -256,7 +256,7 @@ class PartitionPlan:
         return self._end is not None
 
     def add_records(self, records: Sequence[RawRecord], now: float, high: int = 0, now_ms: int | None = None) -> None:
-        """Append the next records, in their order; records that were appended before are dropped.
+        """Append the next records, in their order; drop records that were appended before.
 
         `high`: the log's end offset, as far as is known. `now_ms`: wall clock; the wait of an idle
         record begins at its log time. None: it begins now.
@@ -283,7 +283,7 @@ class PartitionPlan:
                 return
 
     def skip_to(self, offset: int) -> None:
-        """Go on at `offset`: the log has no record before it any more."""
+        """Continue at `offset`: the log has no record before it any more."""
         self._next, self._end = max(offset, self._next or 0), None
 
     def reached_end(self, offset: int) -> None:
@@ -323,7 +323,7 @@ class PartitionPlan:
             first, last = records[0].offset, records[-1].offset
             intent = Intent(last, len(records), now_ms, self._topic_id)
             self.in_flight = RecordBlock(first, last, records, intent, None, self._topic_id)
-        # What is left came with a full block, or with a replay: it does not wait.
+        # The remaining records came with a full block, or with a replay: they do not wait.
         self._since = self._busy_since = now if self._records else None
         self._busy_ms = self._records[0].timestamp_ms if self._records else None
         return self.in_flight
@@ -371,9 +371,9 @@ class PartitionPlan:
     def closing_commit(self) -> int | None:
         """Return the offset to commit with `closing_metadata` if nothing is under way, else None.
 
-        None also if that commit would change nothing. Meant for partitions that are revoked or
+        None also if the commit would change nothing. Meant for partitions that are revoked or
         stopped, or hold idle records at the most: the next owner reads waiting records again. The
-        intent of a block that is not written must stay committed.
+        intent of an unwritten block must stay committed.
         """
         if self.in_flight is not None or self._replay is not None:
             return None

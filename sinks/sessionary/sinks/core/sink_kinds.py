@@ -1,4 +1,4 @@
-"""The sinks as data: what each reads, and into which table, by which row builder; pure."""
+"""The sinks as data: the topic, the table and the row builder of each; pure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -46,7 +46,7 @@ class SideTable(NamedTuple):
 class SinkDefinition(NamedTuple):
     """One sink. `topic` is a field of `TopicNames`.
 
-    `find_encoder`: finds what makes columns of bytes at once, as `build_row` would; None without.
+    `find_encoder`: finds an encoder from bytes to columns, equal to `build_row`; None without.
     """
 
     kind: SinkKind

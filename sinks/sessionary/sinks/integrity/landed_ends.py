@@ -1,7 +1,7 @@
 """Looks up the last record that each sink has written: Kafka has it, so its table must have it.
 
-This finds what tables cannot tell by themselves: an emptied ClickHouse, and a loss after which
-nothing followed.
+This finds losses that tables cannot show by themselves: an emptied ClickHouse, and a loss after
+which nothing followed.
 """
 
 import threading
@@ -47,7 +47,7 @@ class LandedEnd(NamedTuple):
         committed: The offset below which it has written all records.
         log_start: The first offset that Kafka still has.
         log_end: The next offset that Kafka gives.
-        last_offset: Of the last record below `committed` of the last 22 days; None without one.
+        last_offset: The offset of the last record below `committed` of the last 22 days, or None.
     """
 
     partition: int
@@ -57,14 +57,14 @@ class LandedEnd(NamedTuple):
     last_offset: int | None = None
 
 
-# What `find_end_faults` may find, for each sink.
+# The faults that `find_end_faults` may find, for each sink.
 END_FAULTS: Final = tuple(
     f"{kind}_{what}" for kind in SINKS for what in ("deleted_unread", "log_shorter", "end_missing")
 )
 
 
 class _TimeLimit:
-    """What is left of the time that a search may take."""
+    """The remaining time of a search."""
 
     def __init__(self, settings: SinkGroupSettings, seconds: float) -> None:
         self._end_s, self._servers, self._seconds = time.monotonic() + seconds, settings.bootstrap_servers, seconds
@@ -80,10 +80,10 @@ class _TimeLimit:
 
 
 def find_end_faults(settings: SinkGroupSettings, fetch_rows: FetchRows, timeout_s: float = 60.0) -> list[EndFault]:
-    """Return what is wrong at the committed offset of each sink and partition.
+    """Return the faults at the committed offset of each sink and partition.
 
-    Blocks, for up to `timeout_s`, what `fetch_rows` takes not counted. Raises `Unavailable` if
-    Kafka does not answer, and what `fetch_rows` raises.
+    Blocks for up to `timeout_s`, besides the time of `fetch_rows`. Raises `Unavailable` if Kafka
+    does not answer, and the errors of `fetch_rows`.
     """
     limit = _TimeLimit(settings, timeout_s)
     faults: list[EndFault] = []
@@ -226,10 +226,10 @@ def _find_stored(definition: SinkDefinition, ends: Mapping[int, int], fetch_rows
     return {(int(row["src_partition"]), int(row["src_offset"])) for row in fetch_rows(query)}
 
 
-# Tells ClickHouse where a running sink stands, so that `v_integrity` knows it without Kafka.
+# Reports to ClickHouse where a running sink stands, so that `v_integrity` knows it without Kafka.
 #
-# By its tables alone, a ClickHouse that was emptied is one that never had a row, and an offset
-# that was moved to the log's end is one that was read up to there.
+# By the tables alone, an emptied ClickHouse looks like one that never had a row, and an offset that
+# was moved to the log's end looks like one that was read up to there.
 
 
 # Longer than ticks may wait for their block. A report reads a few records of each partition.
@@ -242,7 +242,7 @@ _log = role_logger(__name__)
 
 
 class EndReport:
-    """Reports the ends of one sink's group, on a thread of its own."""
+    """Reports the ends of one sink's group, on a separate thread."""
 
     def __init__(self, kind: SinkKind, settings: SinkSettings) -> None:
         self._kind = kind
@@ -257,7 +257,7 @@ class EndReport:
         self._thread.start()
 
     def stop(self) -> None:
-        """Report no more. Waits for a second at most; a report under way ends by itself."""
+        """Stop reporting. Waits for a second at most; a report under way ends by itself."""
         self._stop.set()
         self._thread.join(_STOP_S)
 

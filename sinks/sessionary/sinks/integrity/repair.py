@@ -29,15 +29,15 @@ _SILENT_S: Final = 30.0  # nothing arrives for so long: Kafka does not answer
 
 
 class RepairedPartition(NamedTuple):
-    """What a repair did to one partition of one sink's table.
+    """The result of a repair for one partition of one sink's table.
 
     Attributes:
         sink: The sink.
         partition: The partition.
         read: Records of the time that were read again.
         repaired: How many of them had no row, and have one now.
-        first_offset: Of the first record that had none; None if all had one.
-        last_offset: Of the last one.
+        first_offset: The offset of the first record without a row; None if all had one.
+        last_offset: The offset of the last one.
         log_start: Where Kafka's log begins if that is within the time, so that records before it
             may be gone; else None.
     """
@@ -64,7 +64,7 @@ def repair_rows(
 
     Times are ms since the epoch; `until_ms` None: up to what the sink has written. Records that
     became dead letters stay so. May be repeated. Blocks. Raises `Unavailable`, `Transient` or
-    `OperatorError`, and what `fetch_rows` raises.
+    `OperatorError`, and the errors of `fetch_rows`.
     """
     try:
         return _Repair(settings, kind, fetch_rows).run(since_ms, until_ms)
@@ -78,7 +78,7 @@ class _Repair:
         self._definition = SINKS[kind]
         self._topic: str = getattr(settings.topics, self._definition.topic)
         self._topic_id = ask_topic_id(AdminConnection(settings), self._topic, 10.0)
-        # A token of its own: ClickHouse may know those of the sink, and would keep nothing.
+        # A separate token: ClickHouse may know those of the sink, and would keep nothing.
         group = f"repair-{uuid.uuid4()}"
         metrics = SinkMetrics(kind, group)
         self._writer = BlockWriter(self._definition, settings, metrics, decoder_for(settings), group=group)

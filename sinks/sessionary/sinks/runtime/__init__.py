@@ -2,12 +2,12 @@
 
 One thread per sink does everything but keep the group membership.
 
-    ports                   what the loop needs of Kafka and of ClickHouse
+    ports                   the loop's interfaces to Kafka and ClickHouse
     kafka_client            the Kafka consumer's configuration; its messages as records
     consumer                the loop of one sink
-    blocked_partitions      partitions that wait while the others go on
-    log_watch               how far logs go on, and reports of positions; the host's clock
-    group_offsets           the group's offsets: read and committed, and what their errors mean
+    blocked_partitions      partitions that wait while the others continue
+    log_watch               the ends of logs, and reports of positions; the host's clock
+    group_offsets           the group's offsets: read and committed; the meaning of their errors
     plan_writer             the blocks of plans, with the commits around each; shared blocks
     block_writer            one block from records to stored rows
     hung_calls              ends the process if a call never returns

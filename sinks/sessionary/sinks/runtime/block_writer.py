@@ -28,9 +28,9 @@ from sessionary.sinks.settings import SinkSettings
 
 # Produces a sink's dead letters: records that it cannot store, to the topic `sink-rejected`.
 #
-# Letters are acknowledged before the block that their records came with counts as written, so that
-# none is lost. After a crash in between they are produced again; sink and source position identify
-# the copies.
+# Letters are acknowledged before the block of their records counts as written, so that no letter is
+# lost. After a crash in between they are produced again; sink and source position identify the
+# copies.
 
 
 _FLUSH_TIMEOUT_S = 10.0
@@ -102,7 +102,7 @@ def encode_letter(raw: RawRecord, detail: str) -> EncodedRecord:
 # tables' settings). A replay of an older block may leave its rows twice until they are merged.
 _WINDOW_BLOCKS = 10_000
 _WINDOW_MS = 7 * 86_400_000
-# A server says that it wrote a block also if it knew the token, and kept nothing. One that was
+# A server reports a block as written also if it knew the token, and kept nothing. A server that was
 # killed during an insert may know the token of a part that it has lost. So a sink counts the rows
 # of each block whose insert is repeated, and of one block in so many seconds.
 _LOOK_EVERY_S = 30.0
@@ -165,16 +165,17 @@ class BlockWriter:
     def find_skip(self, partition: int, offset: int) -> int | None:
         """Return the last offset of the events that an operator had skipped with `offset`, or None.
 
-        The audit trail has that, once its sink has stored it. Raises `Transient`, `OperatorError`.
+        The skip is in the audit trail, once its sink has stored it. Raises `Transient`,
+        `OperatorError`.
         """
         return self._inserter.find_skip(partition, offset) if self._definition.topic == "events" else None
 
     def _keep_block(
         self, partition: int, block: RecordBlock, records: Sequence[RawRecord], rows: int, token: str
     ) -> None:
-        """Look whether ClickHouse kept a block's rows; insert what it lacks under another token.
+        """Check whether ClickHouse kept a block's rows; insert missing ones under another token.
 
-        Raises `OperatorError` if it does not keep these either.
+        Raises `OperatorError` if ClickHouse does not keep these either.
         """
         ranges = block.pieces or [Piece(partition, block.first, block.last)]
         kept = self._inserter.count_rows(ranges, rows)
@@ -198,7 +199,7 @@ class BlockWriter:
             raise OperatorError("block_not_kept", f"{rows} rows sent twice, {kept} found ({token})")
 
     def read_topic_ids(self) -> set[str]:
-        """Return the ids that the sink's topic had by its table. Raises as `write_block` does."""
+        """Return the ids of the sink's topic in its table. Raises as `write_block` does."""
         return self._inserter.read_topic_ids(self._topic)
 
     def close(self) -> None:
@@ -229,7 +230,7 @@ class BlockWriter:
     def _write_aside(
         self, token: str, topic_id: str | None, records: Sequence[RawRecord], letters: list[tuple[RawRecord, str]]
     ) -> int:
-        """Insert records into the side table; return how many rows they are."""
+        """Insert records into the side table; return the number of rows."""
         side = self._definition.side
         assert side is not None
         block = self._inserter.new_block(side.table.name, topic_id=topic_id)
@@ -247,7 +248,8 @@ class BlockWriter:
     ) -> None:
         """Add the records' rows in their order, by the encoder if there is one.
 
-        What it gives up is built and encoded as rows, several at a time if they follow each other.
+        Records that it gives up are built and encoded as rows, several at a time if they are
+        consecutive.
         """
         if encoder is None:
             self._add_rows(block, build, records, letters)

@@ -1,4 +1,4 @@
-"""Partitions that wait while the others go on.
+"""Partitions that wait while the others continue.
 
 running ──(fault of this partition)──▶ blocked ──(pause, each twice as long)──▶ trying
    ▲                                      ▲───────────────(fault)────────────────┤
@@ -28,7 +28,7 @@ BATCH_UNREADABLE: Final = "batch_unreadable"
 _log = role_logger(__name__)
 
 
-# Returns the last offset of what was skipped with an offset of a partition, or None. May raise the
+# Returns the last offset that was skipped with an offset of a partition, or None. May raise the
 # sinks' errors.
 FindSkip = Callable[[int, int], int | None]
 
@@ -55,7 +55,7 @@ class BlockedPartitions:
         return partition in self._blocked
 
     def holds(self, partition: int) -> bool:
-        """Whether a partition is blocked: what arrives of it must be dropped."""
+        """Whether a partition is blocked: its arriving records must be dropped."""
         former = self._blocked.get(partition)
         return former is not None and former.retry_at_s is not None
 
@@ -77,7 +77,7 @@ class BlockedPartitions:
     ) -> None:
         """Pause a partition; try it again after `first_s`, then after twice as long each time.
 
-        `what` tells people what is wrong and what to do. `is_write`: its block could not be
+        `what` says for people what is wrong and what to do. `is_write`: its block could not be
         written; else it cannot be read. `first_s` is `RETRY_S` by default. `batch_offset`: at
         which a batch begins that cannot be read.
         """
@@ -182,12 +182,12 @@ class BlockedPartitions:
             self.forget_partition(partition)
 
     def forget_partition(self, partition: int) -> None:
-        """Drop what is known of a partition: it leaves, or begins again at the group's offset."""
+        """Forget a partition: it leaves, or begins again at the group's offset."""
         if self._blocked.pop(partition, None) is not None:
             self._metrics.unblock_partition(partition)
 
     def forget_partitions(self, partitions: Iterable[int] | None = None) -> None:
-        """Drop what is known of these partitions, by default of all."""
+        """Forget these partitions, by default all."""
         for partition in tuple(self._blocked if partitions is None else partitions):
             self.forget_partition(partition)
 

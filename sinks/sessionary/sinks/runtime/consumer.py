@@ -1,12 +1,12 @@
 """The loop of one sink: Kafka records in, blocks out, offsets and intents committed in between.
 
 One thread does everything, while librdkafka's own thread keeps the group membership alive. While
-ClickHouse is unreachable, the partitions are paused and the loop goes on polling, so that the
-group does not remove the sink.
+ClickHouse is unreachable, the partitions are paused and the loop keeps polling, so that the group
+does not remove the sink.
 
-A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log
-that goes on, or gets no assignment, is replaced; as after a restart, each partition begins at the
-group's offset.
+A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a growing
+log, or gets no assignment, is replaced. As after a restart, each partition begins at the group's
+offset.
 """
 
 import threading
@@ -58,7 +58,7 @@ class RetryPause:
         self._next_s = min(self._next_s * 2, RETRY_LAST_S)
 
     def end(self) -> None:
-        """Go on; the next pause is a short one again."""
+        """End the pause; the next one is short again."""
         self._until = self.reason = None
         self._next_s = RETRY_FIRST_S
 
@@ -93,7 +93,7 @@ class SinkConsumer:
     ) -> None:
         """`watchdog`: watches commits; the caller starts it if the process may end.
 
-        `log_watch`: tells how far the log goes; the caller starts it. `ask_topic_id` returns the
+        `log_watch`: reports the ends of the log; the caller starts it. `ask_topic_id` returns the
         id of the sink's topic, or raises `KafkaException`; it blocks. `read_ranges` reads records
         again, of any partition.
         """
@@ -357,7 +357,7 @@ class SinkConsumer:
         self._plan_partitions()
 
     def _plan_partitions(self) -> None:
-        """Start at the group's offsets; if Kafka does not tell them, ask again next turn."""
+        """Start at the group's offsets; if Kafka does not report them, ask again next turn."""
         found: list[TopicPartition] = []
         try:
             if self._unplanned:

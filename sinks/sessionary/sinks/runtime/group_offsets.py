@@ -1,4 +1,4 @@
-"""The group's offsets: how they are committed, and what the errors around them mean."""
+"""The group's offsets: how they are committed, and the meaning of their errors."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -17,7 +17,7 @@ LOG_GAP: Final = "log_gap"
 LOG_TRUNCATED: Final = "log_truncated"
 TOPIC_REPLACED: Final = "topic_replaced"
 _BOUNDS_S: Final = 5.0
-# What an operator can do.
+# An operator's options.
 _HELP: Final = (
     "sessionary integrity check tells what is missing. To give it up, restart this sink once with "
     "SESSIONARY_SINK_ACCEPT_GAPS={}: it goes on where the log begins"
@@ -97,15 +97,15 @@ def describe_outside(consumer: KafkaConsumer, place: TopicPartition) -> tuple[st
 
 
 class LogGuard:
-    """Watches that the log is the one that the group's offsets are of, and that it has them.
+    """Checks that the group's offsets belong to the log, and that the log has them.
 
-    `topic_id`: of the topic that partitions are planned for; None if it has none.
+    `topic_id`: of the topic for which partitions are planned; None if it has none.
     """
 
     def __init__(
         self, topic: str, limits: BlockLimits, accepted_gaps: Collection[int], blocked: BlockedPartitions
     ) -> None:
-        """`accepted_gaps`: the partitions that go on where the log begins."""
+        """`accepted_gaps`: the partitions that continue where the log begins."""
         self._topic = topic
         self._limits = limits
         self._accepted_gaps = accepted_gaps
@@ -117,8 +117,8 @@ class LogGuard:
     ) -> dict[int, PartitionPlan]:
         """Plan partitions from the group's offsets on; halt those whose offset is of another topic.
 
-        With a topic, Kafka deletes the groups' offsets of it. So `read_ids` is asked for the ids of
-        the topics that have rows, if an offset is unknown. Raises what it raises.
+        With a topic, Kafka deletes the groups' offsets for it. So `read_ids` is asked for the ids
+        of the topics that have rows, if an offset is unknown. Raises the errors of `read_ids`.
         """
         self._blocked.forget_partitions()
         is_unknown = self.topic_id is not None and any(place.offset < 0 for place in places)
@@ -158,10 +158,10 @@ class LogGuard:
         next_offsets: Mapping[int, int],
         now_s: float,
     ) -> PartitionPlan:
-        """Block a partition of whose log the next offset is gone; return its plan.
+        """Block a partition whose log has lost the next offset; return its plan.
 
-        If the gap is accepted, the partition goes on where the log begins. `next_offsets` are those
-        of all partitions that are assigned.
+        If the gap is accepted, the partition continues where the log begins. `next_offsets` are
+        those of all partitions that are assigned.
         """
         place = TopicPartition(self._topic, partition, plan.next_offset)
         try:

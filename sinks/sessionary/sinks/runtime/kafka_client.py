@@ -29,7 +29,7 @@ def consumer_config(definition: SinkDefinition, settings: SinkSettings) -> dict[
     """Return the librdkafka configuration of one sink's consumer."""
     config: dict[str, str | int | float | bool] = {
         # Committed records only. Processors write in transactions, and other producers may write
-        # events in transactions: what was aborted is in no table.
+        # events in transactions: aborted records are in no table.
         **settings.reader_config_of(settings.group_id(definition.kind)),
         # A log without the next offset lost records: the loop blocks the partition.
         "auto.offset.reset": "error",
@@ -60,8 +60,8 @@ def read_ranges(
 ) -> dict[int, list[RawRecord]]:
     """Return the records of a topic, by partition from the first offset to the last one.
 
-    Joins no group. Blocks. Raises `Transient`; `OperatorError` if the log does not have a range
-    whole, unless the settings accept that of its partition.
+    Joins no group. Blocks. Raises `Transient`; `OperatorError` if the log lacks a part of a range,
+    unless the settings accept this gap for the partition.
     """
     config = {**consumer_config(definition, settings), "auto.offset.reset": "earliest"}
     config.pop("group.instance.id", None)
@@ -104,7 +104,7 @@ def _collect_ranges(
                 unread.discard(partition)
                 consumer.pause([TopicPartition(topic, partition)])  # the others may take a while
         if unread and time.monotonic() - heard_s > _SILENT_S:
-            # A new leader may tell an earlier end for a while; a log that lost records keeps it.
+            # A new leader may report an earlier end for a while; a log that lost records keeps it.
             for partition in sorted(unread):
                 if partition not in ends:
                     raise Transient("kafka", f"partition {partition} of {topic}: nothing for {_SILENT_S:g} s")

@@ -1,7 +1,7 @@
-"""Asks how far a sink's log goes, in a thread of its own, and tells whether the sink keeps up.
+"""Asks for the ends of a sink's log, in a separate thread, and shows whether the sink keeps up.
 
-The loop reports what has landed, and reads the answers. A loop that hangs reports nothing new, and
-so is not ready either.
+The loop reports the landed offsets, and reads the answers. A loop that hangs reports nothing new,
+and so is not ready either.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ from sessionary.schemas.kafka.log_progress import ASK_EVERY_S, LogAnswer, LogPro
 from sessionary.sinks.core.intent import PartitionPlan
 from sessionary.sinks.metrics import SinkMetrics
 
-# The host's clocks, as a port: tests pass in a clock of their own.
+# The host's clocks, as a port: tests pass in another clock.
 #
 # Not to be mixed up with a partition's clock, which is the log's time.
 
 
 class HostClock(Protocol):
-    """Tells the host's time."""
+    """Returns the host's time."""
 
     def monotonic_s(self) -> float:
         """Return monotonic time in seconds."""
@@ -101,8 +101,8 @@ class LogWatch:
         """Return whether the sink keeps up, and a line for people. Any thread may call it.
 
         A sink without an assignment does not keep up, nor does one with a partition that has stood
-        still for 15 s although its log goes on. A partition that is blocked by name does not count:
-        it needs an operator, and the others go on.
+        still for 15 s although its log grows. A partition that is blocked by name does not count:
+        it needs an operator, and the others continue.
         """
         if self._landed is None:
             return False, "the group has given no assignment"
@@ -144,7 +144,7 @@ class PositionReport:
         """Report if a second has passed since the last time, or `now`.
 
         `high_watermark` returns the end of a partition's log as far as the consumer knows. A
-        partition that `is_blocked` has a metric and an alert of its own; it does not make the sink
+        partition that `is_blocked` has a separate metric and alert; it does not make the sink
         unready. `has_plans`: whether each partition of an assignment has its plan.
         """
         at_s = self._clock.monotonic_s()
@@ -155,13 +155,13 @@ class PositionReport:
         for partition, plan in plans.items():
             self._report_lag(partition, plan, high_watermark(partition))
             if not is_blocked(partition):
-                # What waits on purpose is no standstill: then reading shows progress.
+                # Records that wait on purpose are no standstill: then reading shows progress.
                 is_even = _all_landed(plan) or plan.holds_idle_only
                 positions[partition] = plan.next_offset if is_even else plan.landed or 0
         self._log_watch.report_landed(positions if has_plans else None)
 
     def forget_partition(self, partition: int) -> None:
-        """Remove the metrics of a partition that has left, or of which no more is known."""
+        """Remove the metrics of a partition that has left, or whose position is unknown."""
         self._behind_since_s.pop(partition, None)
         self._metrics.drop_partition(partition)
 

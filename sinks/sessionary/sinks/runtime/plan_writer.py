@@ -29,7 +29,7 @@ ReadRanges = Callable[[str, Mapping[int, tuple[int, int]]], Mapping[int, list[Ra
 
 
 def block_limits(settings: SinkSettings, topic: SinkTopic) -> BlockLimits:
-    """Return how much of a partition is collected for a block. `topic`: what the sink reads."""
+    """Return how much of a partition is collected for a block. `topic`: the sink's topic."""
     return BlockLimits(
         settings.sink_flush_rows,
         settings.sink_flush_bytes,
@@ -40,7 +40,7 @@ def block_limits(settings: SinkSettings, topic: SinkTopic) -> BlockLimits:
 
 
 class PlanWriter:
-    """Writes what the plans of one sink hold. Methods block; not thread-safe.
+    """Writes the blocks of the plans of one sink. Methods block; not thread-safe.
 
     They raise `Fenced`, and `Transient` or `OperatorError`: then the same block is tried again.
     """
@@ -64,7 +64,7 @@ class PlanWriter:
         return frozenset(self._shared)
 
     def forget_plans(self) -> None:
-        """Forget what is in flight: other plans follow."""
+        """Forget the blocks in flight: other plans follow."""
         self._shared = {}
 
     def write_block(self, partition: int, plan: PartitionPlan) -> None:
@@ -101,7 +101,7 @@ class PlanWriter:
         return written
 
     def commit_ends(self, plans: Mapping[int, PartitionPlan]) -> None:
-        """Commit what of plans has landed, unless something is under way or it is committed."""
+        """Commit the landed offsets of plans, unless a block is under way or they are committed."""
         ends = {partition: plan.closing_commit() for partition, plan in plans.items()}
         due = {partition: offset for partition, offset in ends.items() if offset is not None}
         if due:
@@ -141,7 +141,7 @@ class PlanWriter:
         return share_block(blocks)
 
     def _declare(self, plans: Mapping[int, PartitionPlan]) -> None:
-        """Commit what the blocks in flight are, in one commit, unless that is done."""
+        """Commit the intents of the blocks in flight, in one commit, unless that is done."""
         places: list[TopicPartition] = []
         for partition, plan in plans.items():
             block = plan.in_flight

@@ -1,4 +1,4 @@
-"""What a sink's loop needs of Kafka and of ClickHouse; it imports neither of the real ones."""
+"""The interfaces of a sink's loop to Kafka and ClickHouse, without an import of either client."""
 
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
@@ -25,7 +25,7 @@ class KafkaConsumer(Protocol):
         on_revoke: RebalanceCallback,
         on_lost: RebalanceCallback,
     ) -> None:
-        """Join the group; the callbacks name what is assigned, revoked and lost."""
+        """Join the group; the callbacks name the assigned, revoked and lost partitions."""
         ...
 
     def consume(self, num_messages: int, timeout: float) -> list[Message]:
@@ -48,7 +48,7 @@ class KafkaConsumer(Protocol):
         ...
 
     def seek(self, partition: TopicPartition) -> None:
-        """Read an assigned partition from its offset on; drop what was fetched of it. Blocks."""
+        """Read an assigned partition from its offset on; drop its fetched records. Blocks."""
         ...
 
     def committed(self, partitions: list[TopicPartition], timeout: float) -> list[TopicPartition]:
@@ -73,7 +73,7 @@ class KafkaConsumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group; revokes what is assigned."""
+        """Leave the group; revokes the assigned partitions."""
         ...
 
 
@@ -92,14 +92,14 @@ class BlockTarget(Protocol):
         ...
 
     def find_skip(self, partition: int, offset: int) -> int | None:
-        """Return the last offset of what an operator had skipped with `offset`, or None.
+        """Return the last offset that an operator had skipped with `offset`, or None.
 
         Blocks. Raises `Transient`, `OperatorError`.
         """
         ...
 
     def read_topic_ids(self) -> set[str]:
-        """Return the ids that the sink's topic had by the rows that are stored.
+        """Return the ids of the sink's topic in the stored rows.
 
         Raises `Transient`, `OperatorError`.
         """

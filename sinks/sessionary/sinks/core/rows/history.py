@@ -27,10 +27,10 @@ from sessionary.sinks.core.rows.shared import (
     expiry_seconds,
 )
 
-# Columns of `history` that keep what figures need of a payload, without a TTL; pure.
+# Columns of `history` with the values of a payload that figures need, without a TTL; pure.
 #
-# The table makes them of `payload_json` for rows that come without them, as the former release's
-# sinks write. The values here are the same; the engine has less to do.
+# The table computes them from `payload_json` for rows that come without them, from the former
+# release's sinks. The values here are the same; the engine has less to do.
 
 
 # By column: the value of rows that have none, and where events have it.
@@ -73,7 +73,7 @@ def _getter(column: str, path: str) -> Callable[[Any], object]:
     return get
 
 
-# By the class of a payload: the places of its figures among the columns, and what finds them.
+# By the class of a payload: the places of its figures among the columns, and their getter.
 _GETTERS: Final[dict[type[Any], list[tuple[int, Callable[[Any], object]]]]] = {
     cls: [(FIGURE_COLUMNS.index(column), _getter(column, path)) for column, path in figure_places(name).items()]
     for cls, name in EVENT_TYPES.items()

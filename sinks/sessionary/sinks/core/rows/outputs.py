@@ -83,7 +83,7 @@ def rejected_row(raw: RawRecord, decoder: Decoder) -> TableRow:
     return (*record, appended + DEFAULT_US, expiry_seconds(appended + PERSONAL_US), *source_values(raw))
 
 
-# Dead letters: what is kept of a record that a sink cannot store.
+# Dead letters: copies of records that a sink cannot store.
 
 
 DEAD_LETTER_COLUMNS: Final = (

@@ -1,4 +1,4 @@
-"""What the row builders share: types, the columns of a row's source, decoding."""
+"""The shared parts of the row builders: types, the columns of a row's source, decoding."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -64,8 +64,8 @@ NO_HEADERS: Final = _NoHeaders()
 class RawRecord(NamedTuple):
     """A record as Kafka delivers it.
 
-    `header_source` is the driver's message. It makes the header objects when it is asked: most
-    sinks never need them.
+    `header_source` is the driver's message. It makes the header objects on request: most sinks
+    never need them.
     """
 
     topic: str
@@ -102,8 +102,8 @@ class RecordEncoder(Protocol):
     def encode(self, records: list[RawRecord], first: int, last: int, /) -> tuple[int, list[list[bytes]]]:
         """Encode records from index `first` to before `last`, until one that it gives up.
 
-        Return how many it encoded, and for each column, `topic_id` excepted, a piece of each of its
-        planes (see `clickhouse/native`). What it gives up says nothing about the record.
+        Return the number of encoded records, and for each column, `topic_id` excepted, a piece of
+        each of its planes (see `clickhouse/native`). Giving up says nothing about the record.
         """
         ...
 
