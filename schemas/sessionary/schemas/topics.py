@@ -127,7 +127,7 @@ def topic_specs(prefix: str, partitions: int, replication_factor: int = 1) -> li
 
 
 def bytes_limits(rules: RuleSet) -> dict[str, int]:
-    """Return what one record of a processor may take by `rules`, in bytes, of each topic it writes.
+    """Return the limit of one record of a processor by `rules`, in bytes, for each output topic.
 
     Topics are named by their field in `TopicNames`. The limit is that of the topic's
     `max.message.bytes`.

@@ -68,7 +68,7 @@ class FencedBeats(NamedTuple):
 
     Attributes:
         epoch: The session's at the time.
-        id_hashes: Of the producers of which one such heartbeat was rejected in this epoch, at most
+        id_hashes: The producers of which one such heartbeat was rejected in this epoch, at most
             16: the first 8 bytes of SHA-256 of the id, big-endian and signed.
     """
 
@@ -186,7 +186,7 @@ class RunQuota(NamedTuple):
 
     Attributes:
         offset: The offset of the event that asked; with session and run it names the claim.
-        event_type: Type of that event: what the grant lets happen.
+        event_type: Type of that event: the change that the grant allows.
         event_id: Its id.
         granted: Whether the run has the slot; else it waits.
     """

@@ -18,7 +18,7 @@ from sessionary.schemas.codec.formats import Event
 from sessionary.schemas.limits import ITEMS_MAX, NUMBER_MAX, UNBOUNDED_NUMBERS, characters_max
 from sessionary.schemas.types import Envelope
 
-# Returns what is wrong, or '' if every value is within its bound.
+# Returns the fault, or '' if every value is within its bound.
 Check = Callable[[Any], str]
 
 OWN_CHECKS = frozenset({"envelope", "limits"})  # fields of events that are checked elsewhere
@@ -27,17 +27,17 @@ _ENVELOPE_OF = f"{EVENTS_NAMESPACE}.SessionCreated"  # every event has the same
 
 
 def describe_long_text(path: str, text: str, most: int) -> str:
-    """Return what is wrong with a text; `path` leads to it, `most` is its bound."""
+    """Return the fault of a text; `path` leads to the text, `most` is its bound."""
     return f"{path} has {len(text)} characters, more than {most}"
 
 
 def describe_long_list(path: str, items: Any) -> str:
-    """Return what is wrong with a list or a map."""
+    """Return the fault of a list or a map."""
     return f"{path} has {len(items)} items, more than {ITEMS_MAX}"
 
 
 def describe_bad_number(path: str, number: float) -> str:
-    """Return what is wrong with a number."""
+    """Return the fault of a number."""
     if isinstance(number, float):
         return f"{path} is {number}, not a finite number"
     return f"{path} is {number}; it must be from 0 to {NUMBER_MAX}"

@@ -344,7 +344,7 @@ class SnapshotCreated(NamedTuple):
 class CheckpointSaved(NamedTuple):
     """Progress of a long operation, from which it can be continued.
 
-    `kind`: what the run has reached, if it is one of the usual points.
+    `kind`: the point that the run has reached, if it is one of the usual points.
     """
 
     checkpoint_id: str
@@ -402,7 +402,7 @@ class AgentRegistered(NamedTuple):
     """An agent joins the session.
 
     Attributes:
-        role: What the agent does, and so what it sees: researcher, analyzer, writer, or any other.
+        role: The agent's role, which decides what it sees: researcher, analyzer, writer, or other.
         agent_id: The agent that joins; None: the one that sends.
         service_id: The agent's service, a member of the session from then on; None: the one that
             sends.
@@ -424,7 +424,7 @@ class AgentTaskUpdated(NamedTuple):
         from_snapshot_id: The agent's last snapshot, as the sender knows it.
         to_snapshot_id: The new one; None: it has the event's id.
         agent_id: The agent; None: the one that sends.
-        result_json: What the agent shares of the task; a larger one is an artifact.
+        result_json: The task's result that the agent shares; a larger one is an artifact.
         artifact_id: The artifact that has the result.
         shared_key: The key under which the result is shared; None: the agent's id, `_` and the
             task.

@@ -220,7 +220,7 @@ class RereadFile(Generic[T]):
         self._version: _Version | None = None  # of the file that was read last
 
     def read_if_changed(self) -> T | None:
-        """Return what the file says; None if it is as it was when it was read last. Blocks.
+        """Return the file's parsed value; None if it is unchanged since the last reading. Blocks.
 
         Raises `OSError` or `ValueError` if it cannot be used; then the next call tries again.
         """

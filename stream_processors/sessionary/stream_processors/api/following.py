@@ -142,7 +142,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 class EventStream:
     """One answer in the form of server-sent events. A write waits until the connection took it.
 
-    So nothing queues here for a slow reader: what it has not taken yet is in the sockets.
+    So nothing queues here for a slow reader: data that it has not taken yet is in the sockets.
     """
 
     def __init__(self, request: Request, headers: Mapping[str, str] = _HEADERS, status: int = 200) -> None:

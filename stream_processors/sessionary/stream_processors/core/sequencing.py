@@ -117,7 +117,7 @@ def _remember(
 ) -> Sequence[ForgottenProducer] | None:
     """Append an entry; None if there is no room.
 
-    An entry of a past epoch makes room: what its producer sent then is rejected for its epoch.
+    An entry of a past epoch makes room: its producer's events of that epoch are rejected anyway.
     """
     if len(forgotten) < FORGOTTEN_MAX:
         return [*forgotten, entry]

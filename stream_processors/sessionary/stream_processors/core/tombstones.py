@@ -4,10 +4,10 @@ A chunk has 16 bytes for each tombstone and nothing else. A look-up searches an 
 four bytes of each, which is made without a loop in Python: so a recovery takes 70 ns of CPU for a
 tombstone.
 
-The changelog is compacted, so what a tombstone costs there is what it costs in its last chunk, and
-the writing of the chunks before. So tombstones wait as rows until there are `chunk_keys` of them,
-and the chunks of a day become one when there are `chunks_merged` of them, or when the day is full:
-each hash is written about twice. When this happens decides no verdict.
+The changelog is compacted, so a tombstone costs its bytes in its last chunk, and the writing of the
+chunks before. So tombstones wait as rows until there are `chunk_keys` of them, and the chunks of a
+day become one when there are `chunks_merged` of them, or when the day is full: each hash is written
+about twice. The time of packing changes no verdict.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ _IS_LITTLE_ENDIAN = struct.pack("=I", 1)[0] == 1  # whether an array's numbers a
 
 
 def hash_key(key: bytes) -> bytes:
-    """Return what a chunk has of a key."""
+    """Return the hash of a key in a chunk."""
     return hashlib.blake2b(key, digest_size=HASH_BYTES).digest()
 
 
 def key_hashes(key: bytes) -> tuple[bytes, ...]:
-    """Return what a chunk has of a row's key: of a task a second hash, by which its id is found."""
+    """Return the hashes of a row's key in a chunk: a task has a second one, to find its id."""
     if not is_run_key(key):
         return (hash_key(key),)
     tenant_id, session_id, run_id = split_run_key(key)
@@ -136,7 +136,7 @@ class ChunkIndex:
         return [(day, {key: chunk.hashes for key, chunk in self._days[day].items()}) for day in days]
 
     def next_number(self, expires_ms: int) -> int:
-        """Return a number that no chunk has of those that vanish then, nor any higher one."""
+        """Return a number above those of all chunks that vanish at this time."""
         start = len(CHUNK_PREFIX)
         return max((_PLACE.unpack_from(key, start)[1] + 1 for key in self._days.get(expires_ms, ())), default=0)
 
@@ -180,7 +180,7 @@ def plan_packing(
 
 
 def wait_again(waiting: Waiting, changes: Changes) -> None:
-    """Let tombstones wait that were to be packed."""
+    """Let tombstones of a planned packing wait again."""
     for key in changes:
         if not is_chunk_key(key):
             heapq.heappush(waiting, (0, key))

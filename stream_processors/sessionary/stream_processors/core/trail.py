@@ -93,7 +93,7 @@ def _replacer_of(row_class: type[Any]) -> Callable[..., Any]:
 def audit_record(
     session: SessionKey, subject: Subject, envelope: Envelope | None, cause: OutputCause, kind: AuditKind
 ) -> AuditRecord:
-    """Return what all audit records have in common; callers add what their kind reports."""
+    """Return the common fields of all audit records; callers add the fields of their kind."""
     kept = retention_of(subject.data_classes, cause.now_ms * 1000)
     return AuditRecord(
         audit_id=_audit_id(session, subject.audit_seq, cause),
@@ -148,7 +148,7 @@ def _audit_id(session: SessionKey, audit_seq: int, cause: OutputCause) -> str:
 
 
 def subject_of(row: SessionState | Tombstone | Remains | None) -> Subject:
-    """Return what an audit record says of the session itself."""
+    """Return the session's own fields in an audit record."""
     if row is None:
         return UNKNOWN_SUBJECT
     if not isinstance(row, SessionState):
@@ -163,7 +163,7 @@ def session_record(
     cause: OutputCause,
     kind: AuditKind,
 ) -> AuditRecord:
-    """Return what all audit records of a session have; `after`: the row after the fact."""
+    """Return the common fields of a session's audit records; `after`: the row after the fact."""
     subject, envelope = subject_of(after), None
     if arrival is not None and arrival.event is not None:
         envelope = arrival.event.envelope
@@ -174,13 +174,13 @@ def session_record(
 
 
 def at_due_time(record: AuditRecord, due_ms: int, fired_ms: int) -> AuditRecord:
-    """Return a record of what a clock did: it occurred when it was due. Takes ms of log time."""
+    """Return the record of a clock's change: it occurred when due. Takes ms of log time."""
     due_at = due_ms * 1000
     return record._replace(occurred_at=due_at, due_at=due_at, fired_at=fired_ms * 1000)
 
 
 def decision_record(event_type: str, reason: str, principal: str, cause: OutputCause) -> AuditRecord:
-    """Return the record of what a person decided about a partition; it belongs to no session.
+    """Return the record of a person's decision about a partition; it belongs to no session.
 
     `event_type` names the decision, `reason` is for people.
     """
@@ -192,8 +192,8 @@ def decision_record(event_type: str, reason: str, principal: str, cause: OutputC
 def rules_record(rules: RuleSet, former: RuleSet, principal: str, cause: OutputCause) -> AuditRecord:
     """Return the record that `rules` were announced while `former` are in force.
 
-    A replay reads from its reason which rules they are, with all of their settings: a later release
-    may begin with others.
+    The record's reason names the rules with all settings, for a replay: a later release may begin
+    with other settings.
     """
     days = f"{rules.finished_run_days} day{'s' if rules.finished_run_days != 1 else ''}"
     reason = (
@@ -211,9 +211,9 @@ def rules_record(rules: RuleSet, former: RuleSet, principal: str, cause: OutputC
 
 
 def with_accesses(outcome: BatchResult, partition: int, accesses: Sequence[Access]) -> BatchResult:
-    """Return what a batch of at least one record writes, with an audit record of each access.
+    """Return the writes of a batch of at least one record, with an audit record of each access.
 
-    They belong to no session and change nothing else, so the state is the same without them.
+    Accesses belong to no session and change nothing else: the state is the same without them.
     """
     position = outcome.position
     if not accesses:
@@ -243,8 +243,8 @@ def skip_record(log: EventLog, skip: SkippedOffsets, cause: OutputCause) -> Audi
 def repair_record(log: EventLog, setting: ClockSetting, former_ms: int, cause: OutputCause) -> AuditRecord:
     """Return the record of a clock that is set at `cause`, from `former_ms`.
 
-    `appended_at` is what it is set to. It names the offsets whose stamps do not move it, if there
-    are any.
+    `appended_at` is the time to which the clock is set. The record names the offsets whose stamps
+    do not move the clock, if there are any.
     """
     first, last = cause.offset, setting.until_offset - 1
     unmoved = f"; the stamps of offsets {first} to {last} do not move it" if last >= first else ""
@@ -270,13 +270,13 @@ def add_decision(decisions: Sequence[PartitionDecision], record: AuditRecord) ->
 
 
 def failure_record(arrival: Arrival, detail: str, cause: OutputCause) -> AuditRecord:
-    """Return the record of an event on which the judge failed; its session is not changed by it."""
+    """Return the record of an event on which the judge failed; the event changes no session."""
     record = audit_record(arrival.session, UNKNOWN_SUBJECT, None, cause, "rejection")
     return record._replace(reason_code="internal_error", reason=detail)
 
 
 def rejected_record(arrival: Arrival, reason: RejectionReason, detail: str) -> RejectedEvent:
-    """Return what a rejection leaves on the rejected topic: the record as it came, and why."""
+    """Return a rejection for the rejected topic: the record as it came, and the reason."""
     record, envelope = arrival.record, arrival.event.envelope if arrival.event else None
     return RejectedEvent(
         reason=reason,

@@ -198,7 +198,7 @@ class BatchRows:
         return True
 
     def _leave_tombstone(self, key: bytes, row: Any) -> None:
-        """Put what remains of a row that vanished in its place, if its time is not over too."""
+        """Put the tombstone of a vanished row in its place, unless its time is over too."""
         remains = self._families.remains.get(type(row))
         grave = None if remains is None else remains(row)
         if grave is not None and (ends_ms := self._expiry_ms(grave)) > self._clock.now_ms:
@@ -227,7 +227,7 @@ class BatchRows:
         return self._committed.outage_end_ms(self._clock)
 
     def _plan_packing(self) -> None:
-        """Decide which tombstones are packed; that changes no verdict."""
+        """Decide which tombstones are packed; the choice changes no verdict."""
         self._undo_packing()
         self._packing = plan_packing(
             *(self._committed.expiries, self._committed.chunks, self._committed.settings.chunk_sizes),
@@ -272,10 +272,9 @@ class UncommittedBatch(BatchRows):
     def apply(self, record: LogRecord, failure: str | None = None) -> bool:
         """Fold one record. False: the batch is full, so the record belongs to the next one.
 
-        A record on which the judge fails is rejected as `internal_error`. With a `failure` it is
-        rejected so without being judged: the detail from when it was folded
-        first. Raises `Unavailable` if a schema registry does not answer; the same call may then be
-        repeated.
+        A record on which the judge fails is rejected as `internal_error`. With a `failure`, the
+        detail from the first fold, the record is rejected without being judged. Raises
+        `Unavailable` if a schema registry does not answer; the same call may then be repeated.
         """
         size = len(record.key or b"") + len(record.value or b"") + RECORD_OVERHEAD_BYTES
         settings = self._committed.settings
@@ -313,9 +312,9 @@ class UncommittedBatch(BatchRows):
         return True
 
     def announce_rules(self, rules: RuleSet, principal: str) -> None:
-        """Let `rules` begin with the next record that says so; it leaves an audit record.
+        """Announce `rules`, which begin with the next activation record; leaves an audit record.
 
-        `principal`: who activated them. Raises `ValueError` if those in force are newer, or these.
+        `principal`: who activated them. Raises `ValueError` if newer rules, or these, are in force.
         """
         if rules.version < self._rules.version or rules == self._rules:
             raise ValueError(f"rules {self._rules.version} are in force, so {rules.version} cannot begin")
@@ -396,7 +395,7 @@ class UncommittedBatch(BatchRows):
         return 0 < self.records == self._ticks and not (effects or is_new_outage or self._rules != position.rules)
 
     def finish(self, previous_acknowledged_at: int | None = None) -> BatchResult:
-        """Return what the transaction has to write.
+        """Return the writes of the transaction.
 
         `previous_acknowledged_at` (µs since the epoch) is when the partition's transaction before
         this one was acknowledged, if this owner wrote it.
@@ -438,7 +437,7 @@ class UncommittedBatch(BatchRows):
             self._outages += 1
 
     def _reject_unread(self, record: LogRecord, reason: RejectionReason, detail: str) -> Arrival:
-        """Reject a record without judging it, so that no row changes; return it as it is known."""
+        """Reject a record without judging it, so that no row changes; return its arrival."""
         arrival = unread_arrival(record, self._committed.log, self._clock.now_ms, self._rules)
         self._add_offset(record.offset)
         self._add_key(hash(record.key or b""))
@@ -491,7 +490,7 @@ class UncommittedBatch(BatchRows):
             self._keep_row(plan)
 
     def _plan_rows(self, key: bytes, row: Any, after: Any, writes: Mapping[bytes, Any] | None) -> list[RowPlan]:
-        """Return what the home row and the rows under other keys come to; changes no row yet."""
+        """Return the plans for the home row and the rows under other keys; changes no row yet."""
         families = self._families
         plans = [] if after is row else [self._plan_row(families.home, key, row, after)]
         for other, written in (writes or {}).items():
@@ -533,7 +532,7 @@ class UncommittedBatch(BatchRows):
             self._add_offset(record.offset)
             self._add_key(hash(record.key or b""))
             self._duplicate += 1
-            assert arrival.event is not None  # what cannot be read repeats nothing
+            assert arrival.event is not None  # an unreadable record repeats nothing
             self._judged.add_duplicate(record.offset, arrival.event.envelope.event_id)
             return
         after, emitted = apply_facts(judge, key, row, decision.facts, arrival, self._next_cause)

@@ -89,7 +89,7 @@ def _run_calls(calls: _Calls, idle: list[_Calls], idle_s_max: float) -> None:
 
 
 async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], float], step_s_max: float) -> _T:
-    """Return what `call` returns; it may take any number of steps, each of at most `step_s_max`.
+    """Return the result of `call`; it may take any number of steps, each of `step_s_max` at most.
 
     `began_s` returns when the step under way began, on the monotonic clock. Raises `TimeoutError`;
     `call` is cancelled then, but a thread for which it waits continues.
@@ -107,7 +107,7 @@ async def wait_unless_hung(call: Coroutine[Any, Any, _T], began_s: Callable[[], 
 
 
 async def free_frames_after(start: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Return what the started call returns. If it raises, clear the frames that its error passed.
+    """Return the result of the started call. If it raises, clear the frames of its error.
 
     For the body of a task: those frames hold what started the task, which holds the task, which
     holds the error. Only a full garbage collection would free that circle, and a worker nearly

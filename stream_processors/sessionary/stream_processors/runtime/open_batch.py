@@ -90,7 +90,7 @@ class OpenBatch:
         self.uncommitted.set_clock(setting)
 
     def finish(self, previous_acknowledged_at: int | None, accesses: Sequence[Access] = ()) -> BatchResult:
-        """Return what the batch writes, with the trace contexts of the events that it reports on.
+        """Return the batch's writes, with the trace contexts of the events that it reports on.
 
         `previous_acknowledged_at`: of the former transaction (µs). Reads the headers of these
         events only: unpacking those of all would cost a microsecond for each. `accesses`: to be

@@ -457,7 +457,7 @@ def _text(name: str, value: object, characters_max: int) -> str | None:
 #
 # `ttl_ms` may be missing. All need the role operator; a token of no tenant names the session's, as
 # `?tenant=…`. A session that is offered moves once its target has loaded and accepted it. One that
-# is claimed is the service's at once, whatever its owner does.
+# is claimed belongs to the service at once, whatever its owner does.
 
 
 class MigrationPages:

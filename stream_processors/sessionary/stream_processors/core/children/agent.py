@@ -1,4 +1,4 @@
-"""Agents of a session: what each sees of the others, how their events are judged, and their rows.
+"""Agents of a session: their view of the others, the judgement of their events, and their rows.
 
 A researcher begins, so it sees nothing and depends on none. An analyzer sees what researchers
 share. A writer, and an agent of any other role, sees everything; a writer depends on all others.
@@ -33,7 +33,7 @@ WRITER: Final = "writer"
 
 
 def sees_results_of(role: str, author_role: str) -> bool:
-    """Return whether an agent with a role sees what an agent with another role shares."""
+    """Return whether an agent with a role sees the results of an agent with another role."""
     if role == RESEARCHER:
         return False
     return role != ANALYZER or author_role == RESEARCHER
@@ -52,7 +52,7 @@ class SeenByAgent(NamedTuple):
     """The part of the session that an agent sees.
 
     `shared_context` is the memory that all agents shared when the agent's last snapshot was made,
-    by key; of a result that was replaced since, it has nothing.
+    by key; it lacks results that were replaced since.
     """
 
     row: AgentState
@@ -62,7 +62,7 @@ class SeenByAgent(NamedTuple):
 
 
 def view_of(agent_id: str, agents: Sequence[SessionAgent], rows: Sequence[AgentState]) -> SeenByAgent | None:
-    """Return what an agent sees; None if it is not registered.
+    """Return the part of the session that an agent sees; None if the agent is not registered.
 
     `agents` are those of the session's row, `rows` the rows of all of them.
     """
@@ -83,7 +83,7 @@ def find_agent(row: SessionState, agent_id: str) -> SessionAgent | None:
 
 
 def is_member(row: SessionState, service_id: str) -> bool:
-    """Return whether a service may change a session's content: it owns it, or has an agent."""
+    """Return whether a service may change a session's content: as its owner, or by an agent."""
     return service_id == row.owner_service or any(agent.service_id == service_id for agent in row.agents)
 
 
@@ -94,7 +94,7 @@ class AgentKept(NamedTuple):
     shared_results: int
 
     def apply(self, row: SessionState) -> SessionState:
-        """Return the session with what it has of the agent."""
+        """Return the session with the agent's entry."""
         agents = tuple(self.agent if known.agent_id == self.agent.agent_id else known for known in row.agents)
         if self.agent not in agents:
             agents = (*agents, self.agent)
@@ -104,7 +104,7 @@ class AgentKept(NamedTuple):
 def judge_agent(session: SessionState, event: Event, arrival: SessionArrival) -> Judged | Objection:
     """Judge an event against `arrival.child`.
 
-    registration:   names ─▶ said again ─▶ number of agents ─▶ size
+    registration:   names ─▶ repetition ─▶ number of agents ─▶ size
     others:         agent ─▶ sender ─▶ snapshot ─▶ length ─▶ task ─▶ size
     """
     payload = event.payload
@@ -239,7 +239,7 @@ def _within_size(after: AgentState, kept: AgentKept, arrival: SessionArrival) ->
 
 
 def named_agent(event: Event) -> str:
-    """Return the id of the agent that an event is of; of a hand-over, the taker's."""
+    """Return the id of an event's agent; for a hand-over, the taker's id."""
     payload = event.payload
     if isinstance(payload, ContextSynced):
         return payload.to_agent_id

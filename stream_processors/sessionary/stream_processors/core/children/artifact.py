@@ -1,4 +1,4 @@
-"""Artifacts: what may happen to an artifact, how its events are judged, and its rows.
+"""Artifacts: their transitions, the judgement of their events, and their rows.
 
 
     artifact_created
@@ -13,7 +13,7 @@
 Creating or completing an artifact again with the same content changes nothing: so a client may
 repeat the event if it does not know whether it was sent.
 
-A row holds what an artifact is, and where; its body is elsewhere. An artifact has no clock, and
+A row describes an artifact and its place; the body is elsewhere. An artifact has no clock, and
 vanishes with its run or session. Begin with `ARTIFACT_TRANSITIONS`.
 """
 
@@ -50,7 +50,7 @@ ARTIFACT_PAYLOADS: Final = (
     ArtifactPurged,
 )
 _HASH = re.compile("[0-9a-f]{64}")
-# The artifact, the payload; what is wrong, or None.
+# From the artifact and the payload to the objection, or None.
 ArtifactGuard = Callable[[ArtifactState, Any], Objection | None]
 
 
@@ -100,7 +100,7 @@ ARTIFACT_TRANSITIONS: tuple[ArtifactTransition, ...] = (
     ArtifactTransition("A05", ("soft_deleted",), "artifact_purged", "purged"),
 )
 
-# Events that are possible in these states, and change nothing if they say the same as before.
+# Events that are possible in these states, and change nothing if their values are the same.
 REPEATED: Final[Mapping[tuple[ArtifactStateName, str], ArtifactGuard]] = {
     ("open", "artifact_created"): _create_again,
     ("complete", "artifact_created"): _create_again,
@@ -114,7 +114,7 @@ BY_EVENT: Final[Mapping[tuple[ArtifactStateName | None, str], ArtifactTransition
 def judge_artifact(session: SessionState, event: Event, arrival: SessionArrival) -> Judged | Objection:
     """Judge an event against `arrival.child`: row ─▶ pair of state and event ─▶ guard ─▶ size.
 
-    The artifact is of the run that the envelope names, or of the session.
+    The artifact belongs to the run that the envelope names, or to the session.
     """
     payload, artifact = event.payload, arrival.child
     assert isinstance(payload, ARTIFACT_PAYLOADS)

@@ -1,4 +1,4 @@
-"""Reserved tool calls: what may happen to a call, how its events are judged, and its rows.
+"""Reserved tool calls: their transitions, the judgement of their events, and their rows.
 
 
                tool_call_started
@@ -11,9 +11,8 @@
 
 A call runs at most once at a time, and never again after it succeeded. Tries are numbered from 1.
 
-A call vanishes with its run, or with its session if it is of no run. If nothing is known of the
-outcome of a call with a side effect, its run waits until that is known. Begin with
-`CALL_TRANSITIONS`.
+A call vanishes with its run, or with its session if it has no run. If the outcome of a call with a
+side effect is unknown, its run waits until the outcome is known. Begin with `CALL_TRANSITIONS`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,19 +46,19 @@ CallRow = ToolCallState | EndedToolCall
 CallPayload = ToolCallStarted | ToolCallSucceeded | ToolCallFailed | ToolCallResolved
 CALL_PAYLOADS: Final = (ToolCallStarted, ToolCallSucceeded, ToolCallFailed, ToolCallResolved)
 _LIMIT_OVER: Final = "tool_call_limit"
-# The call, the payload, who asked for it; what is wrong, or None.
+# From the call, the payload and the one who asked to the objection, or None.
 CallGuard = Callable[[CallRow | None, Any, str | None], Objection | None]
 
 
 class CallTransition(NamedTuple):
     """One transition of a call. A source of None is a call without a row.
 
-    One by `clock` is what the call's own clock does.
+    A transition by `clock` is made by the call's own clock.
     """
 
     id: str
     source: ToolCallStateName | None
-    targets: Mapping[str, tuple[ToolCallStateName, ...]]  # by event; of several, the outcome says which
+    targets: Mapping[str, tuple[ToolCallStateName, ...]]  # by event; the outcome chooses among several
     by: Literal["client", "clock"] = "client"
     guard: CallGuard = lambda call, payload, actor: None
 
@@ -121,7 +120,7 @@ def state_of(call: CallRow) -> ToolCallStateName:
 
 
 def end_call(call: CallRow, state: ToolCallStateName, at_ms: int, error: ErrorInfo | None = None) -> EndedToolCall:
-    """Return a call as it is once its try has ended (ms of log time), without a result."""
+    """Return a call after the end of its try (ms of log time), without a result."""
     return EndedToolCall(
         tenant_id=call.tenant_id,
         session_id=call.session_id,
@@ -243,7 +242,7 @@ def _end_try(call: CallRow, payload: CallPayload, transition: CallTransition, no
 
 
 class CallBecameUnknown(NamedTuple):
-    """Nothing is known of a call's outcome; its clock was due at `due_ms` (ms of log time)."""
+    """A call's outcome is unknown; its clock was due at `due_ms` (ms of log time)."""
 
     run_id: str | None
     tool_name: str
@@ -260,7 +259,7 @@ class CallBecameUnknown(NamedTuple):
     def report(
         self, session: SessionKey, row: SessionState, after: SessionState, arrival: Arrival | None, cause: OutputCause
     ) -> list[AuditRecord]:
-        """Report it; it occurred when the call's limit was over."""
+        """Report the change; it occurred when the call's limit was over."""
         record = session_record(session, after, arrival, cause, "tool_call")
         return [
             at_due_time(record, self.due_ms, self.at_ms)._replace(
@@ -278,7 +277,7 @@ class CallBecameUnknown(NamedTuple):
 
 
 class CallLabel(NamedTuple):
-    """By what calls are counted."""
+    """The label by which calls are counted."""
 
     state: ToolCallStateName
 
@@ -344,7 +343,7 @@ class CallRows(StoredRows):
 def _key_of(event: Event, session: bytes, run: bytes, row: object) -> bytes | None:
     """Return the key of a call's row, if the call is reserved.
 
-    It is reserved if its idempotency key is not empty and is not just the call's id.
+    A call is reserved if its idempotency key is not empty and is not just the call's id.
     """
     payload = event.payload
     assert isinstance(payload, CALL_PAYLOADS)

@@ -35,7 +35,7 @@ class TurnTaken:
         self.turn = turn
 
     def apply(self, row: SessionState) -> SessionState:
-        """Return the session with that number of turns."""
+        """Return the session with this number of turns."""
         return _replace_turns(row, self.turn)
 
 

@@ -1,4 +1,4 @@
-"""Steps of runs: what may happen to a step, how its events are judged, and its rows.
+"""Steps of runs: their transitions, the judgement of their events, and their rows.
 
 
                 step_started
@@ -8,9 +8,9 @@
        ▲             │
        └─────────────┘ (or by its limit)
 
-Attempts are numbered from 1. An attempt that was interrupted is followed by the next one. One that
-says how long it may take fails by its clock. Skipping a step that succeeded or was skipped changes
-nothing: so a resumed run says why it does nothing.
+Attempts are numbered from 1. An attempt that was interrupted is followed by the next one. An
+attempt with a limit fails by its clock. Skipping a step that succeeded or was skipped changes
+nothing: so a resumed run shows why it does nothing.
 
 A row holds the last attempt at a step, and vanishes with its run. Begin with `STEP_TRANSITIONS`.
 """
@@ -45,14 +45,14 @@ StepRow = StepState | TimedStep
 StepPayload = StepStarted | StepSucceeded | StepFailed | StepSkipped
 STEP_PAYLOADS: Final = (StepStarted, StepSucceeded, StepFailed, StepSkipped)  # `isinstance` is faster than of the union
 _CONTENT: Final = content_parts(StepContent)
-# The step, the payload, who asked for it; what is wrong, or None.
+# From the step, the payload and the one who asked to the objection, or None.
 StepGuard = Callable[[StepRow | None, Any, str | None], Objection | None]
 
 
 class StepTransition(NamedTuple):
     """One transition of a step. A source of None is a step without a row.
 
-    One by `clock` is what the step's own clock does.
+    A transition by `clock` is made by the step's own clock.
     """
 
     id: str
@@ -114,7 +114,7 @@ def end_attempt(
     output_json: str | None = None,
     error: ErrorInfo | None = None,
 ) -> StepState:
-    """Return a running step as it is once its attempt has ended (ms of log time)."""
+    """Return a running step after the end of its attempt (ms of log time)."""
     return StepState(
         tenant_id=step.tenant_id,
         session_id=step.session_id,
@@ -170,7 +170,7 @@ def _object_to_values(step: StepRow | None, payload: StepPayload) -> Objection |
 
 
 def _after_event(run: RunRow, step: StepRow | None, event: Event, payload: StepPayload, arrival: Arrival) -> StepRow:
-    """Return the row after an event. An attempt leaves nothing of the last."""
+    """Return the row after an event. A new attempt keeps nothing of the last one."""
     if isinstance(payload, StepStarted):
         return _start_attempt(run, event, payload, arrival)
     if step is not None and isinstance(payload, StepSucceeded):
@@ -282,7 +282,7 @@ class StepRows(StoredRows):
 
 
 def _key_of(event: Event, session: bytes, run: bytes, row: object) -> bytes | None:
-    """Return the key of a step's row, if it is of a run and its attempts are counted.
+    """Return the key of a step's row, if the step has a run and its attempts are counted.
 
     Attempt 0 is work that is only reported, such as the call of a model.
     """

@@ -116,7 +116,7 @@ def decide_replayed(row: SessionState, event: Event, arrival: SessionArrival) ->
         return None
     is_message = isinstance(event.payload, MessageAppended)
     if arrival.child_key is not None and not is_message:
-        return None  # a reservation that is applied is one that is granted
+        return None  # an applied reservation would be granted
     if not any(name == REPLAYED_FROM for name, _ in arrival.record.list_headers()) or find_invalid_value(event):
         return None
     producers = fill_gap(row.producers, envelope.producer_id, envelope.producer_seq)

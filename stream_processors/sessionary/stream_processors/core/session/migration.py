@@ -97,7 +97,7 @@ CLEANUPS_KEPT = 8
 def change_owner(row: SessionState, service_id: str, agent_id: str, producer_id: str, at_ms: int) -> SessionState:
     """Return the row as its next epoch begins: owned by a service, held by one of its clients.
 
-    That client is a sign of life at `at_ms` (log time), so the clocks of activity begin again.
+    The client is a sign of life at `at_ms` (log time), so the clocks of activity begin again.
     """
     return row._replace(
         epoch=row.epoch + 1,

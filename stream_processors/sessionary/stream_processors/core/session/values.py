@@ -76,7 +76,7 @@ def object_to_age(session_id: str, now_ms: int) -> Objection | None:
 
 
 def invalid_envelope(envelope: Envelope, row: SessionState | None = None) -> str:
-    """Return what is wrong with an envelope's values, or ''.
+    """Return the fault of an envelope's values, or ''.
 
     Names that the row already has are valid.
     """
@@ -139,7 +139,7 @@ def names_wrong_hash(reason: str) -> bool:
 
 
 def object_to_first_snapshot(payload: SessionCreated) -> Objection | None:
-    """Return what is wrong with the first snapshot of a session, or None.
+    """Return the objection to the first snapshot of a session, or None.
 
     It follows no snapshot, or the one from which the session was restored.
     """
