@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     pass
 
 
-# What lets an event loop await the program's function with a session that has arrived.
+# Lets an event loop await the program's function with a session that has arrived.
 
 
 def hand_over_to_loop(function: Callable[[SessionCore], Awaitable[object]], on_error: OnError) -> HandOver:
@@ -67,7 +67,7 @@ AsyncOnMigrated = Callable[[AsyncSession], Awaitable[object]]
 
 
 class AsyncClientBlock:
-    """What an `AsyncSessionClient` has that a `SessionClient` has not."""
+    """The members that only an `AsyncSessionClient` has."""
 
     core: ClientCore
 

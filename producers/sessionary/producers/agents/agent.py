@@ -26,7 +26,7 @@ class Agent:
 
     @property
     def role(self) -> str:
-        """What the agent does, and so what it sees."""
+        """The agent's role, which decides what the agent sees."""
         return self._work.member.role
 
     @property
@@ -58,7 +58,7 @@ class Agent:
         return self._work.update(task, None, metadata, completed=False)
 
     def share(self, result: Json, **metadata: Unpack[EventMetadata]) -> str:
-        """Share a result of the current task, which goes on; a later one takes its place.
+        """Share a result of the current task, which continues. A later result replaces it.
 
         Returns and raises as `finish` does.
         """
@@ -68,8 +68,8 @@ class Agent:
         """Complete a task, and share its result under the agent's id, `_` and the task.
 
         Args:
-            result: What the others may see, a JSON value; None: nothing is shared. One of more than
-                16 Ki characters is stored as an artifact first.
+            result: The result for the other agents, a JSON value; None: share none. A result of
+                more than 16 Ki characters is stored as an artifact first.
             task: The task; by default the current one.
             metadata: As in `Session.emit`.
 
@@ -82,7 +82,7 @@ class Agent:
 
         Args:
             to: The taker, or its id.
-            context: What is passed beside the shared results; it stays in the session's history.
+            context: Passed in addition to the shared results, and kept in the session's history.
             sync_type: Why, for programs.
 
         Raises as `begin` does; `Rejected` with `unknown_agent` if the taker is not registered.

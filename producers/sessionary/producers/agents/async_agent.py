@@ -25,7 +25,7 @@ class AsyncAgent:
 
     @property
     def role(self) -> str:
-        """What the agent does, and so what it sees."""
+        """The agent's role, which decides what the agent sees."""
         return self._work.member.role
 
     @property
@@ -57,7 +57,7 @@ class AsyncAgent:
         return await asyncio.to_thread(self._work.update, task, None, metadata, completed=False)
 
     async def share(self, result: Json, **metadata: Unpack[EventMetadata]) -> str:
-        """Share a result of the current task, which goes on; a later one takes its place.
+        """Share a result of the current task, which continues. A later result replaces it.
 
         Returns and raises as `finish` does.
         """
@@ -67,8 +67,8 @@ class AsyncAgent:
         """Complete a task, and share its result under the agent's id, `_` and the task.
 
         Args:
-            result: What the others may see, a JSON value; None: nothing is shared. One of more than
-                16 Ki characters is stored as an artifact first.
+            result: The result for the other agents, a JSON value; None: share none. A result of
+                more than 16 Ki characters is stored as an artifact first.
             task: The task; by default the current one.
             metadata: As in `AsyncSession.emit`.
 
@@ -81,7 +81,7 @@ class AsyncAgent:
 
         Args:
             to: The taker, or its id.
-            context: What is passed beside the shared results; it stays in the session's history.
+            context: Passed in addition to the shared results, and kept in the session's history.
             sync_type: Why, for programs.
 
         Raises as `begin` does; `Rejected` with `unknown_agent` if the taker is not registered.

@@ -1,4 +1,4 @@
-"""What one agent of a session does, for both faces: `Agent` and `AsyncAgent`."""
+"""The work of one agent of a session, for both faces: `Agent` and `AsyncAgent`."""
 
 import json
 import uuid
@@ -65,7 +65,7 @@ class TaskDone(ProducerError):
 
 # The results that agents share: as texts of events, or as artifacts if they are large.
 #
-# Of a large one the event has the reference and the beginning: {"artifact_ref":
+# For a large result the event has its reference and beginning: {"artifact_ref":
 # "artifact:agent_result:…", "summary": "16,385 characters: …"}.
 
 
@@ -74,7 +74,7 @@ _SUMMARY_CHARACTERS = 200  # of the text's beginning
 
 
 class StoredResult(NamedTuple):
-    """What an event has of a result."""
+    """The part of a result that its event carries."""
 
     text: str | None
     artifact_id: str | None = None
@@ -145,15 +145,15 @@ class KnownAgent(Protocol):
 
 
 class AgentAccess(NamedTuple):
-    """What an agent needs of its session.
+    """The functions of a session that its agents use.
 
     Attributes:
         report: Sends an event about agents, and waits until it is applied; raises `Rejected`.
-        find_snapshot: Returns the last snapshot of an agent, as far as the session knows; for one
-            that it does not know, the second argument.
-        read_view: Returns an agent and what it sees.
-        store: Returns what an event has of a result.
-        library: Keeps results that are too large for events; None: such ones are refused.
+        find_snapshot: Returns the last snapshot of an agent, as far as the session knows; for an
+            unknown agent, the second argument.
+        read_view: Returns an agent with its view of the session.
+        store: Returns the part of a result that its event carries.
+        library: Keeps results that are too large for events; None: such results are refused.
     """
 
     report: Callable[[AgentEvent, EventMetadata], None]
@@ -164,14 +164,14 @@ class AgentAccess(NamedTuple):
 
 
 class AgentView(NamedTuple):
-    """What an agent sees of its session.
+    """An agent's view of its session.
 
     Attributes:
         agent_state: The agent's record: role, current task (or None), completed tasks, last
-            snapshot, its time, and what all had shared by then, as JSON texts by key.
-        visible_context: What it sees of the others' results now, by key.
-        dependencies: Ids of the agents that it depends on.
-        authors: Ids of the agents that shared what it sees, by key.
+            snapshot, its time, and all results shared by then, as JSON texts by key.
+        visible_context: The results of other agents that it sees now, by key.
+        dependencies: Ids of the agents on which it depends.
+        authors: Ids of the agents that shared these results, by key.
     """
 
     agent_state: AgentRecord

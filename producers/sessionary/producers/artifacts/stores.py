@@ -63,7 +63,7 @@ class FolderStore:
         return self._path(name).as_uri()
 
     def write(self, name: str, body: bytes) -> None:
-        """Write a file, and make it durable before it gets its name. Raises `Unavailable`."""
+        """Write a file, and make it durable before its final name is set. Raises `Unavailable`."""
         path = self._path(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class FsspecStore:
             return call()
         except FileNotFoundError:
             raise ArtifactMissing(self.uri(name)) from None
-        except Exception as error:  # each file system of fsspec has errors of its own
+        except Exception as error:  # each file system of fsspec has its own errors
             raise _unavailable(self.uri(name), error) from error
 
 

@@ -73,7 +73,7 @@ def start_token_check(control: Control, on_error: OnError) -> threading.Thread:
         except AuthenticationFailed as error:
             on_error(error)
         except SessionaryError:
-            pass  # unknown, as it should be; or nothing answers, which the verb that waits will tell
+            pass  # unknown, as it should be; or no answer, which the waiting verb will report
 
     thread = threading.Thread(target=check_token, name="sessionary-token-check", daemon=True)
     thread.start()
@@ -110,12 +110,12 @@ class ClientCore:
     Thread-safe.
 
     Attributes:
-        producer_id: In the envelope of its events; a forked child has another one.
+        producer_id: The producer id in its events' envelopes; a forked child has another one.
         gate: Shut once the client is closed.
-        ports: Kafka and the control API, or what replaces them.
+        ports: Kafka and the control API, or their replacements.
         heartbeats: The timer of all sessions of the process.
         watch: Asks about the sessions of this client.
-        services: What those sessions share.
+        services: The services that those sessions share.
     """
 
     producer_id: str
@@ -139,11 +139,11 @@ class ClientCore:
 
         Args:
             tenant_id: The tenant.
-            identity: Of the client's events.
+            identity: The identity in the client's events.
             settings: The client's.
             callbacks: The user's.
             given_ports: Replace Kafka and the control API.
-            artifacts: Keeps what is too large for events.
+            artifacts: Keeps values that are too large for events.
             shared: The core whose producer this one uses.
 
         Raises:
@@ -353,7 +353,7 @@ class ClientCore:
         requests.start(self.acceptor)
 
     def begin_stop(self) -> None:
-        """Tell what works on threads of its own to stop; wait for nothing."""
+        """Signal all parts with a dedicated thread to stop; wait for nothing."""
         for tenant in self._list_tenants():
             tenant.begin_stop()
         if self.acceptor is not None:

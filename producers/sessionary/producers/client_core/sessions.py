@@ -83,7 +83,7 @@ class KnownSession(Protocol):
 
 
 class NewSession(NamedTuple):
-    """What a session is made of, as `SessionClient.create` takes it."""
+    """The parameters of a new session, as `SessionClient.create` takes them."""
 
     user_id: str
     state: Mapping[str, Json] | None

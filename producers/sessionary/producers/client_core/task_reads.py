@@ -1,4 +1,4 @@
-"""What a client reads of tasks. A task's id alone is enough, in any process of its tenant."""
+"""A client's reads of tasks. A task's id is sufficient, in any process of its tenant."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 
-# What a client is notified of a task, as documents; pure.
+# The documents about a task that a client gets; pure.
 
 
 NOT_FOUND: Final = "task not found"

@@ -102,7 +102,7 @@ def error_message(error: BaseException) -> str:
 def to_error_info(error: BaseException | ErrorInfo, *, retryable: bool | None = None) -> ErrorInfo:
     """Return `error` as an event carries it.
 
-    If `retryable` is None, `is_retryable` tells. An `ErrorInfo` is returned as it is.
+    If `retryable` is None, `is_retryable` decides. An `ErrorInfo` is returned unchanged.
     """
     if isinstance(error, ErrorInfo):
         return error

@@ -35,7 +35,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class BlockMetadata(TypedDict, total=False):
-    """What `Session.metadata` adds to each event of a block.
+    """The fields that `Session.metadata` adds to each event of a block.
 
     Attributes:
         run_id: The run that the event belongs to.
@@ -54,7 +54,7 @@ class BlockMetadata(TypedDict, total=False):
 
 
 class EventMetadata(BlockMetadata, total=False):
-    """What every verb takes beside its own arguments, by keyword.
+    """The keyword arguments that every verb takes in addition to its own.
 
     Attributes:
         run_id: The run that the event belongs to.

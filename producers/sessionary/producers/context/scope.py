@@ -85,13 +85,13 @@ class SessionBlock:
 
 
 class ModelShare(NamedTuple):
-    """What the calls of models in one step may take, and which of them took longer.
+    """The time that calls of models in one step may take, and the calls that took longer.
 
     Attributes:
         limit_ms: The share of each call, in ms.
-        now_s: The clock by which it is measured; only differences count.
+        now_s: The clock that measures them; only differences count.
         is_retry: The step is tried again because its last attempt was over its share.
-        over: Step ids of the calls that were over it last, by model.
+        over: Step ids of the last calls that exceeded the share, by model.
     """
 
     limit_ms: int
@@ -101,12 +101,12 @@ class ModelShare(NamedTuple):
 
 
 class WorkContext(NamedTuple):
-    """Where recorded work stands: its run, and its step if it is in one.
+    """The place of recorded work: its run, and its step if there is one.
 
-    `recorder` records work in the run's session. `known_calls` is what is known of the run's tool
-    calls by key, as it was resumed. `save_border` takes a tool's name, `before` or `after`, the
-    call's key and the fields of its events, and saves a checkpoint; it raises nothing. `share` is
-    what models may take in a step; None outside any.
+    `recorder` records work in the run's session. `known_calls` has the run's tool calls by key, as
+    known at its resumption. `save_border` takes a tool's name, `before` or `after`, the call's key
+    and the fields of its events, and saves a checkpoint; it raises nothing. `share` is the time
+    that models may take in a step; None outside of steps.
     """
 
     recorder: object
@@ -118,7 +118,7 @@ class WorkContext(NamedTuple):
 
 
 class Scope(NamedTuple):
-    """What a context inherits: the innermost block, metadata by session id, place of work."""
+    """The inherited part of a context: innermost block, metadata by session id, place of work."""
 
     block: SessionBlock | None = None
     metadata: Mapping[str, EnvelopeFields] = MappingProxyType({})

@@ -183,7 +183,7 @@ class HttpStream:
         return b""
 
     def _receive(self) -> bytes | None:
-        """Return what has arrived; none at the end; None if nothing has."""
+        """Return the bytes that have arrived; none at the end; None if there are none yet."""
         first, self._first = self._first, b""
         if first:
             return first

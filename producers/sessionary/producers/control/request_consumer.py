@@ -3,8 +3,8 @@
 The offset of a request is committed once its answer has its position in the log. A record that this
 version cannot read may be a request: it stops its partition, and is left to a newer client.
 
-A client of librdkafka may lose its last broker for ever. A consumer that reads nothing of a log
-that goes on, or gets no assignment, is replaced; each partition begins at the group's offset.
+A librdkafka client may lose its last broker for ever. A consumer is replaced if it reads nothing
+although the log grows, or if it gets no assignment. Each partition begins at the group's offset.
 """
 
 import threading
@@ -86,11 +86,11 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
     """Return a consumer in a group; it connects in the background."""
     return Consumer(
         {
-            # The log's end tells the position of a partition without new requests.
+            # The log's end shows the position of a partition without new requests.
             **settings.reader_config_of(group_id),
             "auto.offset.reset": "earliest",
             "fetch.wait.max.ms": 100,
-            # What a killed process was to answer is another's after so long, and not after 45 s.
+            # Another process takes over a killed one's requests after so long, not after 45 s.
             "session.timeout.ms": _SESSION_TIMEOUT_MS,
         }
     )
@@ -158,7 +158,7 @@ class RequestBacklog:
 
     @property
     def next_offsets(self) -> Mapping[int, int] | None:
-        """The next offset of each assigned partition that goes on; None without an assignment."""
+        """The next offset of each assigned, running partition; None without an assignment."""
         if self._next_offsets is None:
             return None
         return {number: offset for number, offset in self._next_offsets.items() if number not in self._stopped}
@@ -180,7 +180,7 @@ class RequestBacklog:
         self._next_offsets = None
 
     def takes_from(self, partition: int) -> bool:
-        """Return whether the partition is assigned and goes on."""
+        """Return whether the partition is assigned and running."""
         return partition not in self._stopped and partition in (self._next_offsets or ())
 
     def add_request(self, partition: int, offset: int, request: ServiceRequest | None) -> None:
@@ -305,7 +305,7 @@ class KafkaRequestConsumer:
 
     @property
     def state(self) -> ReaderState:
-        """What the loop is at, on any thread: while it hangs, too."""
+        """The loop's current activity, on any thread; also while the loop hangs."""
         return ReaderState(self._clock_s() - self._turned_s, self._waits, self._backlog.stopped_partitions)
 
     @property
@@ -360,9 +360,9 @@ class KafkaRequestConsumer:
         self._check_progress()
 
     def _close_consumer(self) -> None:
-        """Leave the group. It may hang, so `close` does not wait for it for ever.
+        """Leave the group. This may hang, so `close` does not wait without a limit.
 
-        Not in a thread of its own: none can be started while the interpreter exits.
+        Not on a separate thread: none can be started while the interpreter exits.
         """
         if not self._joined:
             return
@@ -400,7 +400,7 @@ class KafkaRequestConsumer:
             self._stop.wait(pause_s)
             return
         assignments = self._assignments
-        # A call for several records waits until it has them all, or its time is over.
+        # A call for several records waits until all have come, or its time is over.
         messages = self._consumer.consume(1, pause_s)
         messages += self._consumer.consume(room - 1, 0.0)
         self._stuck.note_fetch(drained=len(messages) < room)
