@@ -61,7 +61,7 @@ def kafka_ports(
 
 
 class _Answers(NamedTuple):
-    """What tells one tenant's client of the processor's decisions, and what it asks for."""
+    """The sources of the processor's decisions and requests for one tenant's client."""
 
     control: HttpControl
     cleanups: KafkaRequestConsumer

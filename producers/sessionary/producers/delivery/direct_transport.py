@@ -285,7 +285,7 @@ class DirectTransport:
             self._close_begun = True
         try:
             left = self._wait_acknowledged(timeout_s - min(_THREADS_S, timeout_s * _THREADS_PART))
-        except BaseException:  # an interrupt of the user: the next call goes on
+        except BaseException:  # an interrupt of the user: the next call continues
             self._close_begun = False
             raise
         with self._queueing, self._lock:

@@ -141,7 +141,8 @@ class Emitter:
     def forget_sequence(self) -> None:
         """Let the client forget the sequence once all events are settled: the session has ended.
 
-        Further events of this object go on with it. Others begin one with a new producer id.
+        Further events of this object continue the sequence. Other objects begin one with a new
+        producer id.
         """
         if self._registry is not None:
             registry, key, sequence = self._registry, self.key, self._sequence
@@ -241,9 +242,9 @@ class Emitter:
         return OutRecord(self.key_bytes, value, headers, *ids, trace)
 
     def _see_event(self, payload: Payload, facts: tuple[object, ...]) -> None:
-        """Count an event that no template makes; once it has come often, make one of its class.
+        """Count an event without a template; make one for its class once the event is frequent.
 
-        `facts`: what the envelopes say beside what differs from event to event.
+        `facts`: the fields of the envelopes that do not differ from event to event.
         """
         if facts != self._template_facts:
             self._template_facts = facts

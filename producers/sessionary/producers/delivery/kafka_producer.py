@@ -36,7 +36,7 @@ _WAITING = ("msgq_cnt", "xmit_msgq_cnt", "msgs_inflight")
 
 
 class _Progress(NamedTuple):
-    """What a partition last acknowledged, and since when that has not changed."""
+    """The last acknowledgement of a partition, and since when it has not changed."""
 
     acknowledged: int
     since_s: float

@@ -31,7 +31,7 @@ class ProducerSequence:
         """`changed` is notified of each receipt; sequences may share one."""
         self.producer_id = producer_id
         self.last = 0
-        self.lost = 0  # events that were not delivered, as far as their receipts tell
+        self.lost = 0  # events that were not delivered, according to their receipts
         self.data_classes: tuple[DataClass, ...] = ()
         self.lock = RLock()
         self._changed = changed or Condition()

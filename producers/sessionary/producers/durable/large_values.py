@@ -123,7 +123,7 @@ def lost_text(error: ResultTooLarge) -> str:
 def _reference_in(value: Json) -> str | None:
     """Return the reference that a stored value is, '' for one that was not kept; None for others.
 
-    A reference that the program itself stored has a type of its own, and is not resolved.
+    A reference that the program itself stored has a separate type, and is not resolved.
     """
     if not isinstance(value, dict) or value.keys() != {"artifact_ref", "summary"}:
         return None

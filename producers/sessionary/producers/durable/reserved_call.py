@@ -69,12 +69,12 @@ class CallRate:
 
 
 _POLL_S = 0.5
-# Rejections of a reservation that are answers: the call's record tells what to do.
+# Rejections of a reservation that are answers: the call's record says what to do.
 _ANSWERS = frozenset({"call_in_progress", "call_succeeded", "call_unresolved", "not_retryable", "invalid_value"})
 
 
 class TookEffect(NamedTuple):
-    """What a tool's query returns if the call took effect: what the call would have returned."""
+    """The answer of a tool's query if the call took effect: the result of the call."""
 
     result: Json = None
 
@@ -102,7 +102,7 @@ class ToolPolicy(NamedTuple):
 
 
 class CallPlan(NamedTuple):
-    """One call to be made: where it belongs, its key, and what it is called with."""
+    """One call to be made: its place, its key, and its arguments."""
 
     run_id: str | None
     step_id: str | None
@@ -110,7 +110,7 @@ class CallPlan(NamedTuple):
     arguments: ArgumentsText
     call: Callable[[], Any]
     inside: Callable[[str], AbstractContextManager[None]]
-    known: CallView | None = None  # What was known of the key when its run was resumed
+    known: CallView | None = None  # the record of the key when its run was resumed
     save_border: Callable[[str], None] | None = None  # Takes `before` or `after`; saves a checkpoint of the run
 
     def reach_border(self, policy: ToolPolicy, side: str) -> Flow[None]:
@@ -204,9 +204,9 @@ class ReservedCall:
                 return None
 
     def resolve(self, known: CallView) -> Flow[_Stored | None]:
-        """Find out what became of a call with an unknown outcome, and say so.
+        """Find out the outcome of a call whose outcome is unknown, and record it.
 
-        Returns its result if it took effect, None if it did not. Raises `ToolCallUnresolved`.
+        Returns the call's result if it took effect, else None. Raises `ToolCallUnresolved`.
         """
         policy = self._policy
         if policy.query is None:

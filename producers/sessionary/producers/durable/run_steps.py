@@ -21,7 +21,7 @@ from sessionary.schemas.types import Checkpoint, ErrorInfo
 
 
 class RunSteps:
-    """What is known of one run's steps. Not for two threads at the same step."""
+    """The known steps of one run. Not for two threads at the same step."""
 
     def __init__(self, recorder: Recorder, run_id: str) -> None:
         self.is_over = False  # the run is completed: nothing is sent any more

@@ -59,10 +59,10 @@ class Frame(NamedTuple):
 
 
 class SegmentScan(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
-    offsets: list[int]  # Of the readable frames, in order
-    end: int  # Behind the last one
+    offsets: list[int]  # offsets of the readable frames, in order
+    end: int  # end of the last readable frame
     lost: int  # Number of frames that cannot be read; a lower bound if the head is damaged
     damage: str | None  # Where the damage begins, for people; None if there is none
     next_number: int
@@ -141,7 +141,7 @@ def scan_segment(data: mmap | bytes) -> SegmentScan:
         lost += following - expected if expected is not None else 1
         damage = damage or f"damaged from byte {offset} on"
     if expected is None:
-        lost = max(lost, 1)  # not even a frame tells how many there were
+        lost = max(lost, 1)  # without a frame, their number is unknown
     return SegmentScan(offsets, offset if offsets else HEAD_BYTES, lost, damage, expected or 0)
 
 

@@ -181,7 +181,7 @@ class Spool:
         self._orphans = FrameQueue()
         self._orphan_locks: list[FileLock] = []
         self._orphans_next = True
-        self._held_keys: Counter[bytes] = Counter()  # Of the orphans that are not done
+        self._held_keys: Counter[bytes] = Counter()  # keys of the orphans that are not done
         self.damages: list[SpoolDamaged] = []
         self.taken_over = 0  # Number of frames of dead processes
         self._more_orphans = False  # There were too many to take over at once
@@ -354,7 +354,7 @@ class Spool:
     def abandon(self) -> None:
         """Close maps and descriptors, and leave files and locks as they are.
 
-        For a forked child: its parent goes on with the spool. Takes no lock of any thread. The
+        For a forked child: its parent keeps using the spool. Takes no lock of any thread. The
         object is of no use afterwards.
         """
         for queue in (self._own, self._orphans):

@@ -5,11 +5,11 @@ librdkafka's threads, which costs an agent that emits now and then a fifth of th
 While events come, the sender looks for them by itself, so that no call has to wake it either.
 
 New events are kept in memory until they are queued. Once librdkafka has no room, the sender queues
-the file's events in order. Events that dead processes left go beside them, in turn. Only an event
-whose session has such events waits until they are acknowledged, and the own events behind it wait
-with it. After a failure that is not the record's own fault, or a long time without any
-acknowledgement, a new producer sends all unacknowledged events again from the file, in order; never
-a single one alone.
+the file's events in order. Events of dead processes are sent in between, by turns. Only an event
+whose session has such events waits for their acknowledgement; the own events behind it wait too.
+After a failure that is not the record's own fault, or a long time without any acknowledgement, a
+new producer sends all unacknowledged events again from the file, in order; never a single one
+alone.
 """
 
 import threading
