@@ -337,7 +337,7 @@ class ModelTimeout(ProducerError, TimeoutError):
 
 
 class VerdictPending(ProducerError):
-    """The verdict on an earlier verb is still awaited. Call that verb again to continue to wait.
+    """The verdict on an earlier verb is still awaited. Call that verb again to keep waiting.
 
     Attributes:
         verb: `resume` or `recover`; `attach` for a take-over.

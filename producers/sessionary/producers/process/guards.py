@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from sessionary.schemas.telemetry.log_fields import error_subject
 
-# What happens to clients when their process exits, forks or gets SIGTERM.
+# Hooks for clients when their process exits, forks or gets SIGTERM.
 
 
 _log = logging.getLogger("sessionary.producers")

@@ -1,7 +1,7 @@
 """The core of one session: its view, its heartbeats, how it sends events and adopts answers.
 
-All else that a session does is built of these: the collaborators in this folder hold a core, and
-`Session` and `AsyncSession` hold nothing but one.
+All other work of a session uses the core: the collaborators in this folder hold one, and `Session`
+and `AsyncSession` hold only a core.
 """
 
 import sys
@@ -117,7 +117,7 @@ class SessionBeats:
         return may_be_active and not is_left and alive
 
     def bind(self, is_alive: IsAlive | None) -> None:
-        """Let the heartbeats end with what `is_alive` tells of; None: with the process."""
+        """Let the heartbeats end once `is_alive` returns False; None: with the process."""
         self._is_alive = is_alive
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ FINAL_ERRORS = (
 
 
 class SharedServices(NamedTuple):
-    """What all sessions of a client share."""
+    """The services that all sessions of a client share."""
 
     control: Control
     heartbeats: HeartbeatTimer
@@ -191,10 +191,10 @@ class SessionCore:
     """One session as its collaborators use it. Thread-safe.
 
     Attributes:
-        view: What this process knows of the session.
+        view: This process's view of the session.
         emitter: Sends its events.
         beats: Its heartbeats.
-        services: What it shares with the client's other sessions.
+        services: The services that it shares with the client's other sessions.
         lock: Guards the view.
         update_lock: With agents, one update waits for the verdict on the other.
     """
@@ -321,7 +321,8 @@ class SessionCore:
     def sync(self, departures: int) -> SessionView:
         """Do what `Session.sync` does, but adopt nothing if the session was left meanwhile.
 
-        `departures`: their number when the caller began. A call may go on after its caller gave up.
+        `departures`: their number when the caller began. A call may continue after its caller gave
+        up.
         """
         try:
             view = self.fetch_judged(self.services.control.fetch_session)
@@ -358,7 +359,7 @@ class SessionCore:
         known.agents, known.agent_count = tuple(view.agents), len(view.agents)
         known.is_member = any(agent.service_id == emitter.service_id for agent in view.agents)
         known.limits = view.limits
-        # What is held for its migration is Active again, in the same epoch, if that is aborted.
+        # A session held for its migration is Active again, in the same epoch, if that is aborted.
         state = "Terminated" if view.state == "Archived" else "Active" if view.is_held else view.state
         self.set_state(state, committed=not view.is_held)
 
@@ -398,7 +399,7 @@ class SessionCore:
             self.services.watch.notifications.notify(finding, raised=raised)
 
     def note_finding(self, finding: ProducerError, *, raised: bool) -> None:
-        """Let `lock_then_notify` tell a finding. If it is `raised` by a verb, not to `on_error`."""
+        """Let `lock_then_notify` report a finding; not to `on_error` if a verb has `raised` it."""
         self._pending_findings.append((finding, raised))
 
     def notify_rejected(self, event_id: str, event_type: str, reason: RejectionReason) -> None:

@@ -41,7 +41,7 @@ def heartbeat_interval_s(limits: Limits, wanted_s: float) -> float:
 
 
 def lifeline_of(beats_with: BeatsWith) -> IsAlive | None:
-    """Return what tells whether the calling thread or task lives; None for the process.
+    """Return a test whether the calling thread or task lives; None for the process.
 
     The thread or task is held weakly. Raises `Invalid` for an unknown name, and for `task` outside
     an asyncio task.
@@ -230,7 +230,7 @@ class Heartbeats:
             return True
 
     def _queue_next(self, sent: list[_Round]) -> None:
-        """Queue the next heartbeats of those that go on; forget the sessions of the others."""
+        """Queue the next heartbeats of those that continue; forget the sessions of the others."""
         rounds: list[_Round] = []
         with self._wake:
             now_s = time.monotonic()

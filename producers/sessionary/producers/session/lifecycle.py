@@ -262,7 +262,7 @@ class Lifecycle:
             except Unavailable:
                 if waits.now_s() >= deadline_s:
                     raise
-            except SessionLost:  # if the broker did not tell the place, the creation may not be judged yet
+            except SessionLost:  # without a reported place, the creation may not be judged yet
                 if log_position is not None or waits.now_s() >= deadline_s:
                     raise
             else:

@@ -29,7 +29,7 @@ class PendingVerdict:
 
     @property
     def continues_snapshot(self) -> bool:
-        """True if the session goes on with the content of its last snapshot: after a pause."""
+        """True if the session continues with the content of its last snapshot: after a pause."""
         return self.verb == "resume" and self.local_state == "Paused"
 
     @property

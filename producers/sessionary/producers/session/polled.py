@@ -89,14 +89,15 @@ class PolledSession:
         try:
             is_own_end = view.local_state == "Terminated" and not view.notified_lost
             if view.pending is not None or view.offered is not None or view.lost or is_own_end:
-                return None  # a verb that waits tells it
+                return None  # a verb that waits reports it
             known, own_id = emitter.epoch, emitter.producer_id
             epoch = known if change.epoch is None else change.epoch
             if epoch > known and view.is_holder and change.holder not in (None, own_id):
                 self._core.lose()
                 return SessionFenced(view.session_id, f"{change.holder}", epoch)
             if epoch == known and change.state == "Paused" and view.is_holder and view.local_state in _HELD_FROM:
-                # That of a migration is short: the session is another's, or ours again, at once.
+                # The hold of a migration is short: the session is another's, or ours again, at
+                # once.
                 return None if change.reason_code == _MIGRATION else self._adopt_pause(change)
             is_over = change.state in ("Terminated", "Archived")
             return self._adopt_reported_state(change) if epoch == known or is_over else None
@@ -128,10 +129,10 @@ class PolledSession:
         return SessionGoesOn(core.session_id, view.epoch, view.reason_code or "UNKNOWN")
 
     def _may_go_on(self, state: str | None, epoch: int | None, holder: str | None, holder_epoch: int | None) -> bool:
-        """Return whether this object goes on in a session whose epoch was raised.
+        """Return whether this object keeps a session whose epoch was raised.
 
-        Only the holder does, and only if no client's event has given an epoch since its own: so an
-        operator's resume does not fence it off, and another process's does.
+        Only the holder does, and only if no client's event has given an epoch since its own. So an
+        operator's resume does not fence the holder off, but another process's does.
         """
         view, known = self._view, self._core.emitter.epoch
         return (

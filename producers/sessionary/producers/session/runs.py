@@ -106,7 +106,7 @@ class Runs:
         self.note_task(task_id, log_position)
 
 
-# What a session reads of the processor without adopting it: execution, artifacts, its state.
+# A session's reads of the processor that it does not adopt: execution, artifacts, its state.
 
 
 class RecordedReads:

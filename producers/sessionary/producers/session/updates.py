@@ -106,7 +106,7 @@ class Updates:
             raise self._adopt_content(view)
 
     def _adopt_content(self, view: SessionView) -> VersionConflict:
-        """Take over the processor's content; return the error that tells it."""
+        """Take over the processor's content; return the error that reports it."""
         known = self._core.view
         with self._core.lock:
             base, known.version, known.state_json = known.version, view.version, view.state_json

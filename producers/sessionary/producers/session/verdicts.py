@@ -43,7 +43,7 @@ class Verdicts:
                     raise VerdictPending(pending.verb)
                 return pending
             core.services.control.check_configured()
-            view.bars = NO_BARS  # the verdict tells, and the state with it
+            view.bars = NO_BARS  # the verdict decides, and the state with it
             for payload in payloads[:-1]:
                 core.send_event(payload, fields)
             pending = PendingVerdict(verb, EVENT_TYPES[type(payloads[-1])], view.local_state)
@@ -126,7 +126,7 @@ class Verdicts:
         return view.verdict is None or view.state == "Active"
 
     def _wait_view(self, pending: PendingVerdict, deadline: float) -> SessionView:
-        """Wait for the processor. Without an offset, only a raised epoch tells that it applied."""
+        """Wait for the processor. Without an offset, only a raised epoch shows that it applied."""
         core = self._core
         position = pending.wait_position(deadline - time.monotonic())
         while True:

@@ -1,4 +1,4 @@
-"""What a task's function reports while it works, and the beats that are sent while it is silent."""
+"""The reports of a task's function, and the heartbeats that are sent while it is silent."""
 
 import threading
 import time
@@ -135,9 +135,9 @@ class TaskContext:
         self._sender.send(ProgressReported(float(progress), float(total), message))
 
     def info(self, text: str) -> None:
-        """Send a text for people, with the progress so far; the task goes on.
+        """Send a text for people, with the progress so far; the task continues.
 
-        It is no turn of the conversation. Raises `Invalid` for more than 16 Ki characters.
+        The text is no turn of the conversation. Raises `Invalid` for more than 16 Ki characters.
         """
         self._sender.send(ProgressReported(self._sender.progress, 1.0, text))
 
@@ -156,14 +156,14 @@ class TaskContext:
         return checkpoint_id
 
     def save_result(self, name: str, value: Json) -> "Artifact":
-        """Keep an intermediate result, as JSON, in the library of artifacts; of one name the last.
+        """Keep an intermediate result, as JSON, in the library of artifacts; the last of each name.
 
         Any process of the tenant that has the library reads it at once, and for as long as the
         task is known: `SessionClient.get_intermediate_results`.
 
         Args:
             name: 1 to 51 letters, digits, `_`, `.` or `-`.
-            value: What JSON can hold, of any size.
+            value: A value that JSON can hold, of any size.
 
         Raises `SettingsError` if the worker has no library, `Invalid` for a name or a value that is
         not allowed, and `Unavailable` if the store does not take it.

@@ -216,8 +216,8 @@ class TaskWorker:
             stop.wait()
             worker.close()
 
-    Each task has a thread of its own. A function that is running when the worker closes is not
-    awaited for long: the task is delivered again, to another worker.
+    Each task has its own thread. A function that is running when the worker closes is not awaited
+    for long: the task is delivered again, to another worker.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class TaskWorker:
         return (False, _STOPPING) if self._stopped.is_set() else self._requests.state.readiness()
 
     def start(self) -> None:
-        """Begin to take requests, on a thread of its own."""
+        """Begin to take requests, on a dedicated thread."""
         self._requests.start(self._take_request)
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -278,7 +278,7 @@ class TaskWorker:
         self._requests.close(timeout_s)
 
     def _take_request(self, request: TaskRequest, on_receipt: OnReceipt) -> None:
-        """Begin a task on a thread of its own. Raises `QueueFull` if all threads are at work."""
+        """Begin a task on its own thread. Raises `QueueFull` if all threads are at work."""
         key = request.session_id, request.run_id
         with self._lock:
             if (waiting := self._at_work.get(key)) is not None:

@@ -23,7 +23,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
     Its heartbeats follow the memory's clock, and its callbacks are notified when that is moved.
 
     Args:
-        memory: What the client sends to; several clients may share it.
+        memory: The destination of the client's events; several clients may share it.
         tenant_id: Whose clean-ups and migrations the client is asked for; default: all tenants'.
         service_id: Whose clean-ups and migrations the client is asked for; default: all services'.
     """
@@ -95,13 +95,14 @@ def memory_client(
         agent_id: The client's agent.
         settings: Default: the defaults of `ProducerSettings`.
         memory: Memory of another client, to share its sessions; default: a new one.
-        quota: Of each tenant of a new memory; default: runs ask for none. The client then waits.
+        quota: The quota of each tenant of a new memory; default: runs ask for none. The client then
+            waits.
         on_error: As in `SessionClient`, and so are the next three. `memory.advance` calls them.
         on_rejected: Called with each event that was rejected; default: `on_error`.
         on_timed_out: Called if a clock of a session has fired; default: `on_error`.
         on_fenced: Called if another client took a session over; default: `on_error`.
         on_paused: Called if others paused a session (`memory.operator`); default: `on_error`.
-        on_resumed: Called once such a session goes on; default: nothing is.
+        on_resumed: Called once such a session resumes; default: no call.
         artifacts: Where results above 256 KiB are kept, as in `SessionClient`.
 
     Returns:

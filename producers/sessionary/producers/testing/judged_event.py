@@ -1,4 +1,4 @@
-"""What the judge decided about one event, as tests read it."""
+"""The judge's decision about one event, as tests read it."""
 
 from typing import Literal, NamedTuple, Protocol
 

@@ -31,7 +31,7 @@ _NOT_KEPT = Verdict(applied=False, reason=None, kept=False)
 
 
 class JudgedLog:
-    """What was sent, and what the judge knows of it. Not thread-safe.
+    """The events that were sent, with the judge's knowledge of them. Not thread-safe.
 
     `records` and `judged` are the events, `heartbeats` those that `records` leaves out, each in
     order. A test may add to `next_rejections`: reasons for which the next resumes, recoveries and

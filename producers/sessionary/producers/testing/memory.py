@@ -56,7 +56,7 @@ class FakePolls:
             self._polls.append(weakref.WeakMethod(poll))
 
     def poll_all(self) -> None:
-        """Let each client ask, in the order in which they were made, and tell what it finds."""
+        """Let each client ask, in the order of their creation, and report its findings."""
         with self._lock:
             self._polls = [poll for poll in self._polls if poll() is not None]
             current = list(self._polls)
@@ -135,7 +135,7 @@ class MemoryCore:
 
     Attributes:
         lock: Guards the others.
-        log: What was sent, and how it was judged.
+        log: The events that were sent, with their verdicts.
         timers: The heartbeats of the clients.
         deliveries: Passes requests to the clients.
         polls: Lets the clients ask about their sessions.
@@ -163,7 +163,7 @@ class MemoryCore:
 
 
 class InMemoryTransport:
-    """What clients send, judged at once by the processor's own rules. Thread-safe.
+    """The events of clients, judged at once by the processor's own rules. Thread-safe.
 
     Time stands still until a test calls `advance`. Each event is acknowledged at once, whatever the
     verdict. Several clients may share one memory: other agents, or a second process of one.
@@ -173,8 +173,8 @@ class InMemoryTransport:
         """Begin empty, at the present time.
 
         Args:
-            partitions: Of the events topic.
-            quota: Each tenant's; None: runs ask for none.
+            partitions: Number of partitions of the events topic.
+            quota: Each tenant's quota; None: runs ask for none.
         """
         self.core = MemoryCore(partitions, quota)  # for sessionary's own modules
         self._advancing = threading.Lock()
@@ -184,7 +184,7 @@ class InMemoryTransport:
         self.has_quota = quota is not None
         self.operator = OperatorHand(self)  # what people do
 
-    # What happened, for tests
+    # The history, for tests
 
     def records(self) -> list[OutRecord]:
         """Return all records so far in order, without heartbeats."""
@@ -281,16 +281,16 @@ class InMemoryTransport:
         """The fake time, ms since the epoch."""
         return self.core.judge.now_ms
 
-    # What a test decides
+    # The controls of a test
 
     def advance(self, seconds: float) -> None:
-        """Move the clock forward, and let happen in order what is due until then.
+        """Move the clock forward, and run everything that is due until then, in order.
 
-        Sessions that beat go on beating at their interval. Each clock of a session fires at its
-        exact time. Requests for clean-ups and migrations are passed to the clients' handlers, in
-        this thread, and their answers are judged. The clients' callbacks (`on_rejected`,
-        `on_paused` and their kin) are reported at once, in this thread, too. `advance(0)` does only
-        these two. Takes no real time.
+        Sessions with heartbeats keep sending them at their interval. Each clock of a session fires
+        at its exact time. Requests for clean-ups and migrations are passed to the clients'
+        handlers, in this thread, and their answers are judged. The clients' callbacks
+        (`on_rejected`, `on_paused` and the like) are called at once, in this thread, too.
+        `advance(0)` does only these two. Takes no real time.
 
         Args:
             seconds: How far, 0 or more.
@@ -428,7 +428,7 @@ class InMemoryTransport:
     # All protocols
 
     def close(self, timeout_s: float = 0.0) -> int:
-        """Do nothing: other clients may go on, and what was kept stays readable."""
+        """Do nothing: other clients may continue, and the kept events stay readable."""
         return 0
 
     # Time

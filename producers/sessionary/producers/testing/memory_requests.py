@@ -1,4 +1,4 @@
-"""What the judge of a memory asks services for, on its way to their clients' handlers."""
+"""The requests of a memory's judge to services, on their way to the clients' handlers."""
 
 from threading import RLock
 from typing import Protocol
@@ -11,7 +11,7 @@ Asked = CleanupRequest | MigrationRequest
 
 
 class AskingJudge(Protocol):
-    """What is read of the judge."""
+    """The part of the judge that is read here."""
 
     cleanups: list[CleanupRequest]
     migrations: list[MigrationRequest]

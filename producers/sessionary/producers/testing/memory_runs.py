@@ -1,4 +1,4 @@
-"""Runs, what belongs to them, and conversations in memory, as the control API tells them."""
+"""Runs with their parts, and conversations, in memory, as the control API reports them."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sessionary.producers.testing.memory import InMemoryTransport
 
 
-# Following the sessions of a memory: a stream tells the state as it is when it is asked.
+# Following the sessions of a memory: a stream reports the state at the time of the call.
 
 
 _LOOK_S = 0.5  # a memory that falls silent wakes none that waits

@@ -32,7 +32,7 @@ Decide = Callable[[str], bool | None]
 
 
 class JudgedMemory(Protocol):
-    """What the hand needs of a memory."""
+    """The part of a memory that the operator uses."""
 
     def find_row(self, session_id: str) -> SessionState:
         """Return the row of a session."""
@@ -69,7 +69,7 @@ class OperatorHand:
         return self._act(session, SessionPaused("manual", reason, as_operator=True))
 
     def resume(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:
-        """Let a held session go on."""
+        """Resume a held session."""
         return self._act(session, SessionResumed(message=reason, as_operator=True))
 
     def cancel(self, session: NamedSession | str, reason: str | None = None) -> JudgedEvent:

@@ -1,7 +1,8 @@
-"""Asks the control API about all sessions of a client, every few seconds, on a thread of its own.
+"""Asks the control API about all sessions of a client, every few seconds, on a dedicated thread.
 
-Finds what no verb waits for: rejected events, time-outs, take-overs, and ends by others. It never
-makes a verb raise: what an agent reports later is sent, rejected, and kept on the rejected topic.
+Finds the changes that no verb waits for: rejected events, time-outs, take-overs, and ends by
+others. The watch never makes a verb raise: later events of an agent are sent, rejected, and kept on
+the rejected topic.
 """
 
 import random
@@ -32,7 +33,7 @@ CREATED = "session_created"
 
 
 class SentSoFar(NamedTuple):
-    """What was sent at one moment. Once `position` is judged, all of `event_ids` are."""
+    """The events sent at one moment. Once `position` is judged, all of `event_ids` are."""
 
     event_ids: tuple[str, ...]
     position: tuple[int, int] | None  # of the last one; None: it is not known, or some are on their way
@@ -66,7 +67,7 @@ class SentEvents:
         return self._emitter.producer_id, self._emitter.last_seq
 
     def add_event(self, event_id: str, event_type: str) -> None:
-        """Keep an event that was sent, if there is room. Of others no rejection is reported."""
+        """Keep an event that was sent, if there is room. Rejections of others are not reported."""
         if not self.is_full:
             self._types[event_id] = event_type
 
@@ -186,7 +187,7 @@ _REPORT_AFTER = 3  # polls in a row without an answer
 
 
 class WatchedHandle(Protocol):
-    """What the watch needs of a session."""
+    """The part of a session that the watch uses."""
 
     @property
     def lost(self) -> bool:
@@ -292,7 +293,7 @@ class SessionWatch:
         self._tenants.add(tenant)
 
     def close(self) -> None:
-        """Ask and tell no more. Does not wait; a second call does nothing."""
+        """Stop asking and reporting. Does not wait; a second call does nothing."""
         with self._wake:
             self._closed = True
             self._wake.notify()
@@ -300,7 +301,7 @@ class SessionWatch:
             tenant.close()
 
     def poll_now(self) -> None:
-        """Ask about all sessions, and tell what is found.
+        """Ask about all sessions, and report the findings.
 
         Raises `AuthenticationFailed`, `Unavailable`, `Invalid`, `SettingsError`.
         """
@@ -315,7 +316,7 @@ class SessionWatch:
             self._take_answer(chunk, changes)
 
     def poll_quietly(self) -> None:
-        """Do what `poll_now` does unless the watch is closed. What it raises is reported."""
+        """Do what `poll_now` does unless the watch is closed. Errors are reported."""
         if self._closed:
             return
         try:

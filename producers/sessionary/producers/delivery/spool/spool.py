@@ -49,8 +49,8 @@ class FrameQueue:
     def __init__(self) -> None:
         self.segments: deque[Segment] = deque()
         self.outstanding = 0  # Frames that are not done
-        self.bytes_held = 0  # Of the frames in all segments
-        self.bytes_sent = 0  # Of the frames that are sent and not done
+        self.bytes_held = 0  # bytes of the frames in all segments
+        self.bytes_sent = 0  # bytes of the frames that are sent and not done
         self.cursor: FramePosition | None = None
 
     @property
