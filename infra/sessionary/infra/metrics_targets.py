@@ -1,4 +1,4 @@
-"""Where the parts of the local stack serve their metrics, and the file that tells Prometheus so.
+"""The metrics addresses of the local stack's parts, and the file that lists them for Prometheus.
 
 <data>/prometheus.json has the form of Prometheus' file-based service discovery:
 

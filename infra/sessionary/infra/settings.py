@@ -1,4 +1,4 @@
-"""Settings of the commands themselves. Each role has settings of its own as well."""
+"""Settings of the commands themselves. Each role has its own settings as well."""
 
 from pydantic import Field, SecretStr
 
@@ -7,7 +7,7 @@ from sessionary.sinks.settings import ArtifactSettings, IdleSettings, SinkGroupS
 
 
 class CommandSettings(LogSettings):
-    """What every role and command reads; it is here for the page of settings."""
+    """The settings that every role and command reads; listed here for the page of settings."""
 
 
 class OperatorSettings(EnvSettings):

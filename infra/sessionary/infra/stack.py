@@ -142,9 +142,9 @@ def _find_limits(known: Mapping[str, str], given: Path | None) -> Path | None:
 
 
 def inherited_variables(shell: Mapping[str, str]) -> dict[str, str]:
-    """Return what the stack's processes inherit from the shell.
+    """Return the variables that the stack's processes inherit from the shell.
 
-    That is proxy variables, HOME, TMPDIR and so on, but no address of another stack.
+    These are proxy variables, HOME, TMPDIR and so on, but no address of another stack.
     """
     return {name: value for name, value in shell.items() if not name.startswith(ENV_PREFIX) or name in _INHERITED}
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-# What one alert is; pure.
+# The type of an alert; pure.
 #
 # The texts are templates. `$name` stands for the threshold of that name; in summary and
 # description `{{ $labels.name }}` and `{{ $value }}` are Prometheus' own, for its series.
@@ -182,10 +182,10 @@ CLIENT_ALERTS = AlertGroup(
 )
 
 
-# Alerts on lag, and on what Prometheus cannot reach; pure.
+# Alerts on lag, and on targets that Prometheus cannot reach; pure.
 #
-# The groups of a service (clean-up handlers, task workers) have no members while it is off. That
-# is no fault of the pipeline, so they get tickets of their own.
+# The groups of a service (clean-up handlers, task workers) have no members while it is off. That is
+# no fault of the pipeline, so they get separate tickets.
 
 
 _PIPELINE = 'group!~".+[.](cleanup|task-workers|migration)[.].+"'
@@ -238,7 +238,7 @@ LAG_ALERTS = AlertGroup(
             "max by (group, topic, partition, state) "
             f'(sessionary_lag_partition_state{{{_PIPELINE}, state=~"rewind|log_gap|log_truncated|no_topic"}}) > 0\n'
             "or max by (group, topic, partition, state) "
-            # The log may go on without a service that is off for longer than its retention.
+            # A log may discard unread records of a service that is off for longer than retention.
             f'(sessionary_lag_partition_state{{{_SERVICES}, state=~"log_truncated|no_topic"}}) > 0',
             "page_for_s",
             Severity.PAGE,

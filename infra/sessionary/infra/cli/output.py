@@ -41,10 +41,10 @@ _REPEAT_S = 5.0
 
 
 class Progress:
-    """One line on stderr that tells how far a long command is.
+    """One line on stderr that shows the progress of a long command.
 
-    On a terminal the line is rewritten. Elsewhere it is printed if its first word changed, or if
-    it changed and the last line is 5 s old.
+    On a terminal the line is rewritten. Elsewhere the line is printed if its first word changed, or
+    if its text changed and the last printed line is 5 s old.
     """
 
     def __init__(self) -> None:

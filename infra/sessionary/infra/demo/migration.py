@@ -1,4 +1,4 @@
-"""What ClickHouse is asked of the demo's session."""
+"""The queries to ClickHouse about the demo's session."""
 
 import json
 import os
@@ -82,7 +82,7 @@ HANDOVERS: Final = f"""
 SELECT time, from_agent_id, to_agent_id, sync_type, from_snapshot
 FROM v_handovers {_OF_SESSION} ORDER BY source_offset"""
 
-# The view shows one owner of an epoch; the records would tell of a second one.
+# The view shows one owner of an epoch; the records would show a second one.
 SHARED_EPOCHS: Final = f"""
 SELECT count() AS epochs FROM
 (
@@ -107,7 +107,7 @@ SELECT
     (SELECT max(last_offset) FROM batches WHERE partition = partition_of) >= toInt64(last) AS batches"""
 
 
-# What happened in a session, in order, and what must never happen in it; pure.
+# The events of a session in order, and the faults that it must not have; pure.
 
 
 # The former owner of a session confirms its clean-up in the epoch that it had.
@@ -143,7 +143,7 @@ _TEXTS: Final[Mapping[str, Callable[[Mapping[str, Json]], str]]] = {
 def tell_trail(rows: Iterable[Row]) -> list[Row]:
     """Return a line for each event and decision, in order; `rows` are those of `TRAIL`.
 
-    What repeats the last line of its service counts there, in `times`.
+    A repetition of its service's last line is counted there, in `times`.
     """
     lines: list[Row] = []
     last: dict[str, Row] = {}
@@ -193,7 +193,7 @@ def owners_in_turn(owners: Sequence[Row]) -> list[str]:
     return [name for number, name in enumerate(services) if number == 0 or services[number - 1] != name]
 
 
-# What became of a session that moved between services, from the rows in ClickHouse.
+# The history of a session that moved between services, from the rows in ClickHouse.
 
 
 RIGHT: Final[Mapping[str, Json]] = {
@@ -211,11 +211,11 @@ RIGHT: Final[Mapping[str, Json]] = {
 
 
 class MigrationReport(NamedTuple):
-    """What happened in the session.
+    """The history of the session.
 
     `trail`: events of all services and decisions, in order. `owners`: the owner of each epoch.
-    `migrations`, `waits`, `tasks` and `handovers`: as the views have them. `integrity`: what
-    `v_integrity` says. `figures`: what must be right, see `faults`.
+    `migrations`, `waits`, `tasks` and `handovers`: the rows of the views. `integrity`: the rows of
+    `v_integrity`. `figures`: numbers that must be right, see `faults`.
     """
 
     trail: list[Row]
@@ -273,7 +273,7 @@ def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -
 
 
 TENANT: Final = "acme"
-# Of a kept stack: the group of payments waits for its killed member until Kafka gives that up.
+# In a kept stack, the group of payments waits for its killed member until Kafka gives that up.
 _PATIENCE_S: Final = 180.0
 _PAUSE_S: Final = 0.2
 _STALL_S: Final = 60.0

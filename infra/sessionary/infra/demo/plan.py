@@ -1,4 +1,4 @@
-"""What each session of a demo run does, and when. Pure.
+"""The plan of a demo run: the actions of each session, and their times. Pure.
 
 The same runs, seed and speed give the same plan. The recorded runs determine timing and sizes; the
 plan adds an outcome, a tenant, a service and limits:
@@ -148,7 +148,7 @@ class PlannedSession(NamedTuple):
 class Plan(NamedTuple):
     """The plan of a demo run.
 
-    `demo_id` tells its rows in ClickHouse from those of other demo runs.
+    `demo_id` distinguishes its rows in ClickHouse from those of other demo runs.
     """
 
     demo_id: str

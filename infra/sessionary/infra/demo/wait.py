@@ -15,7 +15,7 @@ from sessionary.schemas.settings import ClickHouseSettings
 
 
 def example_folder(demo: Path, name: str) -> Path:
-    """Return the folder of the example `name`: beside a demo's module, or in the repository.
+    """Return the folder of the example `name`: next to a demo's module, or in the repository.
 
     `demo` is the path of a module in the demo's package.
     """
@@ -23,7 +23,7 @@ def example_folder(demo: Path, name: str) -> Path:
     return packed if packed.is_dir() else demo.parents[4] / "examples" / name
 
 
-# What a child process has printed, and a wait for a line of it.
+# The output of a child process, and a wait for a line of it.
 
 
 _LINE_PATIENCE_S = 60.0
@@ -80,7 +80,7 @@ class PatientClickHouse(ClickHouseClient):
 
 
 class PipelineStatus(NamedTuple):
-    """What one query found.
+    """The result of one query.
 
     `done`: nothing is left to do. `state`: differs from the last one if the pipeline has moved.
     `text`: a progress line.

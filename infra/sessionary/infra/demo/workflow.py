@@ -1,4 +1,4 @@
-"""What became of a workflow that was killed, from the rows in ClickHouse."""
+"""The history of a workflow that was killed, from the rows in ClickHouse."""
 
 import os
 import sys
@@ -52,10 +52,10 @@ _STEP_EVENTS["step_skipped"] = "skipped"
 
 
 class WorkflowReport(NamedTuple):
-    """What a workflow did in two processes.
+    """The history of a workflow in two processes.
 
-    `steps`: what each process made of each step. `trail`: the events and decisions of the run, in
-    order. `calls`: its tool calls. `figures`: what must be right, see `faults`.
+    `steps`: the outcome of each step in each process. `trail`: the events and decisions of the run,
+    in order. `calls`: its tool calls. `figures`: numbers that must be right, see `faults`.
     """
 
     steps: list[Row]
@@ -131,7 +131,7 @@ def _why_again(made: dict[int, str], trail: Sequence[Row]) -> str:
     return "it had not ended; its call only reads, and was made again"
 
 
-# The workflow example in two processes: the first one is killed, the second one goes on.
+# The workflow example in two processes: the first one is killed, the second one continues.
 
 
 _ISSUE = "BILL-7"

@@ -23,7 +23,7 @@ SETTINGS max_execution_time = {timeout_s}
 """
 _TABLES: Final = ("history", "rejected", "audit", "batches")  # the last one has no count of rows
 # The faults that the view knows: each is reported with 0 while it has no finding. Those that only
-# Kafka tells are `END_FAULTS` of `sessionary.sinks.integrity.landed_ends`.
+# Kafka shows are `END_FAULTS` of `sessionary.sinks.integrity.landed_ends`.
 KNOWN_FAULTS: Final = (
     *(f"{table}_rows_{what}" for table in _TABLES[:3] for what in ("missing", "unexpected", "doubled")),
     *("audit_missing", "audit_doubled", "chain_broken", "batch_missing", "batch_doubled"),

@@ -77,7 +77,7 @@ def _quantiles_of(row: Row, name: str) -> Quantiles:
 
 
 _ROWS_TIMEOUT_S: Final = 30.0
-# What a sweep of yesterday would have marked.
+# The artifacts that a sweep of yesterday would have marked.
 _OVERDUE: Final = """
 SELECT count() AS overdue FROM v_artifacts
 WHERE state IN ('open', 'complete')

@@ -60,7 +60,7 @@ HELP: Final[Mapping[MetricName, str]] = {
 
 
 class KpiState(NamedTuple):
-    """What is known. None: nothing, because ClickHouse is away or refuses the question."""
+    """The known answers. None: ClickHouse is away or refuses the question."""
 
     key_figures: KeyFigures | None = None
     integrity: IntegrityFindings | None = None  # by the tables

@@ -1,4 +1,4 @@
-"""Asks ClickHouse a question again and again, on a thread of its own."""
+"""Repeats a question to ClickHouse on a dedicated thread."""
 
 import threading
 import time

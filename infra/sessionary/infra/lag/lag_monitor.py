@@ -106,7 +106,7 @@ def _group_offsets(
     offsets = committed.get(group, {})
     if offsets is None:
         return GroupOffsets(group, GroupState.UNKNOWN, frozenset({topic}), None)
-    # A Faust agent in a processor reads topics of its own, in the processor's group.
+    # A Faust agent in a processor reads separate topics, in the processor's group.
     topics = {topic, *(place.topic for place in offsets)}
     return GroupOffsets(group, _STATES.get(state, GroupState.UNKNOWN), frozenset(topics), offsets)
 
@@ -114,7 +114,7 @@ def _group_offsets(
 def _ask_committed(
     admin: AdminClient, groups: Iterable[str], timeout_s: float
 ) -> dict[str, Mapping[LogPartition, int] | None]:
-    """Return each group's committed offsets; None if Kafka does not tell them."""
+    """Return each group's committed offsets; None if Kafka does not report them."""
     asked: dict[str, Future[Any]] = {}
     for group in groups:  # a request takes one group
         request = [ConsumerGroupTopicPartitions(group)]
@@ -161,9 +161,9 @@ def _ask_logs(admin: AdminClient, places: Iterable[LogPartition], timeout_s: flo
 
 # Reads the first record that a group has not read, of many partitions at once.
 #
-# Only a reader can tell whether what lies between a committed offset and the log's end are
-# records: a log of transactions ends with a marker that no consumer is given. And Kafka has no
-# request for the time of the record at an offset.
+# Only a reader can find out whether there are records between a committed offset and the log's end:
+# a log of transactions ends with a marker that no consumer is given. And Kafka has no request for
+# the time of the record at an offset.
 
 
 # Together 16 MiB. If a batch is larger than a partition's share, the broker sends it alone, and a
@@ -318,8 +318,8 @@ class LagMonitor:
         """Sample, and return the lags. Raises `Unavailable` if the broker is away.
 
         Blocks: some 0.2 s for 1,000 partitions. A broker that does not answer is given up after
-        4 s. First records are read for `read_s` at most: of partitions that do not answer in this
-        time, the time lag is unknown, and the next report goes on with them.
+        4 s. First records are read for `read_s` at most: for partitions that do not answer in this
+        time, the time lag is unknown, and the next report continues with them.
         """
         began_s = time.monotonic()
         sample = self._sampler.take_sample(_ASK_S)

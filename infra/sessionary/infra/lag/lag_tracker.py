@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sessionary.schemas.topics import SINK_TOPICS, TopicNames
 
-# What Kafka says about groups, logs and unread records at one time; pure.
+# Kafka's report on groups, logs and unread records at one time; pure.
 
 
 class LogPartition(NamedTuple):
@@ -18,7 +18,7 @@ class LogPartition(NamedTuple):
 
 
 class UnreadPosition(NamedTuple):
-    """Where a group goes on reading a partition."""
+    """The position at which a group continues to read a partition."""
 
     place: LogPartition
     offset: int
@@ -48,7 +48,7 @@ class FirstRecord(NamedTuple):
 
 
 class GroupState(StrEnum):
-    """What Kafka says about a group."""
+    """Kafka's report on a group."""
 
     STABLE = "stable"
     REBALANCING = "rebalancing"
@@ -65,8 +65,8 @@ class GroupState(StrEnum):
 class GroupOffsets(NamedTuple):
     """A group with its committed offsets.
 
-    `topics`: those that it reads, whether or not it has committed any offset. `committed` is None
-    if Kafka did not tell the offsets.
+    `topics`: the topics that the group reads, with or without committed offsets. `committed` is
+    None if Kafka did not report the offsets.
     """
 
     group: str
@@ -93,7 +93,7 @@ class ClusterSample(NamedTuple):
     first_records: Mapping[UnreadPosition, FirstRecord]
 
     def unread_positions(self) -> set[UnreadPosition]:
-        """Return where groups go on reading, if the log does not end there."""
+        """Return where groups continue to read, if the log does not end there."""
         return {
             UnreadPosition(place, position)
             for group in self.groups
@@ -167,7 +167,7 @@ def pipeline_groups(prefix: str, known: Iterable[str]) -> Mapping[str, str]:
 
 
 class PartitionState(StrEnum):
-    """What is to be said of one partition of a group; the worse comes later."""
+    """The verdict on one partition of a group; worse ones come later."""
 
     OK = "ok"
     OBSERVING = "observing"  # it has a lag, and has not been observed long enough

@@ -58,7 +58,7 @@ def ask_row_delays(settings: ClickHouseSettings) -> tuple[RowDelay, ...]:
 
 
 class RowDelayWatch(QuestionWatch[tuple[RowDelay, ...]]):
-    """Asks every 10 s on a thread of its own."""
+    """Asks every 10 s on a dedicated thread."""
 
     def __init__(
         self, settings: ClickHouseSettings, on_fault: Callable[[Exception], None] = lambda _error: None
@@ -111,7 +111,7 @@ _PLACE = ("group", "topic", "partition")
 
 
 class ExporterState(NamedTuple):
-    """What the exporter knows. None: nothing, because Kafka or ClickHouse is away."""
+    """The exporter's knowledge. None: Kafka or ClickHouse is away."""
 
     report: LagReport | None
     row_delays: tuple[RowDelay, ...] | None

@@ -1,4 +1,4 @@
-"""What an event says, in a few words; pure."""
+"""The content of an event, in a few words; pure."""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime

@@ -20,7 +20,7 @@ _STEPS_S: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600
 
 
 class Chart(NamedTuple):
-    """What a picture shows.
+    """The content of a picture.
 
     Attributes:
         moments: In the order of the log; at least one.
@@ -193,14 +193,14 @@ _LEGEND: Final = (
 
 
 class Heading(NamedTuple):
-    """What the page says above the picture.
+    """The text of the page above the picture.
 
     Attributes:
         tenant: The tenant.
         session: The session's id.
         facts: Further facts by name, such as the state and the user.
-        integrity: What `v_integrity` answers, with the time of the answer.
-        cut: What the page leaves out; empty if it is whole.
+        integrity: The answer of `v_integrity`, with its time.
+        cut: The parts that the page leaves out; empty if the page is complete.
     """
 
     tenant: str

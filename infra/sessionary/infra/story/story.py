@@ -31,17 +31,17 @@ class Moment(NamedTuple):
     Attributes:
         at_us: Log time, µs since the epoch.
         place: Partition and offset of its record.
-        event_type: The event's type; of a deadline that of the event that it stands for.
-        name: Short name: of an activity its kind, else the event's type.
-        text: The event's content for people; of a deadline what the processor says of it.
+        event_type: The event's type; for a deadline, the type of the event that it represents.
+        name: Short name: the kind of an activity, else the event's type.
+        text: The event's content for people; for a deadline, the processor's description.
         lane: Agent and process, such as `agent-1` or `agent-1 #2`; `processor` for a deadline,
             `unknown sender` for a record that is no event.
         producer_id: The process; empty if there is none.
-        took_s: Of an activity: time until the same process's next event. Of a tool call or a step:
-            until its end; None if it has none.
+        took_s: Duration of an activity, until the same process's next event; of a tool call or a
+            step, until its end. None without an end.
         states: The session's state before and after, if it changed.
-        rejection: Why the processor rejected the event; empty if it did not.
-        notes: What else the audit trail says of it, such as a gap.
+        rejection: The reason for which the processor rejected the event; empty if it did not.
+        notes: Further remarks of the audit trail, such as a gap.
         phases: The phases that the process went through before it.
         usage: Tokens and cost, if any.
         payload: The event's payload; None if retention removed it, or if there is no event.
@@ -64,7 +64,7 @@ class Moment(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What a story adds up to; tokens and cost without rejected events."""
+    """The totals of a story; tokens and cost without rejected events."""
 
     tokens_in: int
     tokens_out: int
@@ -125,7 +125,7 @@ def add_totals(moments: Sequence[Moment]) -> Totals:
 
 
 def describe_moment(moment: Moment) -> str:
-    """Return a moment on one line: its state change, its text, its rejection and its notes."""
+    """Return a moment on one line: state change, text, rejection and notes."""
     parts = [f"rejected: {moment.rejection}"] if moment.rejection else []
     if moment.states:
         before = "" if moment.states[0] == _NO_STATE else f"{moment.states[0]} "

@@ -84,7 +84,7 @@ _VIEWS: Final = "SELECT name FROM system.tables WHERE database = currentDatabase
 
 
 class RowPolicy(NamedTuple):
-    """What one tenant may read of one table."""
+    """The part of one table that one tenant may read."""
 
     table: str
     condition: str

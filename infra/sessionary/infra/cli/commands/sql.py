@@ -50,7 +50,7 @@ _OUTWARD_FUNCTIONS: Final = frozenset(("catboostevaluate", "file", "hascolumnint
 _LANGUAGE_MODELS: Final = "ai"  # aiGenerate and others ask a service
 _UNQUALIFIED: Final = re.compile(r"\w+")
 _UNION: Final = "SelectWithUnionQuery"
-# What hides calls from the parser's tree, by its kind of node.
+# Expressions that hide calls from the parser's tree, by kind of node.
 _OPAQUE: Final = {
     "ColumnsApplyTransformer": "APPLY may call any function",
     "Set": "SETTINGS may hold expressions",
@@ -111,7 +111,7 @@ def _opaque_parts(nodes: list[_Node]) -> Iterator[str]:
             yield _OPAQUE[node.kind]
         if node.kind == "Explain" and "OVERRIDE" in node.name:
             yield "EXPLAIN TABLE OVERRIDE asks another server"
-        # The lists of a SELECT are nodes of their own: a literal beside them is a file's name.
+        # The lists of a SELECT are separate nodes: a literal next to them is a file's name.
         if node.kind == "Literal" and _parent_kind(nodes, place) == _UNION:
             yield "INTO OUTFILE writes a file"
 

@@ -141,11 +141,11 @@ def running_stack(stack: "Stack") -> Iterator[None]:
 
 
 def activate_newest_rules(stack: "Stack") -> None:
-    """Let the newest rules begin if the stack is a new one: no older processor ever served it.
+    """Activate the newest rules if the stack is new: no older processor ever served it.
 
-    With the role quotas, runs ask for quotas by them; sessions too, if the file limits them, and
-    tokens count, if it limits those. Blocks for some seconds. Raises what `ControlApiClient`
-    raises.
+    With the role quotas, these rules let runs ask for quotas; sessions too, if the file limits
+    them, and tokens count, if it limits those. Blocks for some seconds. Raises as
+    `ControlApiClient` does.
     """
     if stack.is_new:
         from sessionary.infra.control_api_client import ControlApiClient

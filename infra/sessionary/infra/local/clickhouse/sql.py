@@ -1,4 +1,4 @@
-"""What a statement is, and whether the local engine may run it. Pure.
+"""The kind of a statement, and whether the local engine may run it. Pure.
 
 Reads and changes of rows are allowed. Definitions must be on an allow-list: one that fails halfway
 (such as `ENGINE = Kafka`) can leave metadata with which the folder never opens again. This protects

@@ -140,7 +140,7 @@ _JVM = (
 
 @dataclass(frozen=True)
 class NodeIdentity:
-    """What stays the same of a node as long as its folder exists."""
+    """The constant part of a node, as long as its folder exists."""
 
     cluster_id: str
     port: int
@@ -170,7 +170,7 @@ class ProxiedListener(NamedTuple):
     """
 
     port: int  # of the broker
-    proxy_port: int  # that the broker tells its clients
+    proxy_port: int  # which the broker reports to its clients
 
 
 def _listener_properties(listener: ProxiedListener, identity: NodeIdentity) -> str:

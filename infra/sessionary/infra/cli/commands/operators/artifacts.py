@@ -18,11 +18,11 @@ from sessionary.schemas.errors import SettingsError
 
 # Marks artifacts that have expired, and removes their bodies a week later.
 #
-# What is known of artifacts is ClickHouse's `v_artifacts`. Each step can be repeated: the mark is
-# a row of `artifact_deletions`, written before a body is touched; a body that is marked is moved
-# to another name before its own goes, so that the store has it under one of them at any time; that
-# a body was removed is written afterwards. A body stays where it is while one artifact of its hash
-# is neither expired nor deleted, and comes back if it is saved anew.
+# The known artifacts are those of ClickHouse's `v_artifacts`. Each step can be repeated. The mark
+# is a row of `artifact_deletions`, written before a body is touched. A marked body is copied to
+# another name before its own is removed, so that the store has it under one of them at any time.
+# The removal of a body is written afterwards. A body stays in place while one artifact of its hash
+# is neither expired nor deleted, and is restored if it is saved anew.
 
 
 _BLOCK: Final = 1_000
@@ -47,7 +47,7 @@ WHERE state = 'complete' AND sha256 IS NOT NULL AND NOT {_EXPIRED}"""
 
 
 class SweepReport(NamedTuple):
-    """What a sweep did, or would do.
+    """The result of a sweep, done or planned.
 
     Attributes:
         marked: Artifacts that have expired, and are marked now.

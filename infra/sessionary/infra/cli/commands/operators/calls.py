@@ -52,7 +52,7 @@ _CALL = (
 
 
 class CallOutcome(Enum):
-    """What came of a call."""
+    """The outcome of a call."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"

@@ -140,7 +140,7 @@ def _print_heading(found: Row, moments: Sequence[Moment]) -> None:
 def _follow_story(
     source: ClickHouseClient, of_session: tuple[str, str], shown: list[Moment], limit: int, since: str, *, as_json: bool
 ) -> None:
-    """Print moments as they come, each a poll after it was first seen; end when it is archived."""
+    """Print moments as they come, each one poll after its first sight; end at the archival."""
     _show_moments(shown, as_json=as_json)
     first = 0
     seen: set[tuple[int, int]] = set()
@@ -164,7 +164,7 @@ def _follow_story(
 
 
 def write_story(environ: Mapping[str, str], session_id: str = "") -> Path:
-    """Write the page of a session, by default of the one that tells most; return its path.
+    """Write the page of a session, by default of the most informative one; return its path.
 
     `environ`: the stack's variables. Raises what `ClickHouseClient` raises, and `NotFound` if
     there is no session.
