@@ -159,9 +159,9 @@ def replay_rejected(
 ) -> None:
     """Send rejected records again, unchanged. The processor decides again.
 
-    This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists
-    by now. An event of work also fills the gap that it left. Otherwise a record whose
-    sequence number was counted when it was rejected is then a duplicate.
+    This helps if the cause is gone: an unknown schema after an upgrade, or a session that exists by
+    now. An event of work also fills the gap that its rejection left. Any other record is a
+    duplicate if its sequence number was counted at the rejection.
     """
     if len(log_positions) > _REPLAYS_MAX:
         raise Invalid(

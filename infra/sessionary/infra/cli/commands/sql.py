@@ -70,7 +70,7 @@ class _Node(NamedTuple):
 def find_outward_calls(client: _QueryClient, statement: str) -> list[str]:
     """Return why a query is not safe, a phrase each; empty if it stays in the database.
 
-    Blocks. Raises what the client raises, for a syntax error too.
+    Blocks. Raises as the client does, for a syntax error too.
     """
     table_functions = {str(row["name"]).lower() for row in client.fetch_rows("SELECT name FROM system.table_functions")}
     users = {

@@ -85,7 +85,7 @@ class ArtifactSweep:
     """One sweep of one store. `now` is a time of the server as text, UTC; None asks for it."""
 
     def __init__(self, source: ClickHouseClient, store: ArtifactStore, days: int, now: str | None = None) -> None:
-        """Read what has expired. Raises as the client does."""
+        """Read the expired artifacts. Raises as the client does."""
         self._source, self._store = source, store
         self._now = now or str(source.fetch_one("SELECT toString(now64(3, 'UTC')) AS now")["now"])
         times: dict[str, str | int] = {"now": self._now, "days": days}
@@ -202,8 +202,8 @@ def sweep_command(
 ) -> None:
     """Mark artifacts that are older than the setting; remove bodies that were marked a week ago.
 
-    What is marked is not served any more. Its hash and size stay in ClickHouse's v_artifacts. Run
-    it once a day; you can repeat it at any time, also after it was killed.
+    Marked artifacts are not served any more. Their hashes and sizes stay in ClickHouse's
+    v_artifacts. Run the sweep once a day. You can repeat it at any time, also after it was killed.
     """
     from sessionary.producers.artifacts import open_store
     from sessionary.sinks.settings import RetentionSettings

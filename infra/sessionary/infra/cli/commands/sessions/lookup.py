@@ -93,7 +93,7 @@ class RowTail:
         self._seen: dict[Hashable, None] = {}
 
     def begin_after(self, fetch_list: Callable[[], list[Row]]) -> list[Row]:
-        """Return the list's rows; they and all older ones count as seen. Raises what it raises."""
+        """Return the list's rows; these and all older ones count as seen. Raises as it does."""
         horizon = self._fetch_horizon()
         former = self._fetch_landed(horizon)  # before the list: what lands in between is in one of the two
         found = fetch_list()
