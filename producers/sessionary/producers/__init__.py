@@ -6,10 +6,10 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     client          `SessionClient`: makes sessions, answers clean-up requests
     async_client    `AsyncSessionClient`: the same for asyncio
     async_client_parts  the hand-written part of `async_client`
-    client_core/    what both clients are made of: opening, end, forks, tenants, tasks
+    client_core/    the common core of both clients: opening, end, forks, tenants, tasks
     agents/         the agents that share one session
     session/        one session: its verbs, its heartbeats, waiting for verdicts
-    verdicts/       what the processor decides: checks before, and notifications afterwards
+    verdicts/       the processor's decisions: checks before, and notifications afterwards
     delivery/       from a payload to an acknowledged record in Kafka
     control/        the control API, and requests for clean-ups, tasks and migrations
     tasks/          workers of long tasks, and the context of their functions
@@ -20,7 +20,7 @@ own tests is in `sessionary.producers.testing`. The modules, in the order in whi
     context/        the current session, metadata, decorators, several tenants
     artifacts/      content that is too large for events, in a folder or an object store
     testing/        the same protocols in memory, for users' tests
-    process/        what the client does so that it never harms its process: exit, fork, SIGTERM
+    process/        protection of the user's process: exit, fork, SIGTERM
     metrics         a client's metrics: names and values, without a library
     prometheus_metrics    the same for `prometheus_client`, if it is installed
     otel_metrics    the same for OpenTelemetry, if it is installed

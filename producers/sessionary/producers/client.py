@@ -57,7 +57,7 @@ class SessionClient:
     is closed.
 
     Attributes:
-        core: The inside of the client, for sessionary's own modules.
+        core: The client's implementation, for sessionary's own modules.
     """
 
     core: ClientCore
@@ -115,7 +115,7 @@ class SessionClient:
 
     @property
     def artifacts(self) -> "ArtifactLibrary | None":
-        """Keeps what is too large for events; None if the client has no library."""
+        """Keeps values that are too large for events; None if the client has no library."""
         return self.core.artifacts
 
     @property
@@ -395,7 +395,7 @@ class SessionClient:
         return TaskReads(self.core).results(task_id)
 
     def get_intermediate_results(self, task_id: str) -> dict[str, Json]:
-        """Return what a task saved so far by `ctx.save_result`: `{"task_id", "status", "results"}`.
+        """Return the results saved by `ctx.save_result`: `{"task_id", "status", "results"}`.
 
         `results` has the last value of each name, loaded from the library of artifacts; without
         those whose body has expired. A task that failed keeps them. Other answers are those of
@@ -404,7 +404,7 @@ class SessionClient:
         return TaskReads(self.core).intermediate_results(task_id)
 
     def find_task(self, task_id: str) -> TaskView | None:
-        """Return all that is known of a task, its error too; None if it is unknown.
+        """Return the known state of a task, with its error; None if the task is unknown.
 
         Raises as `check_task_status`, and `RunGone` if it finished and is no longer kept.
         """
@@ -513,12 +513,12 @@ class SessionClient:
         return 0 if self.core.is_left else self.core.ports.transport.flush(timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop heartbeats, deliver what is queued, disconnect. Does not end sessions. Never raises.
+        """Stop heartbeats, deliver queued events, disconnect. Does not end sessions. Never raises.
 
         Blocks for at most `timeout_s` seconds, while events are not acknowledged, a clean-up
         handler runs, the verdict is open on a session that was left, or a thread of the client is
-        at work; a spool keeps the rest for the next client, and `on_error` gets how many. A
-        second call does nothing.
+        at work. A spool keeps the remaining events for the next client, and `on_error` gets their
+        number. A second call does nothing.
 
         Closes the clients that `for_tenant` made, too; on such a client, delivers nothing, and
         leaves the other tenants as they are.

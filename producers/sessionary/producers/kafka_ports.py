@@ -1,4 +1,4 @@
-"""The outside of a client in production: Kafka and the control API, or nothing."""
+"""The ports of a client in production: Kafka and the control API, or nothing."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -70,7 +70,7 @@ class _Answers(NamedTuple):
 
 
 class _Delivery(NamedTuple):
-    """A transport, and what becomes of events that it has no room for."""
+    """A transport, and its policy for events without room."""
 
     transport: Transport
     policy: PolicyInForce
@@ -98,7 +98,7 @@ def _open_delivery(settings: ProducerSettings, producer_id: str, on_error: OnErr
 
 
 def _tracing(settings: ProducerSettings) -> Callable[[Transport], Transport]:
-    """Return what wraps a transport for traces, or returns it as it is."""
+    """Return a wrapper of transports that adds traces, or the identity."""
     if not settings.trace_events:
         return lambda transport: transport
     try:

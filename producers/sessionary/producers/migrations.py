@@ -31,7 +31,7 @@ HandOver = Callable[[SessionCore, Callable[[], None]], None]
 
 
 def hand_over_in_place(function: OnMigrated, on_error: OnError) -> HandOver:
-    """Return what calls `function` in the thread that accepted a session."""
+    """Return a hand-over that calls `function` in the thread that accepted a session."""
 
     def hand_over(core: SessionCore, done: Callable[[], None]) -> None:
         try:
@@ -183,7 +183,7 @@ class MigrationAcceptor:
             self._hand_over(core, self._release)
 
     def _end_answer(self, request: MigrationRequest, receipt: Receipt, *, is_free: bool) -> None:
-        """Tell the answer to a request; `is_free`: its thread has nothing more to do."""
+        """Report the answer to a request; `is_free`: its thread has nothing more to do."""
         with self._changed:
             self._at_work.discard(_key_of(request))
             receipts = self._receipts.pop(_key_of(request))
@@ -200,7 +200,7 @@ class MigrationAcceptor:
     def _answer(self, request: MigrationRequest) -> SessionCore | None:
         """Answer a request; return the session if it is this process's from now on.
 
-        Raises `Unavailable` and what else the control API or Kafka have to say.
+        Raises `Unavailable`, and the other errors of the control API and Kafka.
         """
         for _ in range(_TRIES):
             core = self._open_attached(request.session_id, request.user_id, may_beat=False)

@@ -201,7 +201,7 @@ class KnownSession(NamedTuple):
 
 
 class ChangedSession(NamedTuple):
-    """A session that differs from what the client knows, or that rejected an event."""
+    """A session that differs from the client's view, or that rejected an event."""
 
     session_id: str
     state: str | None  # None: there is no such session
@@ -230,7 +230,7 @@ class SessionPolls(Protocol):
     """Asks the processor about many sessions at once. Thread-safe; blocks."""
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
-        """Return the sessions that differ from what is known; at most 1,000 may be asked for.
+        """Return the sessions that differ from the known ones; at most 1,000 may be asked for.
 
         Raises `AuthenticationFailed`, `Invalid`, and `Unavailable` if there is no answer.
         """
@@ -274,7 +274,7 @@ class MigrationConsumer(Protocol):
 
     @property
     def works_in_place(self) -> bool:
-        """True: what is asked for is done in the thread that asks, so that a test sees the end."""
+        """True: requests are carried out in the thread that asks, so that a test sees the end."""
         ...
 
     def start(self, on_request: OnRequest) -> None:
@@ -384,7 +384,7 @@ class PollTimer(Protocol):
 
 
 class Ports(NamedTuple):
-    """The outside of one client.
+    """The ports of one client.
 
     `abandon_files` closes what a forked child must not hold of its parent: it is called in the
     child, takes no lock, and the parent's files stay as they are.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class VersionConflict(ProducerError):
     """Another agent updated the session's content first; this update changed nothing.
 
-    The session's object knows the newest content now: make the change in `state`, and update again.
+    The session's object now has the newest content: make the change in `state`, and update again.
 
     Attributes:
         session_id: The session.
@@ -83,7 +83,7 @@ class StoredResult(NamedTuple):
 def store_result(
     session: "Reporter", library: "ArtifactLibrary | None", result: Json, metadata: EventMetadata
 ) -> StoredResult:
-    """Return what an event has of a result; a large one is saved first.
+    """Return the part of a result that its event carries; a large result is saved first.
 
     Raises `Invalid` if it cannot be written as JSON, or is large and there is no library.
     """
@@ -201,7 +201,7 @@ class AgentWork:
         return self.member.agent_id
 
     def view(self, *, load_artifacts: bool) -> AgentView:
-        """Return the agent's record, what it sees of the others, and on whom it depends."""
+        """Return the agent's record, the results that it sees, and its dependencies."""
         read = self._access.read_view(self.agent_id)
         library = self._access.library if load_artifacts else None
         visible = {
@@ -213,7 +213,7 @@ class AgentWork:
         )
 
     def update(self, task: str | None, result: Json, metadata: EventMetadata, *, completed: bool) -> str:
-        """Tell of a task, by default the current one, and of its result; return its snapshot."""
+        """Report a task, by default the current one, with its result; return the snapshot's id."""
         access = self._access
         stored = access.store(result, metadata)
         with self._lock:
@@ -246,7 +246,7 @@ class AgentWork:
         return None if self._task == named else self._task
 
     def _current_task(self) -> str | None:
-        """Return the current task; what an earlier process began is asked for."""
+        """Return the current task; ask the processor for one that an earlier process began."""
         if self._task is None:
             self._task = self._access.read_view(self.agent_id).agent_state.current_task
         return self._task

@@ -34,7 +34,7 @@ class ArtifactReference(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "ArtifactReference":
-        """Read what `str` gives. Raises `Invalid` for any other text."""
+        """Parse the output of `str`. Raises `Invalid` for any other text."""
         scheme, _, rest = text.partition(":")
         artifact_type, _, sha256 = rest.rpartition(":")
         if scheme != "artifact" or not _TYPE.fullmatch(artifact_type) or not _SHA256.fullmatch(sha256):
@@ -191,16 +191,16 @@ class ArtifactStream:
 
     @property
     def uri(self) -> str:
-        """Where the chunks are."""
+        """The location of the chunks."""
         return self._store.uri(stream_folder(self.artifact_id))
 
     @property
     def bytes_written(self) -> int:
-        """The size of all chunks: what a checkpoint has to keep."""
+        """The size of all chunks, which a checkpoint must keep."""
         return self._bytes_written
 
     def read(self) -> bytes:
-        """Return what is written so far."""
+        """Return the bytes written so far."""
         return b"".join(self._chunks)
 
     def append(self, chunk: str | bytes) -> int:
@@ -242,9 +242,9 @@ class ArtifactStream:
         return artifact
 
     def _report_again(self) -> None:
-        """Report what a continued stream begins with: its first process may have lost events.
+        """Report the beginning of a continued stream: its first process may have lost events.
 
-        Its chunks count as one, which also says that what lay behind it was cut off.
+        The existing chunks count as one, which also says that later bytes were cut off.
         """
         if self._is_reported:
             return

@@ -1,7 +1,7 @@
-"""Where the bodies of artifacts are: a local folder, or any URL that fsspec knows.
+"""Stores of artifacts' bodies: a local folder, or any URL that fsspec knows.
 
-A name has parts that are joined with `/`. A body that can be read is whole: a writer that dies
-leaves none under the name.
+A name has parts that are joined with `/`. A readable body is complete: a writer that dies leaves
+none under the name.
 """
 
 import os
@@ -25,7 +25,7 @@ class ArtifactStore(Protocol):
     """Bodies by name. Thread-safe."""
 
     def uri(self, name: str) -> str:
-        """Return where a body is, for people and other programs."""
+        """Return the location of a body, for people and other programs."""
         ...
 
     def write(self, name: str, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How a client makes sessions, attaches to those that exist, and finds out about any."""
+"""Makes a client's sessions, attaches to existing ones, and reads any."""
 
 import time
 from collections.abc import Mapping, Sequence

@@ -69,8 +69,9 @@ def is_retryable(error: BaseException) -> bool:
 def had_no_effect(error: BaseException) -> bool:
     """Return whether a retryable failure is certain to have changed nothing.
 
-    If the error says so itself (`retryable` is True), if the service took no request (429), or if
-    there was no connection. After a time-out or a fault of the server it may have taken effect.
+    This is so if the error says so itself (`retryable` is True), if the service took no request
+    (429), or if there was no connection. After a time-out or a fault of the server, the call may
+    have taken effect.
     """
     if isinstance(getattr(error, "retryable", None), bool):
         return True

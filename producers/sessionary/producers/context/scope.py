@@ -30,12 +30,12 @@ T = TypeVar("T")
 
 
 class CallReporter(NamedTuple):
-    """How calls of models and tools are reported in one session.
+    """Reports calls of models and tools in one session.
 
     Attributes:
         session_id: The session's UUID.
         may_block: `send_event` may wait for room in the queue.
-        is_active: Tells whether the session is Active, as far as the client knows.
+        is_active: Returns whether the session is Active, as far as the client knows.
         send_event: Sends one event, returns its id. Raises as `Session.emit` does.
         on_error: Gets the errors that must not reach the program.
     """
@@ -51,11 +51,11 @@ class AnyCore(Protocol):
     """The `SessionCore` of a session."""
 
     def call_reporter(self) -> CallReporter:
-        """Return how calls of models and tools are reported in the session."""
+        """Return the reporter of calls of models and tools in the session."""
         ...
 
     def recorder(self) -> Any:  # a `Recorder` of `durable`, which is above this folder
-        """Return how work is recorded in the session."""
+        """Return the recorder of work in the session."""
         ...
 
 
@@ -164,7 +164,7 @@ def leave_block(block: SessionBlock) -> None:
 def added_metadata(session_id: str, metadata: EnvelopeFields, place: WorkContext | None = None) -> Iterator[None]:
     """Let the events that the session sends in this context carry `metadata`, unless they have own.
 
-    `place`: where the work in this context stands, if it is another place than outside.
+    `place`: the place of the work in this context, if it differs from the outer one.
     """
     scope = _scope.get()
     outer = scope.metadata.get(session_id)
@@ -180,7 +180,7 @@ def added_metadata(session_id: str, metadata: EnvelopeFields, place: WorkContext
 
 
 def join_fields(own: EnvelopeFields, inherited: EnvelopeFields) -> EnvelopeFields:
-    """Return `own`, with what it lacks from `inherited`."""
+    """Return `own`, with its missing fields from `inherited`."""
     return inherited._replace(**{name: value for name, value in own._asdict().items() if value is not None})
 
 

@@ -47,7 +47,7 @@ class RequestConsumer(Protocol):
         on_revoke: RebalanceCallback,
         on_lost: RebalanceCallback,
     ) -> None:
-        """Join the group; the callbacks name what is assigned, revoked and lost."""
+        """Join the group; the callbacks name assigned, revoked and lost partitions."""
         ...
 
     def consume(self, num_messages: int, timeout: float) -> list[Message]:
@@ -78,7 +78,7 @@ class RequestConsumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group; revokes what is assigned."""
+        """Leave the group; revokes assigned partitions."""
         ...
 
 
@@ -169,13 +169,13 @@ class RequestBacklog:
         return sorted(self._stopped)
 
     def begin_assignment(self, partitions: Iterable[int]) -> None:
-        """Start with these partitions; what was open is read again."""
+        """Start with these partitions; open requests are read again."""
         self.waiting = []
         self._stopped.clear()
         self._next_offsets = dict.fromkeys(partitions, _NOT_READ)
 
     def end_assignment(self) -> None:
-        """Forget all partitions: their next owner reads again what is not committed."""
+        """Forget all partitions: their next owner reads uncommitted records again."""
         self.begin_assignment(())
         self._next_offsets = None
 
@@ -194,11 +194,11 @@ class RequestBacklog:
             self._next_offsets[partition] = offset
 
     def stop_partition(self, partition: int) -> None:
-        """Take nothing more from a partition; what was taken before is still answered."""
+        """Take nothing more from a partition; earlier requests are still answered."""
         self._stopped.add(partition)
 
     def take_answered(self) -> dict[int, int]:
-        """Drop what is answered; return by partition the offset to commit.
+        """Drop answered requests; return by partition the offset to commit.
 
         A partition is committed up to its first request without an answer.
         """
@@ -499,7 +499,7 @@ class KafkaRequestConsumer:
         self._join_group()
 
     def _leave_group(self, waits: str) -> None:
-        """Give the consumer up; what it has read and not answered is read again.
+        """Give the consumer up; requests that it read and did not answer are read again.
 
         `waits` says why no request is taken until another consumer has an assignment.
         """

@@ -61,7 +61,7 @@ class SendGate:
         self.of_parent = False  # a forked child looks at it: sessions made before are its parent's
 
     def closed_error(self) -> ClientClosed:
-        """Return what a verb raises while the gate is shut."""
+        """Return the error of a verb while the gate is shut."""
         if self.of_parent:
             return ClientClosed(
                 "the session was made before the fork, by the parent process; attach to it, or make a new one"
@@ -84,7 +84,7 @@ class Emitter:
         data_classes: Sequence[DataClass] = (),
         registry: SequenceRegistry | None = None,
     ) -> None:
-        """`registry`: where `sequence` is kept until the session has ended, if it is kept."""
+        """`registry`: keeps `sequence` until the session has ended; None: it is not kept."""
         self._transport = transport
         self._registry = registry
         self.gate = gate
@@ -157,7 +157,7 @@ class Emitter:
         return self._sequence.wait_position(timeout_s)
 
     def settled_position(self) -> tuple[int, int] | None:
-        """Return what `ProducerSequence.settled_position` does."""
+        """Return as `ProducerSequence.settled_position` does."""
         return self._sequence.settled_position()
 
     def emit(self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None) -> str:
@@ -291,7 +291,7 @@ class Emitter:
         )
 
     def _check_event(self, event: Event, value: bytes) -> None:
-        """Raise `Invalid` for a value that is out of bounds, or too many bytes."""
+        """Raise `Invalid` for a value out of bounds, or for too many bytes."""
         if detail := find_invalid_value(event):
             raise Invalid("invalid_value", f"{event.envelope.event_type}: {detail}")
         if len(value) > VALUE_BYTES_MAX:

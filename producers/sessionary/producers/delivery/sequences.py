@@ -44,7 +44,7 @@ class ProducerSequence:
         self.data_classes = tuple(dict.fromkeys((*self.data_classes, *data_classes)))
 
     def renew_producer(self) -> None:
-        """Go on with a new producer id, from number 1. Hold `lock`."""
+        """Continue with a new producer id, from number 1. Hold `lock`."""
         with self._changed:
             self._settled -= self.last  # receipts of earlier events are still awaited
             self.producer_id, self.last, self._position = new_producer_id(), 0, None

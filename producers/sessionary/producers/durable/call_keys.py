@@ -73,7 +73,7 @@ def _add_members(members: dict[Any, Any], parts: list[str]) -> None:
 
 
 def _utf16_units(text: str) -> bytes:
-    """Return what orders texts by their UTF-16 units, as the RFC demands."""
+    """Return the sort key of a text by UTF-16 units, as the RFC demands."""
     return text.encode("utf-16-be", "surrogatepass")
 
 

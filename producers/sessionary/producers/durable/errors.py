@@ -24,7 +24,7 @@ from sessionary.schemas.types import ErrorInfo
 class ResultTooLarge(Invalid):
     """A result fits into no event, and the client has no library of artifacts that keeps it.
 
-    It counts as a failure that may pass: with a library, the same work can be done again.
+    Counts as a retryable failure: with a library, the same work can be done again.
 
     Attributes:
         value: The result, so that it is not lost.
@@ -105,7 +105,7 @@ class QuotaExceeded(ProducerError):
 
 
 class ToolCallError(ProducerError):
-    """A recorded tool call was not made, because of what is known of its key.
+    """A recorded tool call was not made, because of the record of its key.
 
     Attributes:
         tool_name: The tool.

@@ -1,4 +1,4 @@
-"""How one session records work: events that are acknowledged, and what the processor knows."""
+"""Records the work of one session: acknowledged events, and the processor's records."""
 
 import random
 import time
@@ -32,7 +32,7 @@ class SentEvent(Protocol):
 
 
 class Judged(NamedTuple):
-    """A record once an event about it was judged: what is known of it, and whether that applied."""
+    """A record after an event about it was judged, and whether that event applied."""
 
     record: CallView | RunView | None
     event_id: str
@@ -95,7 +95,7 @@ class Recorder(NamedTuple):
         fields: EnvelopeFields,
         fetch: Callable[[LogPosition | None], CallView | RunView | None],
     ) -> Judged:
-        """Send an event, and fetch what it is about once it is judged.
+        """Send an event, and fetch the record that it concerns once the event is judged.
 
         Raises as `send_acknowledged` and `fetch` do; `Unavailable` if its verdict is not kept.
         """

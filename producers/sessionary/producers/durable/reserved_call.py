@@ -31,7 +31,7 @@ from sessionary.schemas.types import ErrorInfo
 
 
 class Retry(NamedTuple):
-    """How a failure that may pass by itself is tried again: with growing waits that are spread.
+    """The retries of a failure that may pass by itself: with growing waits that are spread.
 
     Attributes:
         retries: How often; a call is made once more at most.
@@ -88,7 +88,7 @@ ArgumentsText = Callable[[EnvelopeFields], str]
 
 
 class ToolPolicy(NamedTuple):
-    """How the calls of one tool are made; see `tool`."""
+    """The policy for the calls of one tool; see `tool`."""
 
     name: str
     side_effect: bool
@@ -296,7 +296,7 @@ class ReservedCall:
         return True
 
     def fetch(self) -> CallView | None:
-        """Return what is known of the key now."""
+        """Return the present record of the key."""
         recorder = self._recorder
         return recorder.known.fetch_call(recorder.key.session_id, self._run_id, self._key, None, recorder.timeout_s)
 
@@ -304,7 +304,7 @@ class ReservedCall:
         return store_value(self._recorder, result, f"the result of {self._policy.name}", TOOL_RESULT, self._fields)
 
     def _ask_reservation(self) -> CallView | None:
-        """Ask for the next try; return None if it is granted, else what is known of the key."""
+        """Ask for the next try; return None if it is granted, else the record of the key."""
         policy, recorder = self._policy, self._recorder
         if self._args_json is None:
             self._args_json = self._arguments(self._fields)
@@ -335,7 +335,7 @@ class ReservedCall:
         return judged.record
 
     def _settle(self, known: CallView) -> Flow[_Stored | None]:
-        """Act on what is known of the key; return None if the next try may be asked for."""
+        """Act on the record of the key; return None if the next try may be requested."""
         if known.tool_name != self._policy.name:
             raise Invalid(
                 "invalid_value", f"the key {self._key} is one of the tool {known.tool_name}, not of {self._policy.name}"

@@ -44,7 +44,7 @@ class ResumePlan(NamedTuple):
 
 
 def make_plan(run: RunView, steps: Sequence[StepView], calls: Sequence[CallView]) -> ResumePlan:
-    """Return what resuming `run` would do. `steps` are in the order in which they began."""
+    """Return the effect of resuming `run`. `steps` are in the order in which they began."""
     known = {step.name: step for step in steps}
     names = list(dict.fromkeys((*_planned_names(run.plan_json), *known)))
     done = tuple(name for name in names if name in known and known[name].state in DONE_STATES)

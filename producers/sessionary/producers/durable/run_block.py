@@ -51,8 +51,8 @@ def begin_admitted(
     """Begin a run, and wait until its tenant's quota admits it.
 
     Raises:
-        QuotaExceeded: It was rejected, or waited for `wait_s`; then it is cancelled.
-        RunOver: It was cancelled meanwhile, or failed.
+        QuotaExceeded: The run was rejected, or waited for `wait_s`; then it is cancelled.
+        RunOver: The run was cancelled meanwhile, or failed.
         Rejected: The processor rejects its first event.
     """
     judged = yield Do(partial(_ask, recorder, run_id, started, fields))
@@ -144,7 +144,7 @@ StepLimit = int | Literal["model"]
 
 
 class RunStart(NamedTuple):
-    """How a run begins: its id, its first event, and the fields of all of its events.
+    """The start of a run: its id, its first event, and the fields of all of its events.
 
     `started` is None for a run that has begun before. With `may_resume`, such a run is resumed. The
     run waits for its tenant's quota for `quota_wait_s` at most.
@@ -220,7 +220,7 @@ class Run(ReportedBlock):
 
     @property
     def is_complete(self) -> bool:
-        """True if the run was complete when it was resumed: `result` is what it came to."""
+        """True if the run was complete when it was resumed: `result` has its result."""
         return self._steps.is_over
 
     @overload  # mypy does not see that an Awaitable of the first is one of the second
@@ -364,14 +364,14 @@ class Run(ReportedBlock):
         return checkpoint_id
 
     def resume_plan(self) -> ResumePlan:
-        """Return what resuming this run would do. Sends nothing; blocks while it asks.
+        """Return the effect of resuming this run. Sends nothing; blocks while it asks.
 
         Raises `RunNotFound`, and as `Session.sync` does.
         """
         return self._read_known().plan
 
     def report_progress(self, progress: float | None = None, total: float = 1.0, message: str | None = None) -> str:
-        """Say that the run is at work, and that `progress` of `total` is done. A sign of life, too.
+        """Report that the run is at work, and `progress` of `total` is done. Also a sign of life.
 
             for epoch in range(epochs):
                 run.report_progress(epoch + 1, epochs, f"Step {epoch + 1}/{epochs}")
@@ -389,7 +389,7 @@ class Run(ReportedBlock):
     def record_plan(self, plan: Json, reason: str | None = None) -> str:
         """Record the run's plan; a later one replaces it. Returns the event's id.
 
-        `reason`: why the plan is another one. Raises as `Session.emit` does.
+        `reason`: why the plan has changed. Raises as `Session.emit` does.
         """
         plan_json = to_json_text(plan, "plan")
         event_id = self._send(PlanReplaced(plan_json, reason or "") if self._has_plan else PlanRecorded(plan_json))

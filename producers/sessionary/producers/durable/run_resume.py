@@ -55,7 +55,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
     A fatal failure ends the run, unless `fields` name a person who wants it to continue.
 
     Raises:
-        RunOver: It has failed for good, or was cancelled.
+        RunOver: The run has failed for good, or was cancelled.
         ToolCallUnresolved: One of its tool calls may have taken effect.
         Rejected: The processor does not resume the run.
     """
@@ -83,7 +83,7 @@ def resume_run(recorder: Recorder, known: KnownRun, fields: EnvelopeFields) -> F
 def _hand_to_people(recorder: Recorder, run_id: str, tool_name: str, key: str) -> Flow[None]:
     """Reserve a call whose record is gone, and never make it: so it becomes unknown.
 
-    It then holds the run, and is asked for like any other call that may have taken effect.
+    The call then holds the run, and is resolved like any other that may have taken effect.
     """
     policy = ToolPolicy(
         tool_name,

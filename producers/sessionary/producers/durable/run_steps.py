@@ -34,13 +34,13 @@ class RunSteps:
         self._over: dict[str, dict[str, str]] = {}  # by step: its calls of models that were over their share
 
     def adopt(self, steps: Iterable[StepView], calls: Iterable[CallView], checkpoint: Checkpoint | None) -> None:
-        """Take what the processor knows of a run that is resumed."""
+        """Adopt the processor's records of a run that is resumed."""
         self.progress.last = checkpoint
         self._known.update((step.name, step) for step in steps)
         self.known_calls.update((call.idem_key, call) for call in calls)
 
     def place(self, step_name: str | None = None) -> WorkContext:
-        """Return where the work of the run stands, or of one of its steps."""
+        """Return the place of work in the run, or in one of its steps."""
         return WorkContext(self._recorder, self._run_id, step_name, self.known_calls, self.progress.save_border)
 
     def begin_list(self, name: str) -> Flow[EnvelopeFields | None]:
@@ -140,7 +140,7 @@ class RunSteps:
         return found
 
     def _share_of(self, name: str, known: StepView | None) -> ModelShare:
-        """Return what models may take in an attempt; `known`: the one before."""
+        """Return the time that models may take in an attempt; `known`: the one before."""
         recorder, over = self._recorder, self._over.setdefault(name, {})
         was_over = known is not None and known.error is not None and known.error.code == MODEL_LIMIT
         return ModelShare(recorder.limits().model_ms, recorder.waits.now_s, was_over and not over, over)

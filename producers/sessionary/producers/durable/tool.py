@@ -203,7 +203,7 @@ class _InsideCall:
 def _arguments_text(
     recorder: Recorder, tool_name: str, arguments: Mapping[str, Any], is_needed: bool, fields: EnvelopeFields
 ) -> str:
-    """Return the arguments as an event has them; raises `Invalid` if it cannot.
+    """Return the arguments as an event carries them. Raises `Invalid` if JSON cannot hold them.
 
     If they are not needed, that is `{}`.
     """
@@ -219,7 +219,7 @@ def _arguments_text(
 
 
 def _current_recorder() -> Recorder | None:
-    """Return what records the call: of the current session, or of the run that this code is in."""
+    """Return the recorder of the current session, or of the run that this code is in."""
     session, place = active_session(), current_scope().place
     if session is None:
         recorder = None if place is None else place.recorder

@@ -1,4 +1,4 @@
-"""The outside of a client that is turned off: nothing is sent, no thread, no file, no connection.
+"""The ports of a client that is turned off: nothing is sent, no thread, no file, no connection.
 
 The verbs work in this process: `resume`, `recover`, `sync` and `attach` are answered from the
 events of this client's own sessions, which are not judged. An ended session is forgotten.

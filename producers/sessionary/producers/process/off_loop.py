@@ -1,7 +1,7 @@
 """Work of coroutines in threads, whose caller may be cancelled while a thread is at work.
 
-A thread cannot be stopped. So what it does after its caller has left must change nothing, or must
-be undone. For asyncio only: the client for threads does not load it.
+A thread cannot be stopped. So its work after the caller has left must change nothing, or must be
+undone. For asyncio only: the client for threads does not load it.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ T = TypeVar("T")
 async def run_unless_left(lock: AbstractContextManager[None], work: Callable[[], T]) -> T:
     """Call `work` in a thread, under `lock`, unless the caller was cancelled before it began.
 
-    So it happens before all that the caller does under the lock after it was cancelled, or never.
-    Raises what it raises.
+    So the work happens before all that the caller does under the lock after the cancellation, or
+    never. Raises as `work` does.
     """
     left = threading.Event()
 

@@ -92,7 +92,7 @@ def release_claim(claim: Claim) -> None:
 
 
 def _free_locks(folder: Path) -> Iterator[FileLock]:
-    """Lock what is free. Segments whose lock file was deleted get one: nothing else finds them."""
+    """Lock all free spools. Segments without a lock file get one, so that they are found."""
     for path in sorted(folder.glob("*.lock"), key=_created_ns):
         if (lock := try_lock(path)) is not None:
             for temporary in folder.glob(f"{owner_of(path)}.*.seg.tmp"):  # it was killed meanwhile

@@ -117,7 +117,7 @@ def written_ms(data: mmap | bytes, offset: int) -> int:
 
 
 def scan_segment(data: mmap | bytes) -> SegmentScan:
-    """Return all readable frames of a file. Never raises for what the bytes are."""
+    """Return all readable frames of a file. Never raises, whatever the bytes."""
     first, following = _read_head(data)
     offsets: list[int] = []
     offset, lost, expected = HEAD_BYTES, 0, first
@@ -206,7 +206,7 @@ class Segment:
     )
 
     def __init__(self, path: Path, mapped: mmap, scan: SegmentScan | None = None) -> None:
-        """Hold a mapped file; `scan` is what a dead process left in it."""
+        """Hold a mapped file; `scan` has the frames that a dead process left."""
         self.path = path
         self.map = mapped
         self.orphan = scan is not None  # of a dead process

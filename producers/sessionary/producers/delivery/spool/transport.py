@@ -398,7 +398,7 @@ class SpoolTransport(DirectTransport):
         return self._queue_record(record, position)
 
     def _keep_aside(self, frame: Frame) -> str:
-        """Store a frame that cannot be sent; return what became of it."""
+        """Store a frame that cannot be sent; return the outcome."""
         try:
             return f"it is kept in {self._spool.store_aside(frame)}"
         except OSError as error:
