@@ -25,7 +25,7 @@ LogPosition = tuple[int, int]
 class Verdict(NamedTuple):
     """The processor's decision on one event: applied, or rejected for a reason.
 
-    If it is no longer `kept`, neither is known.
+    If the verdict is no longer `kept`, neither is known.
     """
 
     applied: bool
@@ -218,7 +218,7 @@ class RunReads(Protocol):
     def fetch_agent_view(
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
-        """Return an agent and what it sees; None if it is not registered."""
+        """Return an agent's view; None if the agent is not registered."""
         ...
 
 
@@ -253,7 +253,7 @@ class MigrationView(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither completed nor aborted."""
+        """Whether the migration is neither completed nor aborted."""
         return self.step in ("offered", "prepared")
 
 
@@ -287,7 +287,7 @@ class SessionView(NamedTuple):
 
     @property
     def is_held(self) -> bool:
-        """Whether it is Paused only until its migration ends: if that is aborted, it is Active."""
+        """Whether it is Paused only for its migration: if that is aborted, it is Active again."""
         migration = self.migration
         is_prepared = migration is not None and migration.step == "prepared" and migration.from_state == "Active"
         return is_prepared and self.state == "Paused"

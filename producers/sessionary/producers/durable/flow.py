@@ -23,7 +23,8 @@ class Send(NamedTuple):
 class Call(NamedTuple):
     """A function of the user; with asyncio it may return an awaitable.
 
-    `late`: raised if an awaitable takes longer than its limit; the awaitable is then cancelled.
+    `late`: raised if an awaitable takes longer than the error's limit; the awaitable is then
+    cancelled.
     """
 
     function: Callable[[], Any]

@@ -188,7 +188,7 @@ class Questions:
         return view.question.question_id
 
     def _look_for_answer(self, asked: _Asked) -> Answer | None:
-        """Return the answer, and adopt the epoch that it gave; None while the question is open."""
+        """Return the answer, and adopt its epoch; None while the question is open."""
         core = self._core
         place = None if asked.sent is None else asked.sent.wait_position(core.services.verdict_timeout_s)
         view = core.fetch_view(place)

@@ -57,11 +57,12 @@ class SessionBeats:
     """The heartbeats of a session.
 
     While a verb waits for its verdict, the session may be Active in the log: the processor may be
-    late, or its answer lost. So the session beats, in the epoch that a granted verb begins. If the
-    verb is rejected, these heartbeats are rejected too, and keep no session alive. A session that
-    was left before its verdict beats on until it can be ended: else a clock might end it first.
+    late, or its answer lost. So the session sends heartbeats, in the epoch that a granted verb
+    begins. If the verb is rejected, these heartbeats are rejected too, and keep no session alive. A
+    session that was left before its verdict sends heartbeats until it can be ended: else a clock
+    might end it first.
 
-    Hold the session's lock for what starts and stops heartbeats.
+    Hold the session's lock to start and stop heartbeats.
     """
 
     __slots__ = ("__weakref__", "_is_alive", "_timer", "_token", "_view", "_wanted_s", "_watch")
@@ -76,7 +77,7 @@ class SessionBeats:
         self._token: int | None = None
 
     def send_heartbeat(self) -> bool:
-        """Send a heartbeat if the session may beat, unless what it waits for is not delivered yet.
+        """Send a heartbeat if the session may beat, unless an awaited event is not delivered yet.
 
         Return False if no further heartbeat is due. Never blocks.
         """
@@ -108,7 +109,7 @@ class SessionBeats:
             self._view.lock.release()
 
     def _may_beat(self) -> bool:
-        """Return whether the session may be Active, and what its heartbeats end with is alive."""
+        """Return whether the session may be Active, and its thread or task is alive."""
         awaited = self._view.pending or self._view.followed
         may_be_active = self._view.local_state == "Active" if awaited is None else awaited.leads_to_active
         may_be_active = may_be_active or self._view.is_queued
@@ -134,7 +135,7 @@ class SessionBeats:
         return None if self._token is None else heartbeat_interval_s(self._view.limits, self._wanted_s)
 
     def beat_until_followed(self, pending: PendingVerdict) -> None:
-        """Beat on, although the session was left: a verdict on it is followed."""
+        """Keep beating although the session was left: a verdict on it is followed."""
         self._view.followed = pending
         self.start()
 
@@ -303,7 +304,7 @@ class SessionCore:
         return self.services.control.fetch_session(self.session_id, after, self.services.verdict_timeout_s)
 
     def fetch_judged(self, fetch: Callable[[str, LogPosition | None, float], V]) -> V:
-        """Return what `fetch` does once all that was sent is judged. Raises as `sync` does."""
+        """Return the result of `fetch` once all sent events are judged. Raises as `sync` does."""
         self.emitter.check_process()
         services = self.services
         services.control.check_configured()
@@ -312,7 +313,7 @@ class SessionCore:
         return fetch(self.session_id, position, max(deadline - time.monotonic(), 0.1))
 
     def read_judged(self, read: Callable[[RunReads, LogPosition | None, float], V], nothing: V) -> V:
-        """Return what is read once all that was sent is judged; `nothing` if nothing is known."""
+        """Return the result of a read once all sent events are judged; `nothing` without one."""
         runs = self.services.runs
         if runs is None:
             return nothing
@@ -335,7 +336,7 @@ class SessionCore:
         return view
 
     def adopt_view(self, view: SessionView) -> None:
-        """Take over what the processor knows. In `lock_then_notify` only. Raises
+        """Adopt the processor's record. In `lock_then_notify` only. Raises
         `SessionFenced`.
         """
         known, emitter = self.view, self.emitter
@@ -364,14 +365,14 @@ class SessionCore:
         self.set_state(state, committed=not view.is_held)
 
     def renew_producer(self) -> ProducerConflict:
-        """Go on with a producer id of our own; return what is to be reported. Hold the lock."""
+        """Continue with a separate producer id; return the finding. Hold the lock."""
         shared = self.emitter.producer_id
         self.emitter.renew_producer()
         self.view.is_holder = False  # which of the two holds the session cannot be reported
         return ProducerConflict(self.session_id, shared)
 
     def lose(self) -> None:
-        """Take note that the session is another's, or over. Hold the lock."""
+        """Note that the session is another's, or over. Hold the lock."""
         view = self.view
         view.lost = view.detached = True
         view.sent_events = None
@@ -381,7 +382,7 @@ class SessionCore:
 
     @contextmanager
     def lock_then_notify(self) -> Iterator[None]:
-        """Hold the lock; call the callbacks of what was found meanwhile once it is released.
+        """Hold the lock; once it is released, call the callbacks for new findings.
 
         A callback may wait for another thread, and that thread for this session.
         """
@@ -392,7 +393,7 @@ class SessionCore:
             self.notify_pending()
 
     def notify_pending(self) -> None:
-        """Call the callbacks of what was found; do not hold the lock."""
+        """Call the callbacks for new findings; do not hold the lock."""
         with self.lock:
             pending, self._pending_findings = self._pending_findings, []
         for finding, raised in pending:
@@ -413,7 +414,7 @@ class SessionCore:
             self.services.watch.notifications.notify(rejected, raised=True)
 
     def _note_fenced(self, holder: str, epoch: int) -> SessionFenced:
-        """Let `on_fenced` be notified, unless that was done; return what a verb is to raise."""
+        """Let `on_fenced` be notified, unless that was done; return the error for a verb."""
         fenced = SessionFenced(self.session_id, holder, epoch)
         if not self.view.lost:
             self.note_finding(fenced, raised=True)
@@ -441,13 +442,13 @@ class SessionCore:
     # For `context` and `durable`
 
     def call_reporter(self) -> CallReporter:
-        """Return how calls of models and tools are reported in this session."""
+        """Return the reporter of calls of models and tools in this session."""
         return CallReporter(
             self.session_id, self.emitter.may_block, self.is_active, self.send_event, self.services.on_error
         )
 
     def recorder(self) -> Recorder:
-        """Return how work is recorded in this session."""
+        """Return the recorder of work in this session."""
         services, view = self.services, self.view
         return Recorder(
             self.emitter.key,

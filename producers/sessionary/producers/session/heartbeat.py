@@ -1,7 +1,7 @@
 """The heartbeats of a session, and the timer thread that sends those of all sessions of a client.
 
-The thread holds sessions weakly and asks each before every heartbeat. So it keeps no session alive
-that has ended, that its agent dropped, or whose thread or task has ended.
+The thread holds sessions weakly and asks each before every heartbeat. So the thread keeps no
+session alive that has ended, that its agent dropped, or whose own thread or task has ended.
 """
 
 import heapq
@@ -97,7 +97,7 @@ class _Round(NamedTuple):
 
     @property
     def together_s(self) -> float:
-        """How much later other heartbeats may be due that go with these."""
+        """The delay within which other heartbeats are sent together with these."""
         return min(_TOGETHER_S, self.sessions[0].interval_s * _TOGETHER_PART)
 
 
@@ -129,7 +129,7 @@ class Heartbeats:
         """Call `send` every `interval_s` from now on, the first time sooner; return a token.
 
         `stop_heartbeat` takes the token. `send` is a bound method; its object is held weakly. `key`
-        is that of the records.
+        is the key of the records.
         """
         if self._pid != os.getpid():
             self._begin_empty()  # the lock of the parent's timer may be held for ever
@@ -204,7 +204,7 @@ class Heartbeats:
         return bool(taken)
 
     def _by_place(self, beating: list[_Beating]) -> list[_Beating]:
-        """Return sessions, one partition's after the other's.
+        """Return the sessions grouped by partition.
 
         Kafka's client sends a batch of a partition some milliseconds after its first record, and a
         batch costs as much as dozens of records.

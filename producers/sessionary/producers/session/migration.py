@@ -60,7 +60,7 @@ class MigrationResult(NamedTuple):
 
 
 class OfferedMigration(NamedTuple):
-    """A migration that was offered here, and how the session was then."""
+    """A migration that was offered here, with the state of the session at that time."""
 
     migration_id: str
     target_service: str
@@ -184,7 +184,7 @@ class Migration:
     # The target
 
     def report_loaded(self, migration_id: str) -> SessionView:
-        """Say that the session is loaded; return it once that is judged."""
+        """Report that the session is loaded; return it once the report is judged."""
         with self._core.lock:
             sent = self._core.send_awaited(SessionMigrationLoaded(migration_id), NO_FIELDS)
             self._core.keep_rejection(sent.event_id, "UNKNOWN")  # the caller looks again

@@ -1,4 +1,4 @@
-"""A session as the watch sees it: what polls find is adopted, unless a verb is at work."""
+"""A session as the watch sees it: findings of polls are adopted, unless a verb is at work."""
 
 import weakref
 from collections.abc import Callable, Mapping
@@ -32,9 +32,9 @@ _HELD_FROM = ("Active", "Error")
 
 
 class PolledSession:
-    """Adopts what polls find of one session. Its methods take the lock, and never wait for it long.
+    """Adopts polls' findings on one session. Its methods take the lock, and never wait for it long.
 
-    They return what is to be reported, if it is new.
+    They return findings to report, if these are new.
     """
 
     __slots__ = ("_core", "_view")
@@ -58,7 +58,7 @@ class PolledSession:
         return view.local_state, emitter.epoch, holder, view.agent_count
 
     def leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerConflict | None:
-        """Take a new producer id if more was judged under ours than this object has sent."""
+        """Take a new producer id if more events were judged under ours than this object sent."""
         core = self._core
         if judged_seq <= core.emitter.last_seq or not core.lock.acquire_now():
             return None
@@ -70,13 +70,13 @@ class PolledSession:
             core.lock.release()
 
     def adopt_change(self, change: ChangedSession) -> ProducerError | None:
-        """Take what a poll found.
+        """Adopt a poll's finding.
 
         Waits for the lock for a moment only, and only if the epoch was raised: a heartbeat that is
         just being sent must not keep a fenced session from learning of it until the next poll.
 
-        In one epoch a session does not come back from Timeout, and never from its end, so that this
-        holds whatever was sent since.
+        In one epoch a session does not come back from Timeout, and never from its end. So the
+        finding holds, whatever was sent since.
         """
         view, emitter = self._view, self._core.emitter
         if change.rejections:  # not reported again, so that it must count although a verb runs
@@ -107,7 +107,7 @@ class PolledSession:
     def go_on(self, change: ChangedSession) -> SessionGoesOn | None:
         """Adopt the epoch that an operator or a clock has given. Blocks while it asks.
 
-        Without an answer of the control API, the next poll finds it again.
+        Without an answer of the control API, the next poll finds the epoch again.
         """
         if not self._may_go_on(change.state, change.epoch, change.holder, change.holder_epoch):
             return None
@@ -193,9 +193,9 @@ def new_core(
     state_schema_version: int = 1,
     is_alive: IsAlive | None = None,
 ) -> SessionCore:
-    """Return the core of a session, which the client's watch knows. Sends nothing.
+    """Return the core of a session, known to the client's watch. Sends nothing.
 
-    `is_alive`: of the thread or task that the heartbeats end with, if there is one. Raises
+    `is_alive`: tests the thread or task that the heartbeats end with, if there is one. Raises
     `Invalid` if the state cannot be written as JSON.
     """
     state_json = canonical_json({} if state is None else state)

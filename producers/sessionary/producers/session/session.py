@@ -1,8 +1,8 @@
 """One session as an agent uses it: all public verbs, in one class and five named groups.
 
-It is one module because its docstrings are the reference. Each verb is a line: the work is done by
-the collaborators in this folder, which hold the session's core. `generation.async_faces` makes
-`async_session` of this text, so that a signature or a docstring is never another one there.
+It is one module because its docstrings are the reference. Each verb is a line: the collaborators in
+this folder, which hold the session's core, do the work. `generation.async_faces` makes
+`async_session` of this text, so that signatures and docstrings are the same there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -106,8 +106,8 @@ class SessionConversation:
     def read(self, last: int = LAST_DEFAULT, *, load_artifacts: bool = True) -> Sequence[MessageView]:
         """Return the last turns of the conversation in order, whichever process sent them.
 
-        Waits as `sync` does until the processor has judged what this client sent; rejected turns
-        are not among them.
+        Waits as `sync` does until the processor has judged this client's events; rejected turns are
+        not included.
 
         Args:
             last: How many turns, from 0 to 200.
@@ -117,7 +117,8 @@ class SessionConversation:
         Raises:
             Invalid: `last` is out of bounds.
             SettingsError: A text is an artifact, and the client has no library.
-            ArtifactMissing: The library has no such text any more; or as it raises otherwise.
+            ArtifactMissing: The library no longer has such a text; or as the library raises
+                otherwise.
 
         Otherwise raises as `sync` does.
         """
@@ -258,8 +259,8 @@ class SessionRecords:
     def execution(self) -> ExecutionView:
         """Return the session's open runs, their steps and tool calls.
 
-        The session's content is in `state`, what was said in `session.conversation`. Waits and
-        raises as `Session.sync` does.
+        The session's content is in `state`, its turns in `session.conversation`. Waits and raises
+        as `Session.sync` does.
         """
         return RecordedReads(self.core).execution()
 
@@ -273,12 +274,11 @@ class SessionRecords:
     def verify(self) -> None:
         """Compare version and hash of the state that this object knows with the processor's.
 
-        Waits as `Session.sync` does until the processor has judged what
-        this client sent.
+        Waits as `Session.sync` does until the processor has judged this client's events.
 
         Raises:
-            StateMismatch: They differ: another process updated the state, or an update of this
-                object was rejected or lost.
+            StateMismatch: The states differ: another process updated the state, or an update of
+                this object was rejected or lost.
 
         Otherwise raises as `Session.sync` does.
         """
@@ -319,7 +319,7 @@ class Session:
     `conversation`, `agents`, `migration` and `records`.
 
     Attributes:
-        core: The inside of the session, for sessionary's own modules.
+        core: The session's implementation, for sessionary's own modules.
     """
 
     def __init__(self, core: SessionCore) -> None:
@@ -377,17 +377,17 @@ class Session:
 
     @property
     def lifecycle(self) -> SessionLifecycle:
-        """The rarer verbs of its life: phases, a start that failed, ends of other kinds."""
+        """The rarer verbs of the life cycle: phases, a start that failed, ends of other kinds."""
         return SessionLifecycle(self.core)
 
     @property
     def conversation(self) -> SessionConversation:
-        """Its conversation: the last turns, and results of tools."""
+        """The session's conversation: the last turns, and results of tools."""
         return SessionConversation(self.core)
 
     @property
     def agents(self) -> SessionAgents:
-        """The agents that share it."""
+        """The agents that share the session."""
         return SessionAgents(self.core)
 
     @property
@@ -526,9 +526,9 @@ class Session:
         """Replace the session's content, and wait until Kafka has the update.
 
         The processor rejects an update that is based on a version which is no longer the last one.
-        Without agents the verb does not wait for that; `sync` shows what the processor has. In a
-        session with agents, as far as this object knows, it waits for the verdict, whatever `wait`
-        says, so that no agent's update is lost unnoticed.
+        Without agents the verb does not wait for the verdict; `sync` shows the processor's content.
+        In a session with agents, as far as this object knows, the verb always waits for the
+        verdict, whatever `wait` says, so that no agent's update is lost unnoticed.
 
         Args:
             state: The new content, a JSON object of at most about 1 MiB.
@@ -540,14 +540,15 @@ class Session:
             The version of the new content; the old one if the session is not Active.
 
         Raises:
-            VersionConflict: In a session with agents: another one updated the content first. The
-                error has it, and `state` has it too: make the change there, and update again.
-            Rejected: In a session with agents: the processor rejected it for another reason.
+            VersionConflict: In a session with agents: another agent updated the content first. The
+                error and `state` have the new content: make the change there, and update again.
+            Rejected: In a session with agents: the processor rejected the update for another
+                reason.
             Invalid: `state` is not a dict, has a key that is not a text, cannot be written as JSON,
                 or is too large.
             Unavailable: The broker has not acknowledged the update within `verdict_timeout_s`, or
-                it is lost; with agents also if the processor has not answered. If it is not lost it
-                is still sent: do not repeat it, but `sync`.
+                the update is lost; with agents also if the processor has not answered. An update
+                that is not lost is still sent: do not repeat it, but `sync`.
 
         Otherwise raises as `emit` does.
         """
@@ -567,8 +568,8 @@ class Session:
                 answer = ask_model(prompt)
                 call.tokens_in, call.tokens_out = answer.tokens_in, answer.tokens_out
 
-        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`;
-        they have one step id. A call that raises has a usage only if tokens or cost were set.
+        Its events are `step_started`, then `step_succeeded` or `step_failed`, and `usage_recorded`,
+        all with one step id. A call that raises has a usage only if tokens or cost were set.
         Entering and leaving raise as `emit` does, but never hide the exception of the block.
 
         Args:

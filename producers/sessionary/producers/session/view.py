@@ -98,7 +98,7 @@ class SessionLock:
         return self._lock.acquire(timeout=seconds)
 
     def release(self) -> None:
-        """Release what `acquire_now` or `acquire_within` took."""
+        """Release the lock after `acquire_now` or `acquire_within`."""
         self._lock.release()
 
 
@@ -181,7 +181,7 @@ class LocalView:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no last event is to be sent: it ended, or only the processor ends it."""
+        """Whether no last event is to be sent: the session ended, or only the processor ends it."""
         return self.local_state in ("Terminated", "Timeout")
 
     def new_snapshot(self) -> Snapshot:
@@ -189,7 +189,7 @@ class LocalView:
         return full_snapshot(self.state_json, self.schema_version, self.snapshot_id)
 
     def update_bars(self, *, committed: bool) -> None:
-        """Find out what is certain to be rejected in a state that was entered."""
+        """Find the events that are certain to be rejected in a state that was entered."""
         if committed:
             self.lost_before = self.emitter.lost_events
         # In a shared session, another process may keep it from the state that we asked for.
@@ -231,5 +231,5 @@ class LocalView:
 
 
 def _may_go_on_alone(payload: Payload, run_id: str | None) -> bool:
-    """Return whether an event may be one of a detached run, which its session's state bars not."""
+    """Return whether an event may belong to a detached run, which no session state bars."""
     return bool(run_id) and type(payload) in events_within_runs()

@@ -45,8 +45,8 @@ def task(task_type: str) -> Callable[[FunctionT], FunctionT]:
         @task("model_training")
         def train(ctx: TaskContext, input: dict) -> dict: ...
 
-    It takes a `TaskContext` and the task's input, and returns the result. It may be a coroutine
-    function. After the death of a worker it is called again for the same task.
+    The function takes a `TaskContext` and the task's input, and returns the result. It may be a
+    coroutine function. After the death of a worker, the function is called again for the same task.
     """
 
     def mark(function: FunctionT) -> FunctionT:
@@ -59,7 +59,7 @@ def task(task_type: str) -> Callable[[FunctionT], FunctionT]:
 def functions_of(module: str) -> Mapping[str, TaskFunction]:
     """Return the marked functions of a module, which is imported.
 
-    Raises `Invalid` if it has none, or two of one type; and what importing it raises.
+    Raises `Invalid` if the module has none, or two of one type; and as its import does.
     """
     found: dict[str, TaskFunction] = {}
     for function in vars(import_module(module)).values():
@@ -84,7 +84,7 @@ _ASK_S = 10.0
 
 
 class TaskTimes(NamedTuple):
-    """How often a worker is heard of while it is silent, and when it is taken for lost; seconds."""
+    """The interval of a silent worker's heartbeats, and when it counts as lost; seconds."""
 
     beat_s: float = 5.0
     lease_s: float = 30.0
@@ -106,7 +106,7 @@ class TaskAttempt:
         times: TaskTimes = DEFAULT_TIMES,
         artifacts: "ArtifactLibrary | None" = None,
     ) -> None:
-        """`artifacts`: keeps results that are too large for events; without it, such ones fail."""
+        """`artifacts`: keeps results that are too large for events; None: such results fail."""
         self._request = request
         self._lookup = lookup
         self._sender = sender
@@ -117,10 +117,10 @@ class TaskAttempt:
         self._began_us = 0
 
     def carry_out(self, functions: Mapping[str, TaskFunction]) -> None:
-        """Do the work, unless another worker does it or it is done; return after the task's end.
+        """Do the work, unless it is done or another worker does it; return after the task's end.
 
         Raises `Unavailable` if the control API or Kafka does not answer, or if the worker stops;
-        the task is to be tried again then.
+        then the task is to be tried again.
         """
         is_repeated = self._claim()
         if is_repeated is None:
@@ -232,10 +232,11 @@ class TaskWorker:
 
         Args:
             client: Sends the tasks' events. Its settings name Kafka and the control API; its
-                library keeps what is too large for events.
+                library keeps values that are too large for events.
             functions: The functions, by the type of task; `functions_of` finds those of a module.
             concurrency: How many tasks are carried out at once.
-            times: When a silent task is heard of, and when a lost worker's task begins again.
+            times: The interval of a silent task's heartbeats, and when a lost worker's task begins
+                again.
 
         Raises:
             SettingsError: `SESSIONARY_CONTROL_URL` is not set.
@@ -260,7 +261,7 @@ class TaskWorker:
         return (True, _STOPPING) if self._stopped.is_set() else self._requests.state.health()
 
     def readiness(self) -> Condition:
-        """Return whether the worker can be given tasks, and a line for people: if not, why not."""
+        """Return whether the worker can take tasks, and a line for people: if not, why not."""
         return (False, _STOPPING) if self._stopped.is_set() else self._requests.state.readiness()
 
     def start(self) -> None:

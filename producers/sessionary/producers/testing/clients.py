@@ -1,4 +1,4 @@
-"""Clients whose outside is in memory."""
+"""Clients whose ports are in memory."""
 
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from sessionary.schemas.records import CleanupRequest, MigrationRequest
 def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, service_id: str | None = None) -> Ports:
     """Return the argument `ports` of one `SessionClient` or `AsyncSessionClient`.
 
-    Its heartbeats follow the memory's clock, and its callbacks are notified when that is moved.
+    The client's heartbeats follow the memory's clock, and its callbacks are called when the clock
+    moves.
 
     Args:
         memory: The destination of the client's events; several clients may share it.
@@ -62,7 +63,7 @@ def memory_ports(memory: InMemoryTransport, tenant_id: str | None = None, servic
 def _new_readers(
     memory: InMemoryTransport, tenant_id: str | None, service_id: str | None, *, first: bool
 ) -> tuple[MemoryRequests, MemoryRequests]:
-    """Return what passes a client its clean-ups and its migrations."""
+    """Return the readers that pass a client its clean-ups and its migrations."""
     cleanups, migrations = (MemoryRequests(kind, tenant_id, service_id) for kind in (CleanupRequest, MigrationRequest))
     for reader in (cleanups, migrations):
         memory.core.deliveries.add_reader(reader, first=first)

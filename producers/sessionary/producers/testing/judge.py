@@ -176,7 +176,7 @@ class Judge:
         return offset
 
     def fire_timers(self) -> None:
-        """Fire each timer that is due, and drop what vanishes, on every partition."""
+        """Fire each timer that is due, and drop vanished rows, on every partition."""
         for partition, state in enumerate(self._states):
             deadline_ms = state.next_deadline_ms
             vanishing = (heap[0][0] for heap in (state.expiries, state.unpacked_expiries) if heap)
@@ -193,7 +193,7 @@ class Judge:
             self._append(partition, LogRecord(offset, self.now_ms, reported.key, reported.value))
 
     def find_row(self, partition: int, key: bytes) -> SessionState | Tombstone | None:
-        """Return a session as the processor knows it, what remains of one, or None."""
+        """Return a session as the processor knows it, the remainder of one, or None."""
         row = self._states[partition].rows.get(key)
         return row if isinstance(row, SessionState | Tombstone) else None
 
@@ -229,7 +229,7 @@ class Judge:
         return [state.rows[key] for key in state.children(parent)]
 
     def is_archived(self, partition: int, key: bytes) -> bool:
-        """Return whether of the session nothing but a hash of its key remains."""
+        """Return whether only a hash of the session's key remains."""
         return self._states[partition].is_packed(key)
 
     def next_offset(self, partition: int) -> int:

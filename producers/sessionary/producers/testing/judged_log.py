@@ -180,7 +180,7 @@ class JudgedLog:
         return partition_of(key, self._partitions), key_of(key.decode().partition(":")[0])
 
     def find_changes(self, known: Sequence[KnownSession]) -> SessionChanges:
-        """Return the sessions that differ from what is known, as the control API does."""
+        """Return the sessions that differ from the known ones, as the control API does."""
         positions = {partition: self.judge.next_offset(partition) for partition in range(self._partitions)}
         changes = (self._find_change(each) for each in known)
         return SessionChanges(positions, [change for change in changes if change is not None])

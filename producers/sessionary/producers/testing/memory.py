@@ -1,4 +1,4 @@
-"""The outside of clients in memory: transport, control API, clean-up requests, and a fake clock."""
+"""The ports of clients in memory: transport, control API, clean-up requests, and a fake clock."""
 
 import itertools
 import math
@@ -81,7 +81,7 @@ class _Beating:
 
 
 class FakeHeartbeats:
-    """`HeartbeatTimer` without a thread: `send_due` sends what is due. Thread-safe."""
+    """`HeartbeatTimer` without a thread: `send_due` sends due heartbeats. Thread-safe."""
 
     def __init__(self, read_clock: Callable[[], int]) -> None:
         """`read_clock` returns the fake time, ms since the epoch."""
@@ -222,7 +222,7 @@ class InMemoryTransport:
         return [judged for judged in self.verdicts(session_id) if judged.outcome == "rejected"]
 
     def rejected_records(self) -> list[RejectedEvent]:
-        """Return what the processor writes to the topic `rejected`, in order, heartbeats too."""
+        """Return the processor's records for the topic `rejected`, in order, heartbeats too."""
         with self.core.lock:
             return list(self.core.judge.rejected_records)
 
@@ -317,7 +317,7 @@ class InMemoryTransport:
     def pause(self, seconds: float) -> None:
         """Move the clock forward as a client that waits does, after others that move it.
 
-        Tools that try again wait so. Within `advance`, nothing waits.
+        Retrying tools wait this way. Within `advance`, nothing waits.
         """
         with self._pausing:
             if not self._advancing.locked():
@@ -419,7 +419,7 @@ class InMemoryTransport:
     # The protocol `SessionPolls`
 
     def poll_sessions(self, known: Sequence[KnownSession], timeout_s: float) -> SessionChanges:
-        """Return the sessions that differ from what is known. Raises `Unavailable` if silenced."""
+        """Return the sessions that differ from the known ones. Raises `Unavailable` if silenced."""
         if self.core.is_silent:
             raise Unavailable("the control API is silent", 1.0)
         with self.core.lock:
@@ -443,7 +443,7 @@ class InMemoryTransport:
             return due_ms or float("inf")
 
     def _go_to(self, moment_ms: float) -> None:
-        """Let happen what is due at a moment. No lock is held while clients are called."""
+        """Run everything that is due at a moment. No lock is held while clients are called."""
         with self.core.lock:
             self.core.judge.now_ms = max(self.core.judge.now_ms, int(moment_ms))
             timers: Sequence[FakeHeartbeats] = tuple(self.core.timers)

@@ -149,7 +149,7 @@ def _clock_reasons() -> Set[str]:
 
 
 def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> NotAllowed | None:
-    """Return the error that an event is, which its class's bar may concern; None if it passes."""
+    """Return the error for an event that the bar of its class may concern; None if it passes."""
     event_type = EVENT_TYPES[type(payload)]
     if bar.reason == "not_member":
         detail = f"{event_type} is for the owning service and those of registered agents, of which {service_id} is none"

@@ -1,4 +1,4 @@
-"""Notifies the user's callbacks what became of sessions and events. Thread-safe."""
+"""Notifies the user's callbacks of changes to sessions and events. Thread-safe."""
 
 from collections.abc import Callable
 from threading import Lock

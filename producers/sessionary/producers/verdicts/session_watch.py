@@ -89,7 +89,7 @@ class SentEvents:
             return False
 
     def list_sent(self) -> SentSoFar:
-        """Return what was sent so far."""
+        """Return the events sent so far."""
         event_ids = tuple(self._types)
         return SentSoFar(event_ids, self._emitter.settled_position())  # in this order: it covers all of them
 
@@ -99,16 +99,12 @@ class SentEvents:
             self._types.pop(event_id, None)
 
     def take_rejected(self, event_id: str, reason: RejectionReason) -> EventRejected | None:
-        """Return what is to be reported of a rejected event; None if it is another client's, or
-        reported.
-        """
+        """Return the finding on a rejected event; None if it is another client's, or reported."""
         event_type = self._types.pop(event_id, None)
         return None if event_type is None else EventRejected(self.session_id, event_id, event_type, reason)
 
     def match_rejections(self, rejections: Iterable[Rejection]) -> list[EventRejected]:
-        """Return what is to be reported of a session's last rejections: those of events sent
-        here.
-        """
+        """Return the findings on a session's last rejections: those of events sent here."""
         found: list[EventRejected] = []
         for offset, reason, event_id in rejections:
             self.rejected_after = max(self.rejected_after, offset)
@@ -117,9 +113,7 @@ class SentEvents:
         return found
 
     def reject_creation(self, event_ids: Iterable[str], reason: RejectionReason) -> list[EventRejected]:
-        """Return what is to be reported if a session was never created: all its events were
-        rejected.
-        """
+        """Return the findings if a session was never created: all its events were rejected."""
         found: list[EventRejected] = []
         for event_id in event_ids:
             why: RejectionReason = reason if self._types.get(event_id) == CREATED else "unknown_session"
@@ -203,15 +197,15 @@ class WatchedHandle(Protocol):
         ...
 
     def leave_shared_id(self, producer_id: str | None, judged_seq: int) -> ProducerError | None:
-        """Take a new producer id if another process uses ours; return what is to be reported."""
+        """Take a new producer id if another process uses ours; return the findings."""
         ...
 
     def adopt_change(self, change: ChangedSession) -> ProducerError | None:
-        """Take what a poll found; return what is to be reported, if it is new."""
+        """Adopt a poll's finding; return the findings to report, if new."""
         ...
 
     def go_on(self, change: ChangedSession) -> SessionGoesOn | None:
-        """Adopt an epoch that an operator or a clock has given; return what is to be reported."""
+        """Adopt an epoch that an operator or a clock has given; return the findings."""
         ...
 
 
@@ -225,7 +219,7 @@ class _Watched(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A session in a poll, and what was sent before it."""
+    """A session in a poll, with the events sent before it."""
 
     watched: _Watched
     so_far: SentSoFar
@@ -269,7 +263,7 @@ class SessionWatch:
                 self._start_thread(random.uniform(0, min(_FIRST_S, interval_s)))
 
     def watch_session(self, handle: FindHandle, emitter: Emitter) -> SentEvents | None:
-        """Watch a session. Return where its events are to be kept; None if there are no polls."""
+        """Watch a session. Return the store of its events; None if there are no polls."""
         if self._polls is None:
             return None
         sent = SentEvents(emitter)
@@ -437,7 +431,7 @@ class SessionWatch:
 def _find_notifications(
     watched: _Watched, so_far: SentSoFar, change: ChangedSession, *, is_judged: bool
 ) -> list[Finding]:
-    """Return what is to be reported of a session that differs."""
+    """Return the findings on a session that differs."""
     handle, sent = watched.handle(), watched.sent
     findings: list[Finding] = [*sent.match_rejections(change.rejections)]
     verdict = change.verdict
