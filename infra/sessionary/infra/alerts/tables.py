@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class Severity(StrEnum):
-    """Whom an alert reaches."""
+    """The receivers of an alert."""
 
     PAGE = "page"  # a person at once, at any hour
     TICKET = "ticket"  # a person on the next working day
 
 
 class Alert(NamedTuple):
-    """One alert rule. Its section of the runbook has its name as its heading."""
+    """One alert rule. The heading of its section in the runbook is the alert's name."""
 
     name: str
     expr: str  # PromQL
@@ -29,7 +29,7 @@ class Alert(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """The anchor of its section in the runbook."""
+        """The anchor of the alert's section in the runbook."""
         return self.name.lower()
 
 

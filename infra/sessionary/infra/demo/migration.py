@@ -169,7 +169,7 @@ def tell_trail(rows: Iterable[Row]) -> list[Row]:
 
 
 def describe_line(line: Row) -> str:
-    """Return what a line of the trail says, for people: the event, and what became of it."""
+    """Return a line of the trail as text for people: the event and its outcome."""
     text = ": ".join(filter(None, (line["event"], line["what"])))
     by = f", by {line['actor']}" if line["actor"] else ""
     return f"{text}{by}" + (f"; rejected: {line['rejection']}" if line["rejection"] else "")
@@ -234,7 +234,7 @@ class MigrationReport(NamedTuple):
 
 
 def make_report(clickhouse: ClickHouseClient, tenant_id: str, session_id: str) -> MigrationReport:
-    """Read what happened in the session. Blocks. Raises what `ClickHouseClient` raises."""
+    """Read the history of the session. Blocks. Raises as `ClickHouseClient` does."""
     moments, owners, migrations, waits, tasks, handovers, shared = (
         clickhouse.fetch_rows(statement, tenant=tenant_id, session=session_id)
         for statement in (
@@ -293,7 +293,7 @@ class Services:
 
     @contextmanager
     def running(self, service: str, *arguments: str) -> Iterator[Child]:
-        """Run a service inside the context; what is left of it at the end is killed.
+        """Run a service inside the context; it is killed at the end if it still runs.
 
         Raises `StartFailed` if the example is not there.
         """
@@ -310,13 +310,13 @@ class Services:
 
 
 def play_migration(environ: Mapping[str, str], folder: Path, progress: Tell) -> MigrationReport:
-    """Let a session move from one service to the next two, and report. Blocks.
+    """Move a session from one service to the next two, and report. Blocks.
 
     `environ`: the stack's variables. `folder`: for logs and spools.
 
     Raises `SettingsError` if the stack has no token for the example's tenant, `StartFailed`,
-    `Unavailable` if a process or the rows do not come in time, and what `ControlApiClient` and
-    `ClickHouseClient` raise.
+    `Unavailable` if a process or the rows do not come in time, and as `ControlApiClient` and
+    `ClickHouseClient` do.
     """
     token = tenant_tokens(environ).get(TENANT)
     if token is None:
@@ -358,7 +358,7 @@ def _play(services: Services, operator: ControlApiClient, progress: Tell) -> str
 
 
 def _await_line(service: Child, start: str) -> str:
-    """Return the first line of a service that begins so."""
+    """Return the first line of a service with this beginning."""
     purpose = f"a line of the service: {start!r}"
     return wait_for_line(service, lambda line: line.startswith(start), purpose, _PATIENCE_S)
 
@@ -382,7 +382,7 @@ def _await_question(operator: ControlApiClient, asking: Child, session_id: str) 
 
 
 def _check_landed(clickhouse: ClickHouseClient, session_id: str) -> PipelineStatus:
-    """Check that each table has what it will have of the session."""
+    """Check that each table has all rows of the session."""
     row = clickhouse.fetch_one(LANDED, tenant=TENANT, session=session_id)
     missing = [name for name, is_there in row.items() if not is_there]
     return PipelineStatus(not missing, tuple(missing), f"waiting for rows: {', '.join(missing)}")

@@ -75,7 +75,7 @@ def illegal_event(kind: IllegalEvent) -> Payload:
 def perform_action(session: Session, action: Action) -> None:
     """Perform any action but `create` and `broken`.
 
-    Blocks if the verb waits for a verdict. Raises what the verb raises.
+    Blocks if the verb waits for a verdict. Raises as the verb does.
     """
     match action.verb:
         case "start":
@@ -442,8 +442,8 @@ class PlanRunner:
     def run_plan(self, progress: Callable[[str], None]) -> None:
         """Perform every action at its time. Blocks until the last one is done.
 
-        Errors of actions are reported, and end their session's actions. Raises what opening a
-        client raises.
+        Errors of actions are reported, and end their session's actions. Raises as opening a client
+        does.
         """
         for session in self._plan.sessions:
             self._client_for(session)

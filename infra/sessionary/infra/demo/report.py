@@ -194,7 +194,7 @@ def make_report(
     other_bytes: Mapping[str, int] | None,
     elapsed_s: float,
 ) -> Report:
-    """Compute the figures. Blocks. Raises what `ClickHouseClient` raises.
+    """Compute the figures. Blocks. Raises as `ClickHouseClient` does.
 
     `other_bytes`: bytes of topics that no sink reads, by name; None if they are unknown, and then
     the audit trail's share is too. `elapsed_s`: of the demo run.

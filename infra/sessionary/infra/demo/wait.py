@@ -31,7 +31,7 @@ _LINE_PAUSE_S = 0.05
 
 
 def lines_of(child: Child) -> list[str]:
-    """Return what a process has printed so far, in whole lines."""
+    """Return the output of a process so far, in whole lines."""
     text = child.log.read_text("utf-8") if child.log.exists() else ""
     return text[: text.rfind("\n") + 1].splitlines()
 

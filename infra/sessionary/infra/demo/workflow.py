@@ -79,7 +79,7 @@ class WorkflowReport(NamedTuple):
 def make_report(
     clickhouse: ClickHouseClient, session_id: str, run_id: str, messages_sent: int, requests_to_send: int
 ) -> WorkflowReport:
-    """Read what the run did. Blocks. Raises what `ClickHouseClient` raises."""
+    """Read the history of the run. Blocks. Raises as `ClickHouseClient` does."""
     of_run = {"session": session_id, "run": run_id}
     trail = clickhouse.fetch_rows(TRAIL, **of_run)
     steps = step_table(trail)
@@ -99,7 +99,7 @@ def make_report(
 
 
 def step_table(trail: Sequence[Row]) -> list[Row]:
-    """Return a row for each step: what the first and the second process made of it, and why."""
+    """Return a row for each step: its outcome in the first and the second process, and why."""
     found: dict[str, dict[int, str]] = {}
     reasons: dict[str, str] = {}
     for row in trail:
@@ -182,7 +182,7 @@ def play_workflow(
     `environ`: the stack's variables. `folder`: for logs, spool and messages.
 
     Raises `SettingsError` if the stack has no token for the example's tenant, `StartFailed`,
-    `Unavailable` if a process or the rows do not come in time, and what `ClickHouseClient` raises.
+    `Unavailable` if a process or the rows do not come in time, and as `ClickHouseClient` does.
     """
     token = tenant_tokens(environ).get(_TENANT)
     if token is None:

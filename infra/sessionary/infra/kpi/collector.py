@@ -25,7 +25,7 @@ _log = role_logger(__name__)
 
 
 def warn_of(what: str) -> Callable[[Exception], None]:
-    """Return what logs why there is no answer; with a trace if the error is a fault of ours."""
+    """Return a logger of missing answers' reasons; with a trace if the error is a fault of ours."""
 
     def warn(error: Exception) -> None:
         trace = None if isinstance(error, SessionaryError) else error

@@ -1,4 +1,4 @@
-"""Asks ClickHouse for the key figures, and for what else the lag exporter serves of it."""
+"""Asks ClickHouse for the key figures, and for the lag exporter's other figures."""
 
 from typing import Final, NamedTuple
 
@@ -23,12 +23,12 @@ class Quantiles(NamedTuple):
 
 
 class KeyFigures(NamedTuple):
-    """The figures of the view `v_kpi_between`; None without a row that they follow from.
+    """The figures of the view `v_kpi_between`; None without a row to compute them from.
 
     Attributes:
         reclaim_ratio: Timed-out sessions whose clean-up was confirmed, over all whose host lives.
         cleanup_average_s: Mean time from a timeout to its confirmed clean-up, in seconds.
-        cleanup: Its quantiles.
+        cleanup: The quantiles of this time.
         transition_latency: From an event or a deadline to the acknowledged audit record.
         audit_write_latency: From the start of a transaction to its acknowledgement.
         audit_io_ratio: Bytes of audit records over those of all records with a row. ClickHouse
@@ -50,8 +50,8 @@ class KeyFigures(NamedTuple):
 def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float = 0.0) -> KeyFigures:
     """Return the figures of the last `window_s` seconds. Blocks for up to 30 s.
 
-    `behind_s`: by how much the sink that is furthest behind is late; a clean-up whose confirmation
-    it has not read yet is not one without.
+    `behind_s`: the lag of the slowest sink; a clean-up whose confirmation it has not read yet does
+    not count as unconfirmed.
 
     Raises what `ClickHouseClient` raises.
     """
@@ -123,7 +123,7 @@ SETTINGS max_execution_time = {timeout_s:UInt16}
 
 
 def ask_tenant_bytes_max(settings: ClickHouseSettings) -> int:
-    """Return the bytes of the records of the tenant that has most of them; 0 without a tenant.
+    """Return the bytes of the records of the largest tenant; 0 without a tenant.
 
     Blocks for up to 30 s. Raises what `ClickHouseClient` raises.
     """

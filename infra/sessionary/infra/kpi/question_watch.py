@@ -18,7 +18,7 @@ _HUNG_S: Final = 300.0
 
 
 class QuestionWatch(Generic[Answer]):
-    """The last answer to one question. A ClickHouse that is away holds up nothing."""
+    """The last answer to one question. An unreachable ClickHouse delays nothing."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class QuestionWatch(Generic[Answer]):
 
     @property
     def answer(self) -> Answer | None:
-        """The last answer; None if there is none now, or none that is young enough."""
+        """The last answer; None if there is none now, or it is too old."""
         last = self._last
         return last[0] if last is not None and self._clock_s() <= last[1] else None
 

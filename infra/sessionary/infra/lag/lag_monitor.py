@@ -1,4 +1,4 @@
-"""Takes a sample and tracks it: what the commands and the exporter use."""
+"""Takes a sample and tracks it, for the commands and the exporter."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class ClusterSampler:
-    """Asks again and again over one connection; a failure closes it. For one thread."""
+    """Samples a cluster over one connection; a failure closes the connection. For one thread."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         """Connect to nothing yet."""
@@ -175,7 +175,7 @@ _QUIET_S = 0.2  # with no answer for this long, further offsets of answered part
 
 
 class FirstRecordReader:
-    """One consumer outside of any group, and what it found for the places of the last question.
+    """One consumer outside of any group, with its findings for the last question's places.
 
     A record at an offset never changes, so each place is read once. Not thread-safe.
     """
@@ -198,7 +198,7 @@ class FirstRecordReader:
     def read_first(
         self, wanted: Collection[UnreadPosition], log_ends: Mapping[LogPartition, int], timeout_s: float
     ) -> dict[UnreadPosition, FirstRecord]:
-        """Return the first record of each place that answers, or that there is none.
+        """Return the first record, or its absence, of each place that answers.
 
         `log_ends`: where the logs end now. Blocks for `timeout_s`, 50 ms more at most.
         """

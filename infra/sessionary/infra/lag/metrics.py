@@ -1,7 +1,7 @@
 """The lag exporter's Prometheus metrics.
 
 `HELP` lists every metric with the sentence that explains it and names its unit. A series exists
-only while its value is known: without an answer of Kafka there are no lags, and no zeros either.
+only while its value is known: without an answer of Kafka there is no lag, and no zero either.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A story as one HTML file that needs nothing else; pure."""
+"""A story as one self-contained HTML file; pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -45,7 +45,7 @@ class _Axis(NamedTuple):
 
 
 def draw_picture(chart: Chart) -> Element:
-    """Return the picture as an `svg` element; each mark has a title that says what it is."""
+    """Return the picture as an `svg` element; each mark has a title that names it."""
     moments = chart.moments
     lanes = list(dict.fromkeys(moment.lane for moment in moments))
     ends = [moment.at_us + round((moment.took_s or 0) * 1e6) for moment in moments]

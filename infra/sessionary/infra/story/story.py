@@ -1,4 +1,4 @@
-"""A session's rows as a story: one moment for each thing that happened; pure."""
+"""A session's rows as a story: one moment for each event or deadline; pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ class Usage(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """One thing that happened in a session.
+    """One event or deadline of a session.
 
     Attributes:
         at_us: Log time, µs since the epoch.
@@ -42,7 +42,7 @@ class Moment(NamedTuple):
         states: The session's state before and after, if it changed.
         rejection: The reason for which the processor rejected the event; empty if it did not.
         notes: Further remarks of the audit trail, such as a gap.
-        phases: The phases that the process went through before it.
+        phases: The phases that the process went through before the event.
         usage: Tokens and cost, if any.
         payload: The event's payload; None if retention removed it, or if there is no event.
     """
@@ -81,9 +81,9 @@ def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
         outcomes: Rows of `audit`, in the log's order.
 
     Returns:
-        One moment for each event, and one for each deadline that fired. But phases of which the
-        audit trail says nothing go with the process's next event, and the end of a tool call or a
-        step goes with its start.
+        One moment for each event, and one for each deadline that fired. But phases without a remark
+        of the audit trail belong to the process's next event, and the end of a tool call or a step
+        belongs to its start.
     """
     rows = list(events)
     by_place: dict[tuple[int, int], list[Row]] = {}
@@ -113,7 +113,7 @@ def make_story(events: Iterable[Row], outcomes: Iterable[Row]) -> list[Moment]:
 
 
 def add_totals(moments: Sequence[Moment]) -> Totals:
-    """Return what the moments add up to."""
+    """Return the totals of the moments."""
     usages = [moment.usage for moment in moments if moment.usage is not None]
     return Totals(
         sum(usage.tokens_in for usage in usages),
@@ -204,13 +204,13 @@ def _event_moment(row: Row, judged: list[Row], lane: str, phases: tuple[str, ...
 
 
 def _call_id(row: Row) -> str:
-    """Return what start and end of a tool call or a step have in common."""
+    """Return the id that start and end of a tool call or a step have in common."""
     payload = _payload(row, {}) if row["event_type"].startswith("tool_call_") else {}
     return f"{payload.get('tool_call_id') or row['step_id'] or ''}/{row['producer_id']}"
 
 
 def _ended_call(start: Moment, end: Row) -> Moment:
-    """Return the start of a call with what its end says."""
+    """Return the start of a call, completed by its end."""
     payload = _payload(end, {})
     took_ms = payload.get("execution_time_ms")
     took_s = (time_us(end["appended_at"]) - start.at_us) / 1e6 if took_ms is None else took_ms / 1e3
