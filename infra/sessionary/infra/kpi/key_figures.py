@@ -53,7 +53,7 @@ def ask_key_figures(settings: ClickHouseSettings, window_s: int, behind_s: float
     `behind_s`: the lag of the slowest sink; a clean-up whose confirmation it has not read yet does
     not count as unconfirmed.
 
-    Raises what `ClickHouseClient` raises.
+    Raises as `ClickHouseClient` does.
     """
     query = _QUERY.format(window_s=window_s, late_s=round(LATE_S + behind_s), timeout_s=round(_TIMEOUT_S))
     row = ClickHouseClient(settings, _TIMEOUT_S + 1).fetch_one(query)
@@ -125,7 +125,7 @@ SETTINGS max_execution_time = {timeout_s:UInt16}
 def ask_tenant_bytes_max(settings: ClickHouseSettings) -> int:
     """Return the bytes of the records of the largest tenant; 0 without a tenant.
 
-    Blocks for up to 30 s. Raises what `ClickHouseClient` raises.
+    Blocks for up to 30 s. Raises as `ClickHouseClient` does.
     """
     client = ClickHouseClient(settings, _ROWS_TIMEOUT_S + 1)
     return int(client.fetch_one(_TENANT_BYTES, timeout_s=round(_ROWS_TIMEOUT_S))["bytes"])
@@ -152,6 +152,6 @@ class DiskSpace(NamedTuple):
 
 
 def ask_disk_space(settings: ClickHouseSettings) -> tuple[DiskSpace, ...]:
-    """Return the disks. Blocks for up to 5 s. Raises what `ClickHouseClient` raises."""
+    """Return the disks. Blocks for up to 5 s. Raises as `ClickHouseClient` does."""
     rows = ClickHouseClient(settings, _DISKS_TIMEOUT_S).fetch_rows(_DISK_SPACE)
     return tuple(DiskSpace(row["name"], row["free_ratio"]) for row in rows)

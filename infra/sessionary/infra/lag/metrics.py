@@ -50,7 +50,7 @@ class RowDelay(NamedTuple):
 def ask_row_delays(settings: ClickHouseSettings) -> tuple[RowDelay, ...]:
     """Return the delays by table; a table in which no row landed has none. Blocks for up to 2 s.
 
-    Raises what `ClickHouseClient` raises.
+    Raises as `ClickHouseClient` does.
     """
     selects = "UNION ALL".join(_SELECT.format(table=table) for table in _TABLES)
     rows = ClickHouseClient(settings, _TIMEOUT_S).fetch_rows(_QUERY.format(selects=selects))

@@ -100,7 +100,7 @@ def fetch_heartbeats(source: ClickHouseClient, tenant: str, session: str, limit:
 def fetch_findings(source: ClickHouseClient, tenant: str, session: str) -> list[Row]:
     """Return the findings of `v_integrity` in a session's audit trail; none if all is well.
 
-    Raises what `ClickHouseClient` raises.
+    Raises as `ClickHouseClient` does.
     """
     return source.fetch_rows(_FINDINGS, tenant=tenant, session=session)
 

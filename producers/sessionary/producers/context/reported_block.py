@@ -191,7 +191,7 @@ async def start_off_loop(
 async def send_off_loop(reporter: CallReporter, send: Callable[[], None]) -> None:
     """Call `send`, in a thread if it may block, even if the caller is cancelled meanwhile.
 
-    Raises what it raises.
+    Raises as `send` does.
     """
     if reporter.may_block:
         from sessionary.producers.process.off_loop import run_anyway  # loads asyncio, as this runs

@@ -40,7 +40,7 @@ async def run_unless_left(lock: AbstractContextManager[None], work: Callable[[],
 async def run_anyway(work: Callable[[], T], on_error: OnError) -> T:
     """Call `work` in a thread, even if the caller is cancelled while none is free.
 
-    Raises what it raises; if the caller was cancelled, `on_error` gets it.
+    Raises as `work` does; if the caller was cancelled, `on_error` gets it.
     """
     left = threading.Event()
 
@@ -64,7 +64,7 @@ async def open_or_leave(open_it: Callable[[], T], leave: Callable[[T, BaseExcept
     """Open something in a thread; if the caller is cancelled, leave what the thread opens.
 
     `leave` takes what was opened, and what ended the wait. It is called in the thread if that opens
-    something later, else here. Raises what `open_it` raises.
+    something later, else here. Raises as `open_it` does.
     """
     lock, opened, raised = threading.Lock(), list[T](), list[BaseException]()
 
