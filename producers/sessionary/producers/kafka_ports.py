@@ -33,7 +33,7 @@ def kafka_ports(
         readers = [KafkaRequestConsumer(its, tenant, service_id, on_error, kind) for kind in kinds]
         return _Answers(HttpControl(its, tenant), *readers)
 
-    own = answers_of(tenant_id, settings)  # before the transport: what is malformed leaves nothing open
+    own = answers_of(tenant_id, settings)  # before the transport: a malformed setting leaves nothing open
     delivery = _open_delivery(settings, producer_id, on_error)
     transport = trace(delivery.transport)
 

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
 
-# Records to be sent and their receipts; what the reader of a service's requests says of itself.
+# Records to be sent and their receipts; the state of the reader of a service's requests.
 
 
-# A turn without requests takes 0.1 s; with every question to brokers that fall silent, some 10 s.
+# A turn without requests takes 0.1 s; with all questions to silent brokers, some 10 s.
 _HUNG_S: Final = 60.0
 
 Condition = tuple[bool, str]

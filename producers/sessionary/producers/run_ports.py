@@ -94,7 +94,7 @@ class ArtifactView(NamedTuple):
 
     artifact_id: str
     artifact_type: str
-    uri: str  # Where its body is
+    uri: str  # location of the body
     state: str  # open, complete, soft_deleted or purged
     size_bytes: int  # size of the chunks so far, or of the complete body
     sha256: str | None  # SHA-256 of the complete body, as hex
@@ -147,8 +147,8 @@ class AgentRecord(NamedTuple):
     completed_tasks: Sequence[str]  # In the order of their completion
     snapshot_id: str
     timestamp_ms: int  # When that snapshot was made, log time
-    shared_context: Mapping[str, str | None] | None = None  # What all agents had shared by then; None in a list
-    handover: HandoverView | None = None  # The last one that it got
+    shared_context: Mapping[str, str | None] | None = None  # all results shared by then; None in a list
+    handover: HandoverView | None = None  # the last handover to it
 
 
 class AgentViewRead(NamedTuple):
@@ -230,7 +230,7 @@ class Waits(NamedTuple):
     uniform: Callable[[], float]  # From 0 to 1, 1 excluded
 
 
-# How a client reads sessions as the processor has committed them: protocols, as in `ports`.
+# Protocols for reading sessions as the processor has committed them, as in `ports`.
 
 
 class AgentMember(NamedTuple):
@@ -239,7 +239,7 @@ class AgentMember(NamedTuple):
     agent_id: str
     role: str
     service_id: str
-    snapshot_id: str  # The last one of the agent's state
+    snapshot_id: str  # the last snapshot of the agent's state
 
 
 class MigrationView(NamedTuple):

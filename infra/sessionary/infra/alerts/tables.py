@@ -25,7 +25,7 @@ class Alert(NamedTuple):
     hold: str  # the threshold with the seconds that `expr` must last; empty: it fires at once
     severity: Severity
     summary: str  # a line
-    description: str  # what it means, with labels and value
+    description: str  # the meaning, with labels and value
 
     @property
     def anchor(self) -> str:
@@ -326,7 +326,7 @@ REACH_ALERTS = AlertGroup(
 )
 
 
-# Alerts on what processors say of themselves; pure.
+# Alerts on the processors' own metrics; pure.
 
 
 _IN_GRACE = "sessionary_processor_outage_grace_partitions > 0"

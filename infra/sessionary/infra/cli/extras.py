@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-# The least extra that a command can do with, by a package's import name.
+# The smallest extra that a command needs, by a package's import name.
 _EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "aiohttp": "cli",

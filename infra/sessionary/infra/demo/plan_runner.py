@@ -122,7 +122,7 @@ def _change_state(session: Session, action: Action) -> None:
 
 
 def _model_call(session: Session, action: Action) -> None:
-    # A call's tokens are those of its whole context; a turn has at most what was new in it.
+    # A call's tokens are those of its whole context; a turn has at most the new ones.
     session.message("user", filler_text(action.tokens_in)[:MESSAGE_CHARACTERS_MAX])
     session.emit(LlmDecision(model=_MODEL, output_text=filler_text(action.tokens_out)))
     session.usage(

@@ -36,7 +36,7 @@ def _between_bounds(table: str) -> str:
 )"""
 
 
-# How far the pipeline is. The demo run is done if finished = planned and uncleaned = 0.
+# The progress of the pipeline. The demo run is done if finished = planned and uncleaned = 0.
 PROGRESS = f"""
 SELECT
     countIf(t.seen = s.expected) AS finished, count() AS planned, sum(t.transitions) AS transitions,

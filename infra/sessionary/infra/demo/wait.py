@@ -11,7 +11,7 @@ from sessionary.infra.local.process import Child, tail
 from sessionary.schemas.errors import Unavailable
 from sessionary.schemas.settings import ClickHouseSettings
 
-# Where the examples are that a demo runs.
+# The folders of the examples that a demo runs.
 
 
 def example_folder(demo: Path, name: str) -> Path:

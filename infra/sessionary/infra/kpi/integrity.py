@@ -9,7 +9,7 @@ from sessionary.infra.clickhouse_client import ClickHouseClient
 from sessionary.infra.settings import LagSettings
 from sessionary.schemas.settings import ClickHouseSettings
 
-# To plan this query takes ClickHouse a second of a core, and many on a busy machine.
+# ClickHouse plans this query for a second of a core, and for many on a busy machine.
 _TIMEOUT_S: Final = 120.0
 _END_TIMEOUT_S: Final = 30.0
 # Rows of a transaction are missed so many seconds after its own row, as `v_integrity` has it:

@@ -73,7 +73,7 @@ def _quantiles_of(row: Row, name: str) -> Quantiles:
     return Quantiles(*(row[f"{name}_{quantile}_s"] for quantile in ("p50", "p95", "p99")))
 
 
-# Asks ClickHouse how many artifacts should have been marked as deleted, and are not.
+# Asks ClickHouse for the number of artifacts that should be marked as deleted, and are not.
 
 
 _ROWS_TIMEOUT_S: Final = 30.0
@@ -96,7 +96,7 @@ def ask_overdue_artifacts(settings: ClickHouseSettings, days: int) -> int:
     return int(client.fetch_one(_OVERDUE, days=days, timeout_s=round(_ROWS_TIMEOUT_S))["overdue"])
 
 
-# Asks ClickHouse how many bytes the largest tenant stores.
+# Asks ClickHouse for the bytes of the largest tenant.
 
 
 # The layers of `v_stored_bytes` without `state`, whose bytes are in history already. Without FINAL,
@@ -131,7 +131,7 @@ def ask_tenant_bytes_max(settings: ClickHouseSettings) -> int:
     return int(client.fetch_one(_TENANT_BYTES, timeout_s=round(_ROWS_TIMEOUT_S))["bytes"])
 
 
-# Asks ClickHouse how full its disks are.
+# Asks ClickHouse for the free space of its disks.
 
 
 _DISKS_TIMEOUT_S: Final = 5.0

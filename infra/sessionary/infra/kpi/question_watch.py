@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 from sessionary.schemas.errors import SessionaryError
 
 Answer = TypeVar("Answer")
-# An answer that took long is not asked for again at once: nine times as long may pass between.
+# A slow question is not repeated at once: nine times its duration may pass in between.
 _REST: Final = 9.0
 # An answer is served until the third question after it should have been answered.
 _KEPT_PAUSES: Final = 3.0
@@ -86,7 +86,7 @@ class QuestionWatch(Generic[Answer]):
                 answer, now_s = self._ask(), self._clock_s()
                 pause_s = max(pause_s, _REST * (now_s - self._asked_s))
                 self._last, self._fault = (answer, now_s + max(_KEPT_S_MIN, _KEPT_PAUSES * pause_s)), None
-            except Exception as error:  # noqa: BLE001 - without this thread the last answer would be all there ever is
+            except Exception as error:  # noqa: BLE001 - without this thread there is no further answer
                 if self._fault is None:
                     self._on_fault(error)
                 # The text of another error may repeat a row.

@@ -240,7 +240,7 @@ class FirstRecordReader:
         while left and time.monotonic() < deadline_s:
             answered |= self._read_some(consumer, left, deadline_s)
         consumer.unassign()
-        if not answered:  # it may have lost its last broker for ever (librdkafka issue 5301)
+        if not answered:  # the consumer may have lost its last broker for ever (librdkafka issue 5301)
             self.close()
 
     def _read_some(self, consumer: Consumer, left: dict[LogPartition, list[int]], deadline_s: float) -> bool:

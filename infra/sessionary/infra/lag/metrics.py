@@ -15,7 +15,7 @@ from sessionary.infra.lag.lag_monitor import LagReport
 from sessionary.infra.lag.lag_tracker import PartitionLag
 from sessionary.schemas.settings import ClickHouseSettings
 
-# Asks ClickHouse how long events took to become rows: from the log's stamp to the insert.
+# Asks ClickHouse for the delays of events' rows: from the log's stamp to the insert.
 
 
 _TIMEOUT_S = 2.0

@@ -84,7 +84,7 @@ def fetch_story(
     names: dict[str, str | int | float | None] = {"tenant": tenant, "session": session, "limit": limit}
     names |= {"since": since, "from": first}
     found = source.fetch_rows(_EVENTS, **names), source.fetch_rows(_OUTCOMES, **names)
-    # Beyond the end of one kind, an event would lack what became of it, or an outcome its event.
+    # Beyond the end of one kind, an event would lack its outcome, or an outcome its event.
     ends = [rows[-1]["source_offset"] for rows in found if len(rows) >= limit]
     if not ends:
         return StoryRows(*found, is_cut=False)

@@ -69,7 +69,7 @@ class TaskDone(ProducerError):
 # "artifact:agent_result:…", "summary": "16,385 characters: …"}.
 
 
-RESULT_TYPE = "agent_result"  # of artifacts that are nothing but a result
+RESULT_TYPE = "agent_result"  # type of artifacts that are only a result
 _SUMMARY_CHARACTERS = 200  # of the text's beginning
 
 

@@ -15,7 +15,7 @@ from sessionary.producers.context.event_metadata import EventMetadata
 from sessionary.producers.errors import ArtifactDamaged, ArtifactDeleted, ArtifactMissing, Invalid
 from sessionary.schemas.events import ArtifactChunkAppended, ArtifactCompleted, ArtifactCreated, Payload
 
-# An artifact's identity, and the reference that a message has of it. Pure.
+# An artifact's identity, and its reference in a message. Pure.
 
 
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -184,7 +184,7 @@ class ArtifactStream:
                 "invalid_value",
                 f"artifact {artifact_id} has no chunk that ends at {bytes_written}, but one at {offset}",
             )
-        for name in reversed(names):  # a chunk that stays would follow one of the same length
+        for name in reversed(names):  # a remaining chunk would follow one of the same length
             if int(name) >= offset:
                 store.remove(f"{stream_folder(artifact_id)}/{name}")
         return cls(store, emit, artifact_type, artifact_id, chunks, metadata, is_reported=False)

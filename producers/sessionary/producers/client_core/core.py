@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
 
-# Asks the control API once whether it takes the token, so that a wrong one is known at the start.
+# Asks the control API once whether it accepts the token, so that a wrong one is known at the start.
 #
-# Without this an agent would hear of it from its first `resume`, which may be days later.
+# Without this an agent would find out at its first `resume`, which may be days later.
 
 
 REFUSED_TOKEN = "control_authentication"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sessionary.producers.settings import ProducerSettings
 
 
-# How a client is opened by the names and settings that a user gives.
+# Opens a client by the names and settings of a user.
 
 
 # The client's library of artifacts, by the place that a user names.
@@ -69,7 +69,7 @@ def open_client(
     core = ClientCore(checked_name("tenant", tenant_id), identity, given, callbacks, ports, library)
     if given.inherit_in_threads:
         inherit_in_threads()
-    speed_up("sessionary")  # what a verb makes on its way to the spool; all its modules are loaded
+    speed_up("sessionary")  # an event as a verb makes it, up to the spool; this loads all modules
     return core
 
 

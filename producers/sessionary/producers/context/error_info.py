@@ -23,7 +23,7 @@ _NETWORK_ERRNOS = frozenset(
         *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE),
     }
 )
-# Errors of the network and of time-outs that are of no built-in class, by package and class.
+# Errors of networks and time-outs without a built-in class, by package and class.
 _NETWORK_CLASSES = frozenset(
     {
         ("socket", "gaierror"),

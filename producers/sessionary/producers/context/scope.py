@@ -224,7 +224,7 @@ if hasattr(os, "register_at_fork"):
 # with an empty one before Python 3.14, and the threads of a pool serve many sessions. So two
 # methods of the standard library are wrapped, once in a process: `Thread.start` and
 # `ThreadPoolExecutor.submit`. Outside a session the wrappers only look at one context variable.
-# They carry this variable and no other, so that no other library's context changes.
+# Inside, they carry only this variable, so that no other library's context changes.
 
 
 _lock = threading.Lock()

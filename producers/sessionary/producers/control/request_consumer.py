@@ -96,7 +96,7 @@ def open_consumer(settings: ProducerSettings, group_id: str) -> RequestConsumer:
     )
 
 
-# The requests that are read and not answered yet, and what may be committed.
+# The requests that are read and not answered yet, and the offsets to commit.
 
 
 ServiceRequest = CleanupRequest | TaskRequest | MigrationRequest

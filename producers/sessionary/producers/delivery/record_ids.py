@@ -21,7 +21,7 @@ from sessionary.schemas.headers import event_headers
 from sessionary.schemas.topics import VALUE_BYTES_MAX
 from sessionary.schemas.types import Envelope
 
-# Values that take the places of what differs from event to event; none occurs in an event.
+# Placeholders for the fields that differ from event to event; none occurs in an event.
 _ANY_ID, _ANY_SEQ, _ANY_TIME = "\0" * 36, 0x7A5B_3C9D_1E2F_4A6B, 0x6B4A_2F1E_9D3C_5B7A
 
 _IDS_PER_READ = 64

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # most clients have no library
 VALUE_BYTES_MAX = 256 << 10
 """The JSON of a value of more bytes is an artifact, if the client has a library."""
 
-# Types of artifacts that are nothing but a stored value; no other reference is resolved.
+# Types of artifacts that are only a stored value; no other reference is resolved.
 TOOL_ARGUMENTS, TOOL_RESULT = "tool_arguments", "tool_result"
 STEP_INPUT, STEP_OUTPUT, RUN_RESULT = "step_input", "step_output", "run_result"
 INTERMEDIATE = "intermediate."

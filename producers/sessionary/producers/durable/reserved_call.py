@@ -27,7 +27,7 @@ from sessionary.schemas.events import ToolCallResolved, ToolCallStarted, ToolCal
 from sessionary.schemas.ids import derived_id
 from sessionary.schemas.types import ErrorInfo
 
-# How often a failed call is tried again, after which wait, and how fast calls may follow. Pure.
+# The number of retries of a failed call, the waits between them, and the rate of calls. Pure.
 
 
 class Retry(NamedTuple):

@@ -90,9 +90,10 @@ class RunSteps:
             what = f"the output of step {name}"
             stored = yield Do(lambda: store_value(self._recorder, output, what, STEP_OUTPUT, fields))
         except BaseException as error:
-            # Who interrupts a step says nothing against its work.
+            # An interruption of a step is no failure of its work.
             info = to_error_info(error, retryable=None if isinstance(error, Exception) else True)
-            # By its limit the processor fails the attempt: then it would reject what is said of it.
+            # At the limit the processor fails the attempt: then it would reject events about the
+            # attempt.
             is_judged = late is not None and (error is late or (now_s() - began_s) * 1_000 > late.limit_ms)
             yield Do(lambda: self._fail(name, attempt, info, None if is_judged else fields))
             raise

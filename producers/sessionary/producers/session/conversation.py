@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 LAST_DEFAULT = 20
-_MESSAGE_TYPE = "message"  # of artifacts that are nothing but the text of a turn
+_MESSAGE_TYPE = "message"  # type of artifacts that are only the text of a turn
 _SUMMARY_CHARACTERS = 200  # of the text's beginning
 
 
@@ -117,7 +117,7 @@ def _reference_in(content: str) -> str | None:
     return reference if is_text else None
 
 
-# How a session asks a person, and waits for the answer.
+# Asks a person in a session, and waits for the answer.
 
 
 _PAUSED: Final = "session_paused"

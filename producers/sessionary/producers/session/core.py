@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from sessionary.producers.artifacts.library import ArtifactLibrary
 
 
-# When one session beats, and its heartbeats.
+# The heartbeats of one session, and their times.
 
 
 class SessionBeats:
@@ -183,7 +183,7 @@ class SharedServices(NamedTuple):
     task_positions: dict[str, tuple[int, int]]  # (partition, offset) of the last tasks that were asked for
     runs: RunReads | None = None  # None: nothing is known of runs
     waits: Waits | None = None  # None: real time
-    artifacts: "ArtifactLibrary | None" = None  # keeps what is too large for events
+    artifacts: "ArtifactLibrary | None" = None  # keeps values that are too large for events
     quotas: bool = False  # whether runs wait for their tenant's quota, as far as the client knows
     quota_wait_s: float = 0.0
 
@@ -227,14 +227,14 @@ class SessionCore:
         self, payload: Payload, fields: EnvelopeFields = NO_FIELDS, on_receipt: OnReceipt | None = None
     ) -> str:
         """Send an event unless it is certain to be rejected; return its id. Raises as `emit`."""
-        # An agent emits rarely, and a function that was not called lately costs 2 µs: so this calls
-        # those only that have something to do.
+        # An agent emits rarely, and a function that was not called lately costs 2 µs: so only
+        # necessary functions are called.
         emitter, view = self.emitter, self.view
         if emitter.gate.of_parent:  # before its lock
             raise emitter.gate.closed_error()
         if current_scope() is not NO_SCOPE or OPENTELEMETRY in sys.modules:
             fields = complete_fields(emitter.key.session_id, fields)
-        with emitter.lock:  # so that nothing follows what another thread ends the session with
+        with emitter.lock:  # so that nothing follows another thread's last event of the session
             is_plain = view.local_state == "Active" and view.pending is None and view.fenced_by is None
             if not is_plain or type(payload) in view.bars:
                 view.require_open(payload, fields)

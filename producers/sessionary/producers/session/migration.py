@@ -19,7 +19,7 @@ from sessionary.schemas.limits import MIGRATION_TTL_MS_DEFAULT, MIGRATION_TTL_MS
 #
 # SessionaryError
 # └── ProducerError
-#     └── MigrationAborted(reason_code)    a migration of the session did not come about
+#     └── MigrationAborted(reason_code)    a migration of the session was not completed
 #
 # The bases, and the client's other errors, are in `sessionary.producers.errors`.
 

@@ -80,11 +80,11 @@ class PolledSession:
         """
         view, emitter = self._view, self._core.emitter
         if change.rejections:  # not reported again, so that it must count although a verb runs
-            view.bars = NO_BARS  # what was rejected may be what led to the known state
+            view.bars = NO_BARS  # the rejected event may have led to the known state
         is_raised = change.epoch is not None and change.epoch > emitter.epoch
         if not self._core.lock.acquire_within(_PATIENCE_S if is_raised else 0):
             return None  # a verb holds it, or the next poll finds it again
-        if change.agents > view.agent_count:  # what was sent meanwhile may have been overtaken
+        if change.agents > view.agent_count:  # events sent meanwhile may have been overtaken
             view.agent_count, view.is_update_open = change.agents, True
         try:
             is_own_end = view.local_state == "Terminated" and not view.notified_lost
@@ -181,7 +181,7 @@ def watch_core(core: SessionCore) -> None:
     core.view.sent_events = core.services.watch.watch_session(find, core.emitter)
 
 
-# How a session's core is made, and how a session that exists is opened.
+# Makes a session's core, and opens a session that exists.
 
 
 def new_core(

@@ -192,7 +192,7 @@ class LocalView:
         """Find the events that are certain to be rejected in a state that was entered."""
         if committed:
             self.lost_before = self.emitter.lost_events
-        # In a shared session, another process may keep it from the state that we asked for.
+        # In a shared session, another process may prevent the state that we asked for.
         if committed or self.is_holder:
             self.bars = barred_events(self.local_state, is_owner=self.sends_phases, is_member=self.is_member)
         else:

@@ -175,7 +175,7 @@ class TaskAttempt:
         try:
             return self._lookup.fetch_task(self._request.run_id, wait_s, question)
         except RunGone:
-            return None  # as an unknown one: there is nothing left to do
+            return None  # like an unknown one: there is nothing left to do
 
     def _call(self, function: TaskFunction, context: TaskContext) -> Payload:
         given: Json = None if self._request.input_json is None else json.loads(self._request.input_json)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sessionary.producers.testing.judge import Judge
 
 
-# When the clients of a memory ask about their sessions: as often as a test's clock is moved.
+# The clients of a memory ask about their sessions each time a test moves the clock.
 
 
 class FakePolls:
@@ -127,7 +127,7 @@ class FakeHeartbeats:
             beating.due_ms = now_ms + beating.interval_ms
 
 
-# The inside of a memory, which its ports share: the judged log, under one lock.
+# The state of a memory, which its ports share: the judged log, under one lock.
 
 
 class MemoryCore:
@@ -182,7 +182,7 @@ class InMemoryTransport:
         self._silenced: set[str] = set()
         self._polled_at = (0, 0, 0)  # the numbers of records when clients asked last
         self.has_quota = quota is not None
-        self.operator = OperatorHand(self)  # what people do
+        self.operator = OperatorHand(self)  # the actions of people
 
     # The history, for tests
 

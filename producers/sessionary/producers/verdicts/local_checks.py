@@ -161,7 +161,7 @@ def find_objection(payload: Payload, bar: Bar, state: str, service_id: str) -> N
     cls: Any = type(payload)
     given = getattr(payload, bar.field) if bar.field is not None else None
     if given in bar.allowed or (bar.field is not None and given not in _known_values(cls, bar.field)):
-        return None  # what is no value at all is reported by the encoder
+        return None  # the encoder reports missing values
     detail = event_type
     if bar.allowed:
         detail += f" with {bar.field} {given!r}"

@@ -122,9 +122,9 @@ class SentEvents:
         return found
 
 
-# When a client asks about its sessions: as often as is set, and in time to learn of a take-over.
+# The times at which a client asks about its sessions: as set, and soon enough after a take-over.
 #
-# A process that lost its session must not work on for long: it learns so before its next heartbeat
+# A process that lost its session must not work for long: it finds out before its next heartbeat
 # is due. Pure: the caller has the clock and the chance.
 
 

@@ -70,8 +70,8 @@ def _quote_for_fish(value: str) -> str:
 
 # Grants and row policies of one tenant's user of ClickHouse, as statements.
 #
-# Views run with the rights of who asks, so a policy on each table is one on every view over it.
-# Tables without a tenant (transactions, dead letters, settings) are not granted.
+# Views run with the caller's rights, so a policy on each table holds for every view over it. Tables
+# without a tenant (transactions, dead letters, settings) are not granted.
 
 
 _USER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")

@@ -49,7 +49,7 @@ from sessionary.schemas.topics import SINK_TOPICS
 from sessionary.sinks.settings import IdleSettings, SinkGroupSettings
 from sessionary.stream_processors.core_build import core_build, interpreter_build
 
-# Asks the sinks of a local stack for their pages: whether they are ready, and what blocks them.
+# Reads the pages of a local stack's sinks: whether they are ready, and what blocks them.
 
 
 _PART: Final = "sink-"  # of a local stack, before the sink's kind

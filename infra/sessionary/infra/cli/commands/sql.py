@@ -15,10 +15,10 @@ from sessionary.infra.cli.tables import show_rows
 from sessionary.infra.clickhouse_client import Row
 from sessionary.schemas.errors import Invalid
 
-# Finds what a query would reach out of the database for: files, other servers, programs.
+# Finds the parts of a query that reach out of the database: files, other servers, programs.
 #
-# ClickHouse parses the query itself (`EXPLAIN AST`), so that no spelling hides a call from us that
-# it would run. Table functions are allowed by name, because new ones appear in each release.
+# ClickHouse parses the query itself (`EXPLAIN AST`), so that no spelling hides a call from us.
+# Table functions are allowed by name, because new ones appear in each release.
 
 
 _NODE: Final = re.compile(

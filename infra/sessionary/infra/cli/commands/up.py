@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sessionary.infra.stack import Stack
 
 
-# Tells what becomes of the processes of the local stack: people on stderr, and a log.
+# Reports the processes of the local stack: to people on stderr, and to a log.
 
 
 class PartReports:

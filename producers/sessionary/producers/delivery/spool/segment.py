@@ -21,7 +21,7 @@ from sessionary.producers.delivery.spool.file_lock import OPEN_FLAGS
 from sessionary.producers.ports import OnReceipt
 from sessionary.schemas.codec.compiled_helpers import new_instance
 
-# The bytes of a segment: its head, its frames, and how frames are found behind damage.
+# The bytes of a segment: its head, its frames, and the search for frames after damage.
 #
 # Numbers are big-endian:
 #

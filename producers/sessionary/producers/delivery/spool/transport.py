@@ -65,7 +65,7 @@ def record_from_frame(frame: Frame, decoder: Decoder) -> OutRecord:
 _FRAMES_PER_READ = 32
 _REPLACE_PAUSE_S = 1.0
 _ROOM_WAIT_S = 0.02
-_LOOK_PAUSE_S = 0.005  # between two looks for new events: what comes meanwhile goes in one batch
+_LOOK_PAUSE_S = 0.005  # between two looks for new events: those that come meanwhile form one batch
 _LOOKS_MAX = 4  # in vain, before the sender sleeps
 _NEW_EVENTS_MAX = 500  # that wait for the sender; then `send` queues them
 # Errors of the record itself: sending it again cannot help.

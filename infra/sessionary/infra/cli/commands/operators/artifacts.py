@@ -94,7 +94,7 @@ class ArtifactSweep:
         mine = [row for row in rows if self._is_here(row)]
         here = {_key(row) for row in mine}
         others = [row for row in rows if _key(row) not in here]
-        # Another store's artifact holds no body of this one; what is not sure holds it.
+        # An artifact of another store holds no body of this one; an uncertain one does.
         live = {str(row["sha256"]) for row in source.fetch_rows(_LIVE, **times)}
         self._bodies = group_bodies(mine, live | {str(row["sha256"]) for row in others})
         self._expired = [row for row in mine if not row["is_marked"]]

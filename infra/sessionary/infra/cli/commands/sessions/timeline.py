@@ -36,7 +36,7 @@ SELECT * FROM v_sessions WHERE {session:String} IN ('', session_id)
 ORDER BY timeouts > 0 AND rejections > 0 DESC, transitions DESC, events DESC LIMIT 1
 """
 _BEATS_MAX: Final = 20_000
-# Two sinks write an event and what became of it; a line that is followed waits for both.
+# Two sinks write an event and its outcome; a followed line waits for both.
 _POLL_S: Final = 1.0
 
 
