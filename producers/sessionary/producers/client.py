@@ -173,9 +173,9 @@ class SessionClient:
             state_schema_version: Version of the content's schema, the agent's own.
             parent: The session that this one belongs to, or its id.
             restored_from_snapshot_id: Id of the snapshot that `state` was restored from.
-            beats_with: What the session's heartbeats end with: the process, or the thread or
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
-            metadata: Of its first event, as in `EventMetadata`.
+            metadata: Metadata of the session's first event, as in `EventMetadata`.
 
         Returns:
             The session.
@@ -217,10 +217,10 @@ class SessionClient:
                 `invalid_config`, and the exception is raised again.
             connect: Called in phase `connecting`. If it raises, the session ends with
                 `connection_failed`, and the exception is raised again.
-            beats_with: What the session's heartbeats end with: the process, or the thread or
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
             quota_wait_s: Longest wait for the tenant's quota; default: the client's setting.
-            metadata: Of all events up to the start's last one, as in `EventMetadata`.
+            metadata: Metadata of all events up to the start's last one, as in `EventMetadata`.
 
         Returns:
             The session, in state Active. With quotas it also raises as `Session.start` does.
@@ -262,9 +262,10 @@ class SessionClient:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
             take_over: Take the session over from the process that holds it.
-            beats_with: What the session's heartbeats end with: the process, or the thread or
+            beats_with: The life that bounds the session's heartbeats: the process, or the thread or
                 asyncio task that calls this. See `Session`.
-            metadata: Of the take-over, as in `EventMetadata`. Without `take_over` no event is sent.
+            metadata: Metadata of the take-over, as in `EventMetadata`. Without `take_over` no event
+                is sent.
 
         Returns:
             The session, in the state in which the processor has it.
@@ -304,7 +305,7 @@ class SessionClient:
         Args:
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
-            beats_with: What the session's heartbeats end with, as in `attach`.
+            beats_with: The life that bounds the session's heartbeats, as in `attach`.
             metadata: Of the take-over, as in `EventMetadata`.
 
         Returns:

@@ -96,7 +96,7 @@ def continuation_prompt(written: str, outline: Sequence[str] = (), *, lines_max:
 
     Args:
         written: The text so far, which may end anywhere.
-        outline: What is still to be written, in order.
+        outline: The parts still to be written, in order.
         lines_max: How many of the last lines are quoted, from 1.
     """
     lines = written.rstrip().splitlines()[-lines_max:]

@@ -153,7 +153,7 @@ class ToolCallFailed(ToolCallError):
     """The same call has failed for good before. It was not repeated.
 
     Attributes:
-        error: That failure.
+        error: The earlier failure.
     """
 
     def __init__(self, tool_name: str, idem_key: str, error: ErrorInfo) -> None:

@@ -172,8 +172,8 @@ class Run(ReportedBlock):
     """A run of a task, made by `Session.run`. Use it once, in `with` or `async with`.
 
     The events that the session sends in the block belong to the run. If the block raises, the run
-    fails with that error; if the block is cancelled, so is the run; else it is completed. `async
-    with` never blocks the event loop.
+    fails with that error. If the block is cancelled, so is the run. Otherwise the run is completed.
+    `async with` never blocks the event loop.
 
     A resumed run does not repeat the steps that succeeded before. If the run was complete, the
     block sends nothing, `result` is the stored one, and steps return their stored outputs. A block
