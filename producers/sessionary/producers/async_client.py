@@ -314,7 +314,7 @@ class AsyncSessionClient(AsyncClientBlock):
             session_id: The session's UUID.
             user_id: The user in the envelope of further events.
             beats_with: The life that bounds the session's heartbeats, as in `attach`.
-            metadata: Of the take-over, as in `EventMetadata`.
+            metadata: Metadata of the take-over, as in `EventMetadata`.
 
         Returns:
             The session, in the state in which the processor has it. Raises as `attach` does.

@@ -333,7 +333,7 @@ def play_migration(environ: Mapping[str, str], folder: Path, progress: Tell) -> 
 
 
 def _play(services: Services, operator: ControlApiClient, progress: Tell) -> str:
-    """Let the three services do their part; return the session's id."""
+    """Play the parts of the three services; return the session's id."""
     with services.running("payments") as payments:
         _await_line(payments, "accepts sessions")
         with services.running("research") as research:

@@ -139,7 +139,7 @@ class Emitter:
             self._sequence.renew_producer()
 
     def forget_sequence(self) -> None:
-        """Let the client forget the sequence once all events are settled: the session has ended.
+        """Forget the sequence once all events are settled: the session has ended.
 
         Further events of this object continue the sequence. Other objects begin one with a new
         producer id.
@@ -149,7 +149,7 @@ class Emitter:
             sequence.forget_when_settled(lambda: registry.forget_sequence(key, sequence))
 
     def add_data_classes(self, data_classes: Sequence[DataClass]) -> None:
-        """Let the session's further events carry these classes too."""
+        """Add data classes to the session's further events."""
         self._sequence.add_data_classes(data_classes)
 
     def wait_position(self, timeout_s: float) -> tuple[int, int] | None:

@@ -84,7 +84,7 @@ class FirstRecords:
 
     def produce(self, record: OutRecord, on_delivery: DeliveryCallback | None) -> None:
         """Queue a record, or hold it back; never blocks. Raises `BufferError`, `KafkaException`."""
-        # Without the lock: a partition becomes known only after what was held back is queued.
+        # Without the lock: a partition becomes known only after the held records are queued.
         partitions = self._partitions
         if partitions is not None and (
             len(self._known) == partitions or _place_of(record.key, partitions) in self._known

@@ -165,8 +165,8 @@ def _payload_writer(format_: Format) -> Writer:
     return writer
 
 
-_LOW_BITS = 21  # three bytes; in times, what is above them stays the same for a second
-_last_high = (0, b"")  # what is above the low bits of the last time, and its bytes
+_LOW_BITS = 21  # three bytes; the higher bits of a time stay the same for a second
+_last_high = (0, b"")  # the high bits of the last time, and their bytes
 
 
 def encoded_time(number: int) -> bytes:

@@ -482,7 +482,7 @@ class Run(ReportedBlock):
             stored = self._stored_result()
             took_ms = round(self._beats.elapsed_s * 1_000)
             return RunCompleted(stored.text, self.artifact_id or stored.artifact_id, took_ms)
-        # CancelledError of asyncio too: of what is no Exception, only SystemExit is a failure.
+        # CancelledError of asyncio too: besides an Exception, only SystemExit is a failure.
         if not isinstance(error, Exception | SystemExit):
             return RunCancelled(error_message(error))
         return RunFailed(to_error_info(error))

@@ -63,8 +63,8 @@ async def run_anyway(work: Callable[[], T], on_error: OnError) -> T:
 async def open_or_leave(open_it: Callable[[], T], leave: Callable[[T, BaseException], object]) -> T:
     """Open something in a thread; if the caller is cancelled, leave what the thread opens.
 
-    `leave` takes what was opened, and what ended the wait. It is called in the thread if that opens
-    something later, else here. Raises as `open_it` does.
+    `leave` takes the opened object, and the exception that ended the wait. The thread calls it if
+    the object is opened later, else this coroutine does. Raises as `open_it` does.
     """
     lock, opened, raised = threading.Lock(), list[T](), list[BaseException]()
 

@@ -324,7 +324,7 @@ class InMemoryTransport:
                 self.advance(seconds)
 
     def silence(self, session: NamedSession | str, *, silent: bool = True) -> None:
-        """Let a session's heartbeats get lost, as if its agent had died or was cut off.
+        """Drop a session's heartbeats, as if its agent had died or was cut off.
 
         Args:
             session: A session, or its id.

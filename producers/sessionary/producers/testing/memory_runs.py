@@ -195,7 +195,7 @@ class MemoryRuns:
     def fetch_agent_view(
         self, session_id: str, agent_id: str, after: LogPosition | None, timeout_s: float
     ) -> AgentViewRead | None:
-        """Return an agent and what it sees; None if it is not registered."""
+        """Return an agent's view; None if the agent is not registered."""
         from sessionary.stream_processors.core.children.agent import view_of
 
         with self._ask_log() as log:

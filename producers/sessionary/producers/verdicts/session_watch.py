@@ -135,7 +135,7 @@ _BACKOFF_S_MAX = 60.0
 
 
 class PollSchedule:
-    """The pauses between polls; `interval_s` is what was set."""
+    """The pauses between polls; `interval_s` is the setting."""
 
     def __init__(self, interval_s: float) -> None:
         self.failures = 0  # in a row, up to the last poll

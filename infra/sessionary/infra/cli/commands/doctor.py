@@ -413,7 +413,7 @@ def _measure_lags(kafka: KafkaSettings, idle_s: float) -> list[GroupLag]:
 
 
 def doctor_command(data: DataOption = None, as_json: JsonOption = False) -> None:
-    """Check every part of a stack: what is reachable, what is wrong, what to do.
+    """Check every part of a stack: reachability, faults, and remedies.
 
     The exit code is 1 if a check fails.
     """

@@ -365,7 +365,7 @@ class Spool:
             lock.release()
 
     def _settle_orphan(self, position: FramePosition) -> None:
-        """Let an orphan go that is done; its session's own events may follow the last one."""
+        """Release an orphan that is done; its session's own events may follow the last one."""
         orphans, segment = self._orphans, position.segment
         orphans.outstanding -= 1
         orphans.bytes_sent -= position.end - position.offset
